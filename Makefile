@@ -37,7 +37,8 @@ image: ## Build the container image for amd64 and arm64, with the list of its mo
 .PHONY: demo
 demo: tools $(DEVCLUSTER) build ## Watch a real fleet follow a real Git repository (KEEP=1 leaves it running)
 	@echo "building the demo"
-	@$(GO) run ./cmd/demo $(if $(KEEP),--keep)
+	@$(GO) build -o $(BIN)/demo ./cmd/demo
+	@exec $(BIN)/demo $(if $(KEEP),--keep)
 
 .PHONY: test
 test: tools lint $(DEVCLUSTER) ## Everything that CI checks

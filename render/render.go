@@ -80,6 +80,8 @@ type Wanted struct {
 	// Unreadable are the declarations of Broken as far as they can be read. Ref has
 	// only a repository, and is zero if that cannot be read either.
 	Unreadable []sources.Declaration
+	// Notes are no errors: patches in kustomizations that match nothing.
+	Notes []string
 
 	// Held are packages that the cluster keeps as they are, though they are not
 	// rendered: set them before Expand. Other packages' rights depend on them.

@@ -35,11 +35,11 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 		}
 		return nil, fmt.Errorf("spec.path: there is no %s in the repository%s", in.Path, sources.Meant(in.Path, names))
 	}
-	objects, err := r.builder.Build(ctx, in.Files, in.Path, in.Remote)
+	objects, notes, err := r.builder.Build(ctx, in.Files, in.Path, in.Remote)
 	if err != nil {
 		return nil, err
 	}
-	w := &Wanted{runtimes: make(map[string]runtimeConfig)}
+	w := &Wanted{Notes: notes, runtimes: make(map[string]runtimeConfig)}
 	var errs []error
 	var declared, images, configs []*manifest.Object
 	for _, o := range objects {

@@ -34,6 +34,9 @@ var teams = []string{"red", "green", "blue"}
 
 const teamsNamespace, clientSecret = "control-planes", "-etcd-client"
 
+// teamPrefix begins the names of the programs that are teams' control planes.
+const teamPrefix = "devcluster-"
+
 var (
 	secrets        = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 	etcdNamespaces = schema.GroupVersionResource{Group: "gitopsd.dev", Version: etcd.Version, Resource: "etcdnamespaces"}
@@ -151,7 +154,7 @@ func (s *stage) startTeam(ctx context.Context, team, address string) error {
 			return err
 		}
 	}
-	return s.background("devcluster-"+team, exec.Command(filepath.Join(s.source, "bin/devcluster"), "up", "--foreground",
+	return s.background(teamPrefix+team, exec.Command(filepath.Join(s.source, "bin/devcluster"), "up", "--foreground",
 		"--dir", s.teamDir(team), "--clusters", team, "--controller-manager=false", "--etcd-servers", "https://"+address,
 		"--etcd-cafile", s.teamFile(team, "ca.crt"), "--etcd-certfile", s.teamFile(team, "tls.crt"), "--etcd-keyfile", s.teamFile(team, "tls.key")))
 }
@@ -275,8 +278,8 @@ func (s *stage) showNamespaces(ctx context.Context, t *teller) error {
 // kubectl runs kubectl in a cluster and shows what it prints, which has to contain want.
 func (s *stage) kubectl(ctx context.Context, t *teller, kubeconfig, want string, args ...string) error {
 	of, _, _ := strings.Cut(filepath.Base(kubeconfig), ".")
-	t.say("   %s$ kubectl %s", of, strings.Join(args, " "))
-	out, err := s.command(ctx, s.dir, filepath.Join(s.source, "bin/devcluster"), append([]string{"kubectl", "--kubeconfig", kubeconfig}, args...)...)
+	t.say("   $ kubectl --context %s %s", of, quoted(args...))
+	out, err := s.command(ctx, s.clone, filepath.Join(s.source, "bin/devcluster"), append([]string{"kubectl", "--kubeconfig", kubeconfig}, args...)...)
 	if err != nil {
 		return err
 	}

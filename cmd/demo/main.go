@@ -6,9 +6,10 @@
 // stage.go starts the servers: control planes, a registry with packages made of
 // real projects, a Git server with this project's own clusters.yaml and
 // examples/. story.go is what happens on it, one step after the other, with the
-// gitopsd binary that was just built. Images do not run here: this program answers
-// Cluster API's webhooks in the place of its controller, and says so. Everything
-// is on loopback and in one directory, and gone at the end unless --keep is given.
+// gitopsd binary that was just built; look.go is for who looks around afterwards.
+// Images do not run here: this program answers Cluster API's webhooks in the place of
+// its controller, and says so. Everything is on loopback and in one directory, and
+// gone at the end unless --keep is given.
 package main
 
 import (
@@ -35,6 +36,7 @@ func main() {
 		webhookserver.Main()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it at once
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -48,15 +50,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	t := &teller{w: stdout, start: time.Now()}
-	if err := demo(ctx, t, *keep); err != nil {
-		if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-			fmt.Fprintln(stderr, "demo: interrupted; everything was stopped")
-		} else {
-			fmt.Fprintf(stderr, "demo: %v\n", err)
-		}
-		return 1
+	switch err := demo(ctx, t, *keep); {
+	case err == nil:
+		return 0
+	case ctx.Err() != nil:
+		fmt.Fprintln(stderr, "demo: interrupted; everything was stopped")
+	default:
+		fmt.Fprintf(stderr, "demo: %v\n", err)
 	}
-	return 0
+	return 1
 }
 
 func demo(ctx context.Context, t *teller, keep bool) (err error) {
@@ -71,11 +73,11 @@ func demo(ctx context.Context, t *teller, keep bool) (err error) {
 	s := &stage{dir: dir, source: repo, say: t}
 	defer func() {
 		s.close()
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			err = fmt.Errorf("%w\nThe logs are in %s", err, dir)
 			return
 		}
-		err = os.RemoveAll(dir)
+		err = errors.Join(err, os.RemoveAll(dir))
 	}()
 	if err := s.set(ctx); err != nil {
 		return err
@@ -87,8 +89,10 @@ func demo(ctx context.Context, t *teller, keep bool) (err error) {
 		t.say("\n%s, all told. `make demo KEEP=1` leaves it running to look around.", time.Since(t.start).Round(time.Second))
 		return nil
 	}
-	s.lookAround()
-	<-ctx.Done()
+	if err := s.lookAround(ctx); err != nil {
+		return err
+	}
+	s.keep(ctx)
 	return nil
 }
 

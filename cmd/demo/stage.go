@@ -60,8 +60,10 @@ type stage struct {
 
 type process struct {
 	name string
+	// team: it is a team's control plane, whose etcd is the daemon's.
+	team bool
 	cmd  *exec.Cmd
-	done chan error
+	done chan error // has the result once the program has ended
 }
 
 func (s *stage) kubeconfigs() string        { return filepath.Join(s.dir, "clusters") }
@@ -128,6 +130,9 @@ func (s *stage) set(ctx context.Context) error {
 	// From the address that the daemon follows, so that both are the same fleet.
 	from := strings.Replace(s.git.URL(fleet), "://", "://"+user+":"+password+"@", 1)
 	if _, err := s.command(ctx, s.dir, "git", "clone", "-q", from, s.clone); err != nil {
+		return err
+	}
+	if err := s.introduce(ctx); err != nil {
 		return err
 	}
 	s.say.say("   %s", s.git.URL(fleet))
@@ -242,7 +247,7 @@ func (s *stage) background(name string, cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	p := &process{name: name, cmd: cmd, done: make(chan error, 1)}
+	p := &process{name: name, team: strings.HasPrefix(name, teamPrefix), cmd: cmd, done: make(chan error, 1)}
 	go func() {
 		p.done <- cmd.Wait()
 		log.Close()
@@ -251,18 +256,27 @@ func (s *stage) background(name string, cmd *exec.Cmd) error {
 	return nil
 }
 
-// close ends everything, last first.
+// How long programs have to end by themselves. An API server whose etcd has gone would
+// linger for minutes.
+const patience, impatience = 30 * time.Second, 3 * time.Second
+
+// close ends everything, last first, but the teams' control planes at once.
 func (s *stage) close() {
-	for len(s.procs) > 0 {
-		p := s.procs[len(s.procs)-1]
-		s.procs = s.procs[:len(s.procs)-1]
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		select {
-		case <-p.done:
-		case <-time.After(30 * time.Second):
-			_ = p.cmd.Process.Kill()
-			<-p.done
+	most := patience
+	var all [][]*process
+	for _, p := range slices.Backward(s.procs) {
+		if p.name == daemon && p.ended() {
+			most = impatience
 		}
+		if last := len(all) - 1; last >= 0 && p.team && all[last][0].team {
+			all[last] = append(all[last], p)
+			continue
+		}
+		all = append(all, []*process{p})
+	}
+	s.procs = nil
+	for _, together := range all {
+		stop(together, most)
 	}
 	if s.git != nil {
 		_ = s.git.Close() // nothing depends on it any more
@@ -272,18 +286,44 @@ func (s *stage) close() {
 	}
 }
 
+// stop ends programs, and kills those that do not end in time.
+func stop(all []*process, most time.Duration) {
+	for _, p := range all {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	}
+	late := time.After(most)
+	for _, p := range all {
+		select {
+		case <-p.done:
+			continue
+		case <-late:
+			late = time.After(0) // for the others too
+		}
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// ended reports whether a program has ended.
+func (p *process) ended() bool {
+	select {
+	case err := <-p.done:
+		p.done <- err
+		return true
+	default:
+		return false
+	}
+}
+
 // wait waits for a condition. It fails if one of the programs ends first.
 func (s *stage) wait(ctx context.Context, most time.Duration, what string, ok func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%s: not within %s", what, most))
 	defer cancel()
 	for !ok() {
 		for _, p := range s.procs {
-			select {
-			case err := <-p.done:
-				p.done <- err
+			if p.ended() {
 				text, _ := os.ReadFile(filepath.Join(s.dir, p.name+".log")) // the error without it says enough
-				return fmt.Errorf("%s ended while it was waited for %s: %v\n%s", p.name, what, err, tail(string(text)))
-			default:
+				return fmt.Errorf("%s ended while it was waited for %s: %s\n%s", p.name, what, p.cmd.ProcessState, tail(string(text)))
 			}
 		}
 		select {

@@ -102,7 +102,13 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	if err == nil || !strings.Contains(out, "refused") {
 		return fmt.Errorf("the plan of the bump should have failed with what is refused (%v):\n%s", err, out)
 	}
-	t.indent(shorten(out, 20))
+	t.indent(shorten(out, 14))
+	help := remedy(out)
+	if help == "" {
+		return fmt.Errorf("the plan of the bump should say how to allow it:\n%s", out)
+	}
+	t.say("   and in it what would allow that:")
+	t.indent(help)
 
 	t.step("The reviewers accept that, for this version and by name, and the pull request is merged")
 	err = s.edit(ctx, bumped, func(text string) string {
@@ -166,7 +172,7 @@ func (s *stage) run(ctx context.Context) error {
 	}
 	args := append([]string{"run", "--repo", s.git.URL(fleet), "--git-username", user, "--git-password-file", secret,
 		"--interval", "2s", "--listen", "127.0.0.1:0", "--etcd-embedded", s.etcdDir(), "--etcd-proxy-listen", "127.0.0.1:0"}, s.fleetFlags()...)
-	if err := s.background("gitopsd", exec.Command(filepath.Join(s.source, "bin/gitopsd"), args...)); err != nil {
+	if err := s.background(daemon, exec.Command(filepath.Join(s.source, "bin/gitopsd"), args...)); err != nil {
 		return err
 	}
 	address := regexp.MustCompile(`msg=serving address=(\S+)`)
@@ -415,10 +421,10 @@ func (s *stage) webhooks(ctx context.Context, t *teller) error {
 		if err := os.WriteFile(filepath.Join(s.dir, o.file), []byte(manifest), 0o644); err != nil {
 			return err
 		}
-		t.say("   $ kubectl create --dry-run=server -o jsonpath={.metadata.annotations} -f %s", o.file)
-		cmd := exec.CommandContext(ctx, filepath.Join(s.source, "bin/devcluster"), "kubectl", "--kubeconfig", s.kubeconfig("dev"),
-			"create", "--dry-run=server", "-f", o.file, "-o", "jsonpath={.metadata.annotations}")
-		cmd.Dir = s.dir
+		args := []string{"create", "--dry-run=server", "-f", "../" + o.file, "-o", "jsonpath={.metadata.annotations}"}
+		t.say("   $ kubectl --context dev %s", quoted(args...))
+		cmd := exec.CommandContext(ctx, filepath.Join(s.source, "bin/devcluster"), append([]string{"kubectl", "--kubeconfig", s.kubeconfig("dev")}, args...)...)
+		cmd.Dir = s.clone
 		out, err := cmd.CombinedOutput()
 		if denied := o.host == deniedHost; denied == (err == nil) || !strings.Contains(string(out), o.want) {
 			return fmt.Errorf("the webhooks should have answered with %q for %s (%v):\n%s", o.want, o.file, err, out)
@@ -448,19 +454,23 @@ func table(t *teller, s *stage) {
 	}
 }
 
-// lookAround says how to look around while everything keeps running.
-func (s *stage) lookAround() {
-	t := s.say
-	t.step("Look around; Ctrl-C ends it all")
-	for _, name := range clusterNames {
-		t.say("   export KUBECONFIG=%s", s.kubeconfig(name))
+// remedy returns the part of a plan that says what is refused, and the lines to paste that
+// would allow it; empty if there is none.
+func remedy(plan string) string {
+	all := slices.Collect(lines(plan))
+	depth := func(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
+	help := slices.IndexFunc(all, func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "to allow it, ") })
+	if help < 0 {
+		return ""
 	}
-	for _, team := range teams {
-		t.say("   export KUBECONFIG=%s   (on a namespace of the daemon's etcd)", s.teamConfig(team))
+	from, to := help, help+1
+	for from > 0 && !strings.HasPrefix(strings.TrimSpace(all[from]), "! ") {
+		from--
 	}
-	t.say("   git clone %s   (user %s, password %s)", s.git.URL(fleet), user, password)
-	t.say("   curl %s/status", s.api)
-	t.say("   tail -f %s", filepath.Join(s.dir, "gitopsd.log"))
+	for to < len(all) && depth(all[to]) > depth(all[help]) {
+		to++
+	}
+	return strings.Join(all[from:to], "\n")
 }
 
 // shorten keeps the first lines of a long output and says how many more there

@@ -30,8 +30,11 @@ type program struct {
 // may have other values, which would make another image of the same commit.
 var fixed = []string{
 	"CGO_ENABLED=0", // so that the binary is static
-	"GOFLAGS=", "GOEXPERIMENT=", "GO111MODULE=on", "GOWORK=off",
-	"GOAMD64=v1", "GOARM64=v8.0",
+	"GO111MODULE=on", "GOWORK=off",
+	"GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off",
+	// Not empty: an empty variable leaves what `go env -w` has kept. The flag is given
+	// anyway, and the experiment is off anyway.
+	"GOFLAGS=-trimpath", "GOEXPERIMENT=nofieldtrack",
 }
 
 // build compiles a package of the module in a directory for a platform. Its output is

@@ -83,6 +83,11 @@ func TestImage(t *testing.T) {
 	t.Setenv("GOFLAGS", "-tags=other")
 	t.Setenv("GOAMD64", "v3")
 	t.Setenv("CGO_ENABLED", "1")
+	kept := filepath.Join(t.TempDir(), "env") // as `go env -w` keeps it
+	if err := os.WriteFile(kept, []byte("GOFLAGS=-tags=other\nGOEXPERIMENT=fieldtrack\nGOFIPS140=latest\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOENV", kept)
 	if again := made(t); again.digest != i.digest {
 		t.Errorf("%s in one directory, %s in another", i.digest, again.digest)
 	}
@@ -312,8 +317,11 @@ func required(t *testing.T, path string) string {
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	full := t.TempDir()
-	if err := os.WriteFile(filepath.Join(full, "thesis.txt"), nil, 0o644); err != nil {
-		t.Fatal(err)
+	beside := t.TempDir()
+	for _, file := range []string{filepath.Join(full, "thesis.txt"), filepath.Join(beside, "thesis.txt"), filepath.Join(beside, "oci-layout")} {
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, tt := range []struct {
 		args []string
@@ -326,6 +334,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"-push", "registry.example.org/gitopsd"}, 1, "want a registry, a repository and a tag, such as "},
 		{[]string{"-layout", full}, 1, "-layout " + full + ": the directory is not empty, and no OCI image layout; name another"},
 		{[]string{"-layout", filepath.Join(full, "thesis.txt")}, 1, "-layout: "},
+		{[]string{"-layout", beside}, 1, "the directory is an OCI image layout, and has thesis.txt beside it, which would be lost; name another"},
 	} {
 		var out, say bytes.Buffer
 		if code := run(t.Context(), tt.args, &out, &say); code != tt.code || !strings.Contains(say.String(), tt.want) || strings.Contains(say.String(), "compiling") || out.Len() > 0 {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -34,6 +35,11 @@ func replaceable(dir string) error {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "oci-layout")); err != nil {
 		return fmt.Errorf("-layout %s: the directory is not empty, and no OCI image layout; name another", dir)
+	}
+	for _, e := range entries {
+		if !slices.Contains([]string{"blobs", "index.json", "oci-layout"}, e.Name()) {
+			return fmt.Errorf("-layout %s: the directory is an OCI image layout, and has %s beside it, which would be lost; name another", dir, e.Name())
+		}
 	}
 	return nil
 }

@@ -58,6 +58,11 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 				return err
 			}
 			e, ok := err.(*kube.Error)
+			if ok {
+				for _, f := range e.Fields {
+					s.Wrong = append(s.Wrong, f.Path)
+				}
+			}
 			switch {
 			case !ok:
 				s.NotValidated = err.Error()

@@ -28,6 +28,7 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
 	"gitopsd.dev/render/validate"
+	"gitopsd.dev/render/why"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
@@ -196,6 +197,7 @@ func (c *Computer) expand(ctx context.Context, s *State, cl *Unit, wanted *rende
 	cl.Conversions = rendered.Conversions
 	cl.Objects, cl.Keeps, cl.Patched, cl.Frozen = rendered.Objects, rendered.Keeps, rendered.Patched, rendered.Frozen
 	cl.index = sync.OnceValue(func() *behaviour.Index { return behaviour.NewIndex(cl.Objects, cl.Packages) })
+	cl.LineOf = func(o *manifest.Object, path string) int { return why.Line(files, o, path) }
 	in := cl.Input(files)
 	cl.with = func(ctx context.Context, packages []sources.Selected) *manifest.Set {
 		other, _ := c.renderer.Expand(ctx, in, wanted, packages) // what has errors has them in rendered too
@@ -204,7 +206,7 @@ func (c *Computer) expand(ctx context.Context, s *State, cl *Unit, wanted *rende
 		}
 		return other.Objects
 	}
-	cl.Notes, cl.Inactive, cl.Delegated = append(cl.idle, rendered.Notes...), rendered.Inactive, rendered.Delegated
+	cl.Notes, cl.Inactive, cl.Delegated = slices.Concat(cl.idle, wanted.Notes, rendered.Notes), rendered.Inactive, rendered.Delegated
 	for _, idle := range rendered.Idle {
 		cl.Notes = append(cl.Notes, fmt.Sprintf("spec.patches[%d] (%s:%d) changes nothing: no object matches its target (%s)%s",
 			idle.Index, sources.RegistryFile, cl.Spec.Patches[idle.Index].Line, idle.Target, idle.Meant))

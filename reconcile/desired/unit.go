@@ -106,6 +106,9 @@ type Unit struct {
 	// because it may still be desired; pkg is its package. Nil if rendering failed
 	// as a whole: then all must stay.
 	Keeps func(id manifest.ID, pkg string) bool
+	// LineOf returns the line in which a field is written, in the file that an object is
+	// from; 0 if it is not known. Nil if rendering failed as a whole.
+	LineOf func(o *manifest.Object, path string) int
 	// FindType returns a definition in which a type has the given digest, and where
 	// it was found: in the rendered objects of any cluster of the state, in its
 	// packages as published, or in other versions of these in the lock. It may fetch

@@ -271,6 +271,8 @@ func (c *Client) statusError(op operation, code int, header http.Header, body []
 		for _, m := range fieldProblem.FindAllStringSubmatch(e.Message, -1) {
 			e.Fields = append(e.Fields, Field{Path: m[1], Problem: m[2]})
 		}
+		// Their order is another one each time, and the same error is told once.
+		slices.SortStableFunc(e.Fields, func(a, b Field) int { return strings.Compare(a.Path, b.Path) })
 		invalid(e, details)
 	case slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return c.Type == "NamespaceTerminating" }):
 		e.Class = NoNamespace
@@ -370,9 +372,13 @@ func invalid(e *Error, details *metav1.StatusDetails) {
 			e.Fields = append(e.Fields, Field{Path: cause.Field, Problem: withoutLongValue(cause.Message)})
 		}
 	}
-	if len(e.Fields) == 0 {
-		return
+	if len(e.Fields) > 0 {
+		e.tellFields()
 	}
+}
+
+// tellFields makes the message of the fields that are not valid.
+func (e *Error) tellFields() {
 	var parts []string
 	for _, f := range e.Fields {
 		parts = append(parts, f.Path+": "+f.Problem)

@@ -82,6 +82,9 @@ func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte,
 	}
 	answer, header, err := c.do(ctx, op, r)
 	if err != nil {
+		if e, ok := errors.AsType[*Error](err); ok {
+			c.suggest(ctx, t, e)
+		}
 		return nil, err
 	}
 	a := &Applied{Warnings: warnings(header)}

@@ -27,6 +27,8 @@
 package plan
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 	"time"
 
@@ -176,6 +178,36 @@ type Step struct {
 	// Rejected is the API server's error for the step in a dry run; empty if it would
 	// accept the step or was not asked.
 	Rejected string
+	// Wrong are the paths of the fields that Rejected, or the reason of a refusal, is
+	// about, as the API server writes them, and At is the file and line of the first.
+	// Either is empty if it is not known.
+	Wrong []string
+	At    string
+}
+
+// Place returns where in the repository a step's object, or the field in it that is wrong,
+// is written; empty for an object that comes from a package, or from nowhere.
+func (s *Step) Place() string {
+	if s.Object == nil || s.Object.Origin().File == "" || s.Object.Origin().Package.Ref.Repository != "" {
+		return ""
+	}
+	return cmp.Or(s.At, s.Object.Origin().String())
+}
+
+// Locate sets At of the steps that have something wrong. line returns the line of a field in
+// the file that an object is from; 0 if it is not known.
+func (p *Plan) Locate(line func(o *manifest.Object, path string) int) {
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if len(s.Wrong) == 0 || s.Place() == "" {
+			continue
+		}
+		if n := line(s.Object, s.Wrong[0]); n > 0 {
+			was := s.Object.Origin().String()
+			s.At = fmt.Sprintf("%s:%d", s.Object.Origin().File, n)
+			s.Reason = strings.ReplaceAll(s.Reason, "("+was+")", "("+s.At+")")
+		}
+	}
 }
 
 // Migrates reports whether an object is a CRD that has the daemon store its objects

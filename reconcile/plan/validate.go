@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -302,6 +303,11 @@ func (c *objectCheck) settle(p *Plan, v *verdict) {
 	}
 	s.Action, s.Reason = Refused, fmt.Sprintf("%s would not accept it: %v (%s)", definition.ID(), refusal, s.Object.Origin())
 	s.NotValidated, s.Premature = "", false
+	for _, c := range refusal.Causes {
+		if path, _, ok := strings.Cut(c, ": "); ok {
+			s.Wrong = append(s.Wrong, path)
+		}
+	}
 }
 
 // mutator says what may change an object before the API server checks it; "" if

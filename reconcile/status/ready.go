@@ -8,7 +8,8 @@ import (
 // Unready lists why the fleet is not Ready, one reason a line; nil if it is. It is Ready
 // if the newest commit that was read is in charge and has no problems, and every cluster
 // was brought to it and is Ready. Clusters that the repository suspends are left out. If
-// clusters are named, the others are left out too, with what is wrong with them alone.
+// clusters are named, all others are left out, with what is wrong with them alone, and the
+// named ones count even if they are suspended.
 func (s *Snapshot) Unready(only ...string) []string {
 	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }
 	var why []string
@@ -28,7 +29,11 @@ func (s *Snapshot) Unready(only ...string) []string {
 	}
 	for i := range s.Clusters {
 		if u := &s.Clusters[i]; asked(u.Name) {
-			if reason := u.unready(s.Commit); reason != "" {
+			reason := u.unready(s.Commit)
+			if u.Phase == Suspended && len(only) > 0 {
+				reason = "the repository suspends it"
+			}
+			if reason != "" {
 				why = append(why, "cluster "+u.Name+": "+reason)
 			}
 		}

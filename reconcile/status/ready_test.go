@@ -30,6 +30,7 @@ func TestUnready(t *testing.T) {
 		{name: "pending", change: func(s *Snapshot) { s.Clusters[0].Phase = Pending }, want: []string{"cluster dev: Pending"}},
 		{name: "degraded", change: func(s *Snapshot) { s.Clusters[0].Phase = Degraded }, want: []string{"cluster dev: Degraded"}},
 		{name: "suspended", change: func(s *Snapshot) { s.Clusters[0].Phase, s.Clusters[0].Commit = Suspended, before }},
+		{name: "asked for, and suspended", change: func(s *Snapshot) { s.Clusters[0].Phase = Suspended }, only: []string{"dev"}, want: []string{"cluster dev: the repository suspends it"}},
 		{name: "problems", change: func(s *Snapshot) {
 			s.Problems = []problem.Problem{{Reason: "a"}, {Cluster: "dev", Reason: "b"}, {Cluster: "prod", Reason: "c"}}
 		}, only: []string{"prod"}, want: []string{"a", "cluster prod: c"}},

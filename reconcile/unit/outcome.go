@@ -100,7 +100,7 @@ func (o Outcome) fail(err error) Outcome {
 }
 
 // take adds the results of a plan's steps.
-func (c *Connection) take(report *apply.Report, o *Outcome) {
+func (c *Connection) take(want *desired.Unit, report *apply.Report, o *Outcome) {
 	if report == nil {
 		return
 	}
@@ -124,6 +124,9 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 					p.Reason = p.Object + ": " + p.Reason
 				}
 				p.Cluster, p.Package, p.Object = o.cluster, s.Package, s.ID.String()
+				if where := written(want, s, r.Err); where != "" {
+					p.Reason += " (" + where + ")"
+				}
 				o.note(p, status.Failed)
 			}
 		case r.Outcome == apply.Skipped:
@@ -152,6 +155,21 @@ func (c *Connection) take(report *apply.Report, o *Outcome) {
 			o.problem(s.Package, s.ID.String(), decided(s), "")
 		}
 	}
+}
+
+// written returns the file and line of what the API server does not accept of an object;
+// empty for an object that is not in the repository, and for other errors.
+func written(want *desired.Unit, s *plan.Step, err error) string {
+	e, ok := errors.AsType[*kube.Error](err)
+	if !ok || e.Class != kube.Invalid && e.Class != kube.NoNamespace || e.ID != s.ID || s.Place() == "" {
+		return ""
+	}
+	if len(e.Fields) > 0 && want.LineOf != nil {
+		if n := want.LineOf(s.Object, e.Fields[0].Path); n > 0 {
+			return fmt.Sprintf("%s:%d", s.Object.Origin().File, n)
+		}
+	}
+	return s.Place()
 }
 
 // count adds what a step did to the outcome's numbers, and to what is known of its
@@ -215,6 +233,9 @@ func heldAlike(results []apply.Result) map[string][]string {
 
 // unhealthy adds an object that is not healthy, unless it is known to wait.
 func (o *Outcome) unhealthy(h apply.Health) {
+	if h.State == apply.Missing && o.Unsettled[h.ID].Failed {
+		return // that it failed to apply says why
+	}
 	state := status.Progressing
 	switch {
 	case h.Passes && h.State == apply.UnknownState:

@@ -157,6 +157,9 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 		hold(p)
 	}
 	plan.KeepConverters(p)
+	if want.LineOf != nil {
+		p.Locate(want.LineOf)
+	}
 	if how.dryRun {
 		plan.HoldIncomplete(p)
 		p.Notes = append(p.Notes, append(c.notes(ctx, want), completed.Notes...)...)
@@ -200,7 +203,7 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 	o.Notes = append(o.Notes, unproven(p)...)
 	o.Home = slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return target.Defines(s.ID) || etcd.Defines(s.ID) })
 	report, err := c.applier.Apply(ctx, p)
-	c.take(report, &o)
+	c.take(want, report, &o)
 	if err != nil {
 		return o.fail(err)
 	}

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -60,6 +61,11 @@ func (u *Upgrader) BumpAll(ctx context.Context, commit sources.Commit, clusters 
 	}
 	all.Moves = moves(first, now)
 	return all, errors.Join(errs...)
+}
+
+// Nothing reports whether a bump changes nothing, and there is nothing to say of it.
+func (b *Bump) Nothing() bool {
+	return len(b.Edits)+len(b.Notes)+len(b.Moves) == 0 && bytes.Equal(b.Before.Format(), b.Lock.Format())
 }
 
 // declared returns the repositories that clusters declare, and which of the clusters do.

@@ -32,6 +32,7 @@ type Builder struct {
 type built struct {
 	done    chan struct{}
 	objects []*manifest.Object
+	notes   []string
 	err     error
 	// asked for since the last Sweep.
 	asked bool
@@ -45,9 +46,12 @@ type built struct {
 // the same files share one build. It takes bounded time. When ctx is done Build
 // returns its error, and kustomize finishes in the background.
 //
+// The notes name what is most likely misspelt: patches in kustomizations whose target
+// matches no object.
+//
 // Errors name the file, and the line where it is known. A [MissingError] lists remote
 // bases to fetch first, and an error that wraps [sources.ErrLimit] names the limit.
-func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remote.Bases) ([]*manifest.Object, error) {
+func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remote.Bases) (objects []*manifest.Object, notes []string, err error) {
 	in := newInspection(files, bases)
 	in.turn = &turn{ctx: ctx}
 	passed := false // to the goroutine that builds
@@ -57,10 +61,10 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remo
 		}
 	}()
 	if err := in.root(ctx, dir); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// Kustomize sees the snapshot and nothing else.
 	key := in.given.digest(dir)
@@ -81,16 +85,20 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remo
 					it.err = fmt.Errorf("%s: a bug in gitopsd: panic with a value of type %T", dir, v)
 				}
 			}()
-			it.objects, it.err = in.build(dir)
+			if it.objects, it.err = in.build(dir); it.err == nil {
+				for _, miss := range in.misses(it.objects) {
+					it.notes = append(it.notes, miss.Error())
+				}
+			}
 		}()
 	}
 	it.asked = true
 	b.mu.Unlock()
 	select {
 	case <-it.done:
-		return it.objects, it.err
+		return it.objects, it.notes, it.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 }
 

@@ -106,7 +106,7 @@ func TestBuildIsKustomizeBuild(t *testing.T) {
 			t.Parallel()
 			root, dirs := repository(t, archive)
 			for _, dir := range dirs {
-				objects, err := new(Builder).Build(t.Context(), os.DirFS(root), dir, remote.Bases{})
+				objects, _, err := new(Builder).Build(t.Context(), os.DirFS(root), dir, remote.Bases{})
 				if err != nil {
 					t.Fatalf("%s: %v", dir, err)
 				}
@@ -237,7 +237,7 @@ apiVersion: v1
 kind: Service
 metadata: {name: same, namespace: b}
 `)
-	objects, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
+	objects, _, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ nothing
 -- bad/values.yaml --
 replicas: 1
 `)
-	objects, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
+	objects, _, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,10 +312,10 @@ replicas: 1
 	if !reflect.DeepEqual(have, want) {
 		t.Errorf("have %q\nwant %q", have, want)
 	}
-	if objects, err := new(Builder).Build(t.Context(), files, "empty", remote.Bases{}); err != nil || len(objects) != 0 {
+	if objects, _, err := new(Builder).Build(t.Context(), files, "empty", remote.Bases{}); err != nil || len(objects) != 0 {
 		t.Errorf("an empty directory: %v, %v", objects, err)
 	}
-	if _, err := new(Builder).Build(t.Context(), files, "bad", remote.Bases{}); err == nil || err.Error() != "bad/values.yaml:1: is not a Kubernetes object: kind is missing" {
+	if _, _, err := new(Builder).Build(t.Context(), files, "bad", remote.Bases{}); err == nil || err.Error() != "bad/values.yaml:1: is not a Kubernetes object: kind is missing" {
 		t.Errorf("have %v", err)
 	}
 }
@@ -326,7 +326,7 @@ func TestBuilderRemembers(t *testing.T) {
 	var b Builder
 	build := func(content string) *manifest.Object {
 		files := txtarFS(t, "-- a/kustomization.yaml --\nresources: [cm.yaml]\n-- a/cm.yaml --\n"+content+"-- a/other --\n"+content)
-		objects, err := b.Build(t.Context(), files, "a", remote.Bases{})
+		objects, _, err := b.Build(t.Context(), files, "a", remote.Bases{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -91,8 +91,9 @@ func (in *inspection) generators(ctx context.Context, v *visit, f field, k *type
 	}
 	generate := func(name, kind string, args types.GeneratorArgs) error {
 		in.written = append(in.written, written{
-			id:     manifest.ID{Kind: kind, Namespace: args.Namespace, Name: args.Name},
-			origin: manifest.Origin{File: f.file, Line: line[args.Name]},
+			id:      manifest.ID{Kind: kind, Namespace: args.Namespace, Name: args.Name},
+			version: "v1",
+			origin:  manifest.Origin{File: f.file, Line: line[args.Name]},
 		})
 		objects++
 		return in.pairs(v.dir, f.named(name), args.KvPairSources)
@@ -158,6 +159,7 @@ func (in *inspection) transformers(ctx context.Context, v *visit, f field, k *ty
 			return err
 		}
 	}
+	in.aims(v, f, k)
 	replaced, err := in.replacements(v.dir, f, k.Replacements)
 	if err != nil {
 		return err

@@ -37,6 +37,6 @@ func FuzzBuild(f *testing.F) {
 			files["a/"+name] = &fstest.MapFile{Data: file}
 			files[name] = files["a/"+name]
 		}
-		_, _ = new(Builder).Build(t.Context(), files, "a", remote.Bases{})
+		_, _, _ = new(Builder).Build(t.Context(), files, "a", remote.Bases{})
 	})
 }

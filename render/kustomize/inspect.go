@@ -36,6 +36,12 @@ type inspection struct {
 	// written are the objects in the files, to find where an object of the output
 	// comes from.
 	written []written
+	// aimed are the patches of kustomizations that have a target. Names may be changed
+	// (renames), and namespaces are set to these. If the build is opaque, more than that
+	// may be changed.
+	aimed           []aim
+	renames, opaque bool
+	namespaces      []string
 	// parser is kustomize's own: it decides between path and YAML in fields that may
 	// hold either.
 	parser *resmap.Factory
@@ -52,8 +58,9 @@ type inspection struct {
 
 // written is an object that a file of the repository holds or generates.
 type written struct {
-	id     manifest.ID
-	origin manifest.Origin
+	id      manifest.ID
+	version string
+	origin  manifest.Origin
 }
 
 // role is the relation of a directory to the kustomization that names it.
@@ -75,6 +82,9 @@ type visit struct {
 	// whose kustomization lists them, not the one where they are written.
 	pluginDir string
 	depth     int
+	// from is the first of the written objects that the kustomization finds: its own, and
+	// for a component those before it.
+	from int
 }
 
 func newInspection(repo fs.FS, bases remote.Bases) *inspection {
@@ -261,6 +271,9 @@ func (in *inspection) kustomization(ctx context.Context, v *visit, file string, 
 	case !isComponent && v.as == component:
 		return 0, fmt.Errorf("%s: is not a Component (kind: Component, apiVersion: %s); name %s under resources", file, types.ComponentVersion, v.dir)
 	}
+	if v.from = len(in.written); v.as == component && v.up != nil {
+		v.from = v.up.from
+	}
 	n, err := in.fields(ctx, v, field{file: file, content: content}, &k, above)
 	if err != nil {
 		return 0, err
@@ -315,7 +328,9 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 			if err != nil {
 				return n, at(file, doc.Line, err)
 			}
-			in.written = append(in.written, written{id: id, origin: manifest.Origin{File: file, Line: doc.Line}})
+			m, _ := tree.(map[string]any) // which it is, since it is an object
+			_, version := manifest.GroupVersion(manifest.Text(m, "apiVersion"))
+			in.written = append(in.written, written{id: id, version: version, origin: manifest.Origin{File: file, Line: doc.Line}})
 			in.budget.names += names(tree)
 			n++
 		}

@@ -105,7 +105,7 @@ func TestNothingIsFetched(t *testing.T) {
 	}
 	pinned := "http://" + host + "/org/repo//dir?ref=" + hashA
 	for name, kustomization := range pathFields {
-		_, err := new(Builder).Build(t.Context(), txtarFS(t, pathFixture(kustomization, pinned)), "a", remote.Bases{Allowed: allowed})
+		_, _, err := new(Builder).Build(t.Context(), txtarFS(t, pathFixture(kustomization, pinned)), "a", remote.Bases{Allowed: allowed})
 		if err == nil {
 			t.Errorf("%s: %s is built", name, pinned)
 		}
@@ -115,7 +115,7 @@ func TestNothingIsFetched(t *testing.T) {
 			"git::git@" + host + "/org/repo.git", "github.com/org/repo", "GitHub.com:org/repo", "oci://" + host + "/x", " http://" + host + "/x",
 		} {
 			archive := pathFixture(kustomization, path)
-			_, err := new(Builder).Build(t.Context(), txtarFS(t, archive), "a", remote.Bases{})
+			_, _, err := new(Builder).Build(t.Context(), txtarFS(t, archive), "a", remote.Bases{})
 			if err == nil || !strings.Contains(err.Error(), "is remote, or looks so") {
 				t.Errorf("%s: %s: have %v", name, path, err)
 			}
@@ -158,7 +158,7 @@ func TestNothingOutsideIsRead(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				_, err := new(Builder).Build(t.Context(), os.DirFS(root), "a", remote.Bases{})
+				_, _, err := new(Builder).Build(t.Context(), os.DirFS(root), "a", remote.Bases{})
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("have %v, want one with %q", err, want)
 				}
@@ -228,7 +228,7 @@ func TestBuildFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			objects, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a", remote.Bases{})
+			objects, _, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a", remote.Bases{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("have %v, %v\nwant an error with %q", objects, err, tt.want)
 			}
@@ -304,7 +304,7 @@ func TestBuildEnds(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a", remote.Bases{})
+			_, _, err := new(Builder).Build(t.Context(), txtarFS(t, tt.archive), "a", remote.Bases{})
 			if tt.want == "" {
 				if err != nil {
 					t.Errorf("have %v", err)
@@ -337,7 +337,7 @@ func TestManyKustomizations(t *testing.T) {
 		files[fmt.Sprintf("a/k%d/c.yaml", i)] = &fstest.MapFile{Data: fmt.Appendf(nil, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c%d}\n", i)}
 	}
 	files["a/kustomization.yaml"] = &fstest.MapFile{Data: []byte("resources:\n" + all.String())}
-	objects, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
+	objects, _, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
 	if err != nil || len(objects) != n/10 {
 		t.Errorf("%d objects, %v", len(objects), err)
 	}
@@ -350,7 +350,7 @@ func TestAutodetectEnds(t *testing.T) {
 	for i := range MaxEntries + 1 {
 		files[fmt.Sprintf("a/%d.txt", i)] = &fstest.MapFile{}
 	}
-	if _, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); !errors.Is(err, sources.ErrLimit) {
+	if _, _, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); !errors.Is(err, sources.ErrLimit) {
 		t.Errorf("have %v", err)
 	}
 }
@@ -361,7 +361,7 @@ func TestBuildIsCancelled(t *testing.T) {
 	cancel()
 	files := txtarFS(t, "-- a/kustomization.yaml --\nresources: []\n-- b/x.yaml --\n")
 	for _, dir := range []string{"a", "b"} {
-		if _, err := new(Builder).Build(ctx, files, dir, remote.Bases{}); !errors.Is(err, context.Canceled) {
+		if _, _, err := new(Builder).Build(ctx, files, dir, remote.Bases{}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}

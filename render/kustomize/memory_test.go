@@ -29,15 +29,15 @@ func TestLargeBuilds(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.Build(ended, files, "large", remote.Bases{}); !errors.Is(err, context.Canceled) {
+	if _, _, err := b.Build(ended, files, "large", remote.Bases{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a large build beside another one: %v", err)
 	}
-	if objects, err := b.Build(t.Context(), files, "small", remote.Bases{}); err != nil || len(objects) != 1 {
+	if objects, _, err := b.Build(t.Context(), files, "small", remote.Bases{}); err != nil || len(objects) != 1 {
 		t.Errorf("a small build beside it: %d objects, %v", len(objects), err)
 	}
 	large.Release(1)
 	for range 2 {
-		_, err := b.Build(t.Context(), files, "large", remote.Bases{})
+		_, _, err := b.Build(t.Context(), files, "large", remote.Bases{})
 		if !errors.Is(err, sources.ErrLimit) || !strings.Contains(err.Error(), "all.yaml:3: more than ") {
 			t.Errorf("a build that is too large: %v", err)
 		}

@@ -71,7 +71,7 @@ func TestRemoteBaseIsKustomizeBuild(t *testing.T) {
 					text = fmt.Sprintf("resources: [%q]\n", address("wrapper"))
 				}
 				fleet := fstest.MapFS{"a/kustomization.yaml": {Data: []byte(text)}}
-				objects, err := new(Builder).Build(t.Context(), fleet, "a", bases)
+				objects, _, err := new(Builder).Build(t.Context(), fleet, "a", bases)
 				if err != nil {
 					t.Fatalf("%s: %v", dir, err)
 				}
@@ -140,7 +140,7 @@ func TestRemoteBases(t *testing.T) {
 		"-- b/kustomization.yaml --\nbases: ['"+strings.ReplaceAll(remoteA, hashA, hashB)+"']\n"+
 		"-- c/kustomization.yaml --\nresources: ['"+remoteA+"']\ncomponents: ['https://git.example.org/org/more//c?ref="+hashB+"']\n")
 	builder := new(Builder)
-	objects, err := builder.Build(t.Context(), fleet, "a", bases)
+	objects, _, err := builder.Build(t.Context(), fleet, "a", bases)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,11 +156,11 @@ func TestRemoteBases(t *testing.T) {
 	if strings.Join(have, "\n") != strings.Join(want, "\n") {
 		t.Errorf("have\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
 	}
-	if objects, err = builder.Build(t.Context(), fleet, "b", bases); err != nil || len(objects) != 1 {
+	if objects, _, err = builder.Build(t.Context(), fleet, "b", bases); err != nil || len(objects) != 1 {
 		t.Errorf("another commit: have %v, %v", objects, err)
 	}
 	// The build is shared by what is in it, wherever it is asked for again.
-	again, err := builder.Build(t.Context(), fleet, "a", bases)
+	again, _, err := builder.Build(t.Context(), fleet, "a", bases)
 	if err != nil || len(builder.built) != 2 || again[0] == nil {
 		t.Errorf("%d builds, %v", len(builder.built), err)
 	}
@@ -175,7 +175,7 @@ func TestMissingBases(t *testing.T) {
 	fleet := txtarFS(t, "-- a/kustomization.yaml --\nresources:\n- ../b\n- "+at("one", hashA)+"\n- "+at("one", hashB)+"\n- "+at("here", hashA)+"\n"+
 		"-- b/kustomization.yaml --\ncomponents:\n- "+at("two", hashA)+"\nresources:\n- "+at("one", hashA)+"\n")
 	bases := basesOf(t, map[string]fs.FS{"here@" + hashA: txtarFS(t, "-- x/kustomization.yaml --\nresources: ['"+at("nested", hashA)+"']\n")})
-	_, err := new(Builder).Build(t.Context(), fleet, "a", bases)
+	_, _, err := new(Builder).Build(t.Context(), fleet, "a", bases)
 	var missing *MissingError
 	if !errors.As(err, &missing) {
 		t.Fatalf("have %v", err)
@@ -228,7 +228,7 @@ func TestRemoteBaseFaults(t *testing.T) {
 			}
 			fleet := txtarFS(t, "-- a/kustomization.yaml --\n"+tt.fleet+"-- a/secret.yaml --\n"+configMap)
 			bases := basesOf(t, map[string]fs.FS{"bases@" + hashA: txtarFS(t, tt.base), "more@" + hashB: txtarFS(t, "-- kustomization.yaml --\nresources: []\n")})
-			objects, err := new(Builder).Build(t.Context(), fleet, "a", bases)
+			objects, _, err := new(Builder).Build(t.Context(), fleet, "a", bases)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret") {
 				t.Errorf("have %v, %v\nwant an error with %q", objects, err, tt.want)
 			}
@@ -243,7 +243,7 @@ func TestRemoteBasesEnd(t *testing.T) {
 	for i := range MaxRemotes + 1 {
 		fmt.Fprintf(&many, "- https://git.example.org/org/bases?ref=%040x\n", i)
 	}
-	_, err := new(Builder).Build(t.Context(), txtarFS(t, "-- a/kustomization.yaml --\nresources:\n"+many.String()), "a", basesOf(t, nil))
+	_, _, err := new(Builder).Build(t.Context(), txtarFS(t, "-- a/kustomization.yaml --\nresources:\n"+many.String()), "a", basesOf(t, nil))
 	if !errors.Is(err, sources.ErrLimit) || !strings.Contains(err.Error(), fmt.Sprintf("a/kustomization.yaml:%d: ", MaxRemotes+2)) {
 		t.Errorf("have %v", err)
 	}
@@ -252,7 +252,7 @@ func TestRemoteBasesEnd(t *testing.T) {
 		next := fmt.Sprintf("-- kustomization.yaml --\nresources: ['https://git.example.org/org/bases?ref=%040x']\n", i+1)
 		deep[fmt.Sprintf("bases@%040x", i)] = txtarFS(t, next)
 	}
-	_, err = new(Builder).Build(t.Context(), txtarFS(t, "-- a/kustomization.yaml --\nresources: ['https://git.example.org/org/bases?ref="+strings.Repeat("0", 40)+"']\n"), "a", basesOf(t, deep))
+	_, _, err = new(Builder).Build(t.Context(), txtarFS(t, "-- a/kustomization.yaml --\nresources: ['https://git.example.org/org/bases?ref="+strings.Repeat("0", 40)+"']\n"), "a", basesOf(t, deep))
 	if !errors.Is(err, sources.ErrLimit) {
 		t.Errorf("have %v", err)
 	}

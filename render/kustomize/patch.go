@@ -226,7 +226,7 @@ func (p *Patches) Idle(objects []*manifest.Object) []Idle {
 		c := &p.compiled[i]
 		switch matches := slices.ContainsFunc(objects, func(o *manifest.Object) bool { return c.matches(newCandidate(o)) }); {
 		case !matches && c.selector != nil:
-			idle = append(idle, Idle{Index: i, Target: c.target(), Meant: c.meant(objects)})
+			idle = append(idle, Idle{Index: i, Target: target(c.patch.Target), Meant: c.meant(objects)})
 		case matches && c.operations:
 			return idle // it may have given an object the name that a later patch is for
 		}
@@ -234,9 +234,8 @@ func (p *Patches) Idle(objects []*manifest.Object) []Idle {
 	return idle
 }
 
-// target prints the fields of the target that are set.
-func (c *compiled) target() string {
-	t := c.patch.Target
+// target prints the fields of a target that are set.
+func target(t *types.Selector) string {
 	var set []string
 	for _, f := range []struct{ name, value string }{
 		{"group", t.Group}, {"version", t.Version}, {"kind", t.Kind}, {"name", t.Name}, {"namespace", t.Namespace},
@@ -259,6 +258,11 @@ func (c *compiled) meant(objects []*manifest.Object) string {
 			names = append(names, o.ID().Name)
 		}
 	}
+	return meant(t, kinds, names)
+}
+
+// meant suggests one of the kinds, or of the names that objects of the target's kind have.
+func meant(t *types.Selector, kinds, names []string) string {
 	if t.Kind != "" && !slices.Contains(kinds, t.Kind) {
 		return sources.Meant(t.Kind, kinds)
 	}

@@ -13,7 +13,7 @@ import (
 // it, which it cannot print.
 func TestKustomizeDoesNotExit(t *testing.T) {
 	t.Parallel()
-	_, err := new(Builder).Build(t.Context(), txtarFS(t, `
+	_, _, err := new(Builder).Build(t.Context(), txtarFS(t, `
 -- a/kustomization.yaml --
 resources: [all.yaml]
 namePrefix: p-

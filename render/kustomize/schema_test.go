@@ -36,7 +36,7 @@ func TestSchemasDoNotLeak(t *testing.T) {
 		wg.Go(func() {
 			for j := range dirs {
 				dir := dirs[(i+j)%len(dirs)]
-				objects, err := new(Builder).Build(t.Context(), files, dir, remote.Bases{})
+				objects, _, err := new(Builder).Build(t.Context(), files, dir, remote.Bases{})
 				if err != nil {
 					t.Errorf("%s: %v", dir, err)
 				} else if have := stream(t, objects); have != want[dir] {

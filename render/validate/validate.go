@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -43,7 +44,9 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/common"
 
+	fieldpath "gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // Refusal is why the API server would not accept an object.
@@ -245,7 +248,11 @@ func (t *Type) merge(live *unstructured.Unstructured, patch map[string]any) (*un
 		case unreadLive.MatchString(text):
 			return nil, unreadable(typedCauses(text))
 		case unreadPatch.MatchString(text):
-			return nil, &Refusal{Causes: typedCauses(text), Early: true}
+			causes := typedCauses(text)
+			for i, c := range causes {
+				causes[i] = c + t.meant(c)
+			}
+			return nil, &Refusal{Causes: causes, Early: true}
 		}
 		return nil, errors.New(bounded(text))
 	}
@@ -254,6 +261,31 @@ func (t *Type) merge(live *unstructured.Unstructured, patch map[string]any) (*un
 		return nil, fmt.Errorf("merging the object: have %T", merged)
 	}
 	return u, nil
+}
+
+// meant suggests the field that was most likely meant, if the cause is that the type has
+// none of that name.
+func (t *Type) meant(cause string) string {
+	path, ok := strings.CutSuffix(cause, ": field not declared in schema")
+	steps, err := fieldpath.Parse(path)
+	if !ok || err != nil || len(steps) == 0 || steps[len(steps)-1].List {
+		return ""
+	}
+	at := t.structural
+	for _, s := range steps[:len(steps)-1] {
+		child, has := at.Properties[s.Key]
+		switch {
+		case s.List && at.Items != nil:
+			at = at.Items
+		case !s.List && has:
+			at = &child
+		case !s.List && at.AdditionalProperties != nil && at.AdditionalProperties.Structural != nil:
+			at = at.AdditionalProperties.Structural
+		default:
+			return ""
+		}
+	}
+	return sources.Meant(steps[len(steps)-1].Key, slices.Sorted(maps.Keys(at.Properties)))
 }
 
 // The errors of server-side apply for an object that does not fit its type.

@@ -39,6 +39,8 @@ var cases = []struct {
 		{object: `spec: {size: 1.5}`, want: "spec.size: "},
 		{object: `{}`},
 		{object: `other: 1`, want: "other: field not declared in schema", early: true},
+		{object: `spec: {siez: 1}`, want: "spec.siez: field not declared in schema; did you mean size?", early: true},
+		{object: `sepc: {size: 1}`, want: "sepc: field not declared in schema; did you mean spec?", early: true},
 	}},
 	{name: "defaults", schema: `{type: object, default: {size: 4}, required: [size], properties: {size: {type: integer, default: 3}, mode: {type: string, nullable: true}}}`, steps: []step{
 		{object: `{}`}, {object: `spec: {}`}, {object: `spec: {mode: null}`}, {object: `spec: {size: null}`},

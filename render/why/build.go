@@ -90,7 +90,7 @@ func (e *explainer) leaveOut(ctx context.Context, file string, entry entry, with
 // nil if it is not there.
 func (e *explainer) build(ctx context.Context, files everything) (*manifest.Object, error) {
 	var builder kustomize.Builder
-	objects, err := builder.Build(ctx, files.repository, e.in.Path, files.remote)
+	objects, _, err := builder.Build(ctx, files.repository, e.in.Path, files.remote)
 	if err != nil {
 		return nil, err
 	}
@@ -111,11 +111,7 @@ func (e *explainer) written(a *Answer) {
 	if err != nil || len(e.field) == 0 {
 		return
 	}
-	value, line, ok := e.field.find(content, a.Written.Line, func(tree map[string]any) bool {
-		meta, _ := tree["metadata"].(map[string]any)
-		name, _ := meta["name"].(string)
-		return tree["kind"] == e.id.Kind && name != "" && strings.Contains(e.id.Name, name)
-	})
+	value, line, ok := e.field.find(content, a.Written.Line, is(e.id))
 	if !ok {
 		return
 	}

@@ -2,9 +2,11 @@ package why
 
 import (
 	"bytes"
+	"io/fs"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -154,4 +156,29 @@ func below(n *yaml.Node, s field.Step) (value, key *yaml.Node) {
 		}
 	}
 	return nil, nil
+}
+
+// Line returns the line in which a field of an object is written, in the file and after
+// the line that the object is from; 0 if that is not known, as of a field that a patch
+// sets. The path is one that the API server names, "spec.ports[0].port".
+func Line(files fs.FS, o *manifest.Object, path string) int {
+	p, err := field.Parse(path)
+	if err != nil || len(p) == 0 {
+		return 0
+	}
+	content, err := fs.ReadFile(files, o.Origin().File)
+	if err != nil {
+		return 0
+	}
+	_, line, _ := question(p).find(content, o.Origin().Line, is(o.ID()))
+	return line
+}
+
+// is returns a function that reports whether a document is that of an object, whose name
+// kustomize may have added to.
+func is(id manifest.ID) func(tree map[string]any) bool {
+	return func(tree map[string]any) bool {
+		name := manifest.Text(tree, "metadata", "name")
+		return tree["kind"] == id.Kind && name != "" && strings.Contains(id.Name, name)
+	}
 }

@@ -355,7 +355,7 @@ func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Select
 // declaration finds where a package is declared, and what sets its version.
 func (e *explainer) declaration(ctx context.Context, p *Provenance, d sources.Declaration) error {
 	var builder kustomize.Builder
-	objects, err := builder.Build(ctx, e.in.Files, e.in.Path, e.in.Remote)
+	objects, _, err := builder.Build(ctx, e.in.Files, e.in.Path, e.in.Remote)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/sources"
@@ -118,6 +119,9 @@ func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request
 		}
 	}
 	printBump(cmd.OutOrStdout(), b, out.details)
+	if err == nil && b.Nothing() {
+		fmt.Fprintln(cmd.OutOrStdout(), "every declared package is the newest of its major version")
+	}
 	if out.dryRun {
 		fmt.Fprintln(cmd.ErrOrStderr(), "nothing was written (--dry-run)")
 	}
@@ -147,6 +151,7 @@ func writeBump(root string, b *upgrade.Bump) error {
 }
 
 func printBump(w io.Writer, b *upgrade.Bump, details bool) {
+	w = show.Cleaned(w) // some of it is a registry's
 	for _, e := range b.Edits {
 		fmt.Fprintf(w, "%s: %s -> %s (%s)\n", e.Place, e.Text, e.To, prose.Some(e.Clusters, 4))
 	}

@@ -19,6 +19,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"gitopsd.dev/cmd/gitopsd/show"
 )
 
 // Env is what a command line runs in.
@@ -59,8 +61,15 @@ func Run(ctx context.Context, env Env) int {
 		fmt.Fprintln(env.Stderr, "gitopsd: interrupted")
 		return 1
 	}
-	fmt.Fprintf(env.Stderr, "gitopsd: %s\n", err)
+	report(env.Stderr, err)
 	return 1
+}
+
+// report writes an error, whose text may come from anywhere.
+func report(w io.Writer, err error) {
+	if err != nil {
+		fmt.Fprintf(w, "gitopsd: %s\n", show.Clean(err.Error()))
+	}
 }
 
 // global are the flags of every command.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +26,8 @@ import (
 
 // Completion asks no registry and no cluster: names come from the working tree and its
 // lock, from packages in the cache, and from the user's kubeconfig. What cannot be read is
-// not completed.
+// not completed, nor a name that a shell would not take as it is: whoever can push to the
+// repository chooses some of them.
 
 // completion is cobra's type of a function that completes an argument or a flag.
 type completion = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
@@ -60,10 +62,13 @@ func orFiles(c completion) completion {
 	}
 }
 
+// plainName is a name that means itself in every shell.
+var plainName = regexp.MustCompile(`^[\pL\pN_./:@%+,][\pL\pN_./:@%+,=-]*$`)
+
 // beginning returns the names with a beginning, without those that are given.
 func beginning(begun string, names, given []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return !strings.HasPrefix(name, begun) || slices.Contains(given, name)
+		return !strings.HasPrefix(name, begun) || slices.Contains(given, name) || !plainName.MatchString(name)
 	})
 }
 

@@ -48,7 +48,7 @@ func TestDeployment(t *testing.T) {
 // checkDeployment checks the Deployment of a kustomization, in which these flags are set.
 func checkDeployment(t *testing.T, files fs.FS, flags []string) {
 	t.Helper()
-	objects, err := new(kustomize.Builder).Build(t.Context(), files, ".", remote.Bases{})
+	objects, _, err := new(kustomize.Builder).Build(t.Context(), files, ".", remote.Bases{})
 	if err != nil {
 		t.Fatal(err)
 	}

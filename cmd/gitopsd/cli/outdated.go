@@ -137,6 +137,7 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool
 		return show.JSON(w, all)
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Versions) bool { return !p.Outdated() && !p.TakenBack() && !asked })
+	w = show.Cleaned(w) // versions, and why one is taken back, are their publishers' words
 	if o.output.format == "markdown" {
 		return o.markdown(w, shown, len(all))
 	}
@@ -257,7 +258,7 @@ func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all i
 	for _, p := range shown {
 		cells := []string{"`" + p.Repository + "`", strings.Join(p.Clusters, ", "), "`" + upgrade.Short(p.Current) + "`", candidate(p.Update), candidate(p.Latest), effect(p)}
 		for i, c := range cells {
-			cells[i] = strings.ReplaceAll(strings.ReplaceAll(c, "|", `\|`), "<", "&lt;")
+			cells[i] = show.Sentence(c)
 		}
 		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -79,9 +78,10 @@ do in place of the one that clusters have: it is built from the directory, as
 ` + "`gitopsd package build`" + ` does, and nothing is recorded for it. Signatures are not
 asked for.
 
-Values of Secrets are never shown. The exit status is 0, or 1 for an error and for
-steps that would fail in ` + "`gitopsd run`" + ` (refused, in conflict, rejected); with
---detailed-exitcode it is 2 when there are changes.`,
+Values of Secrets are never shown. Errors go to stderr; JSON and Markdown have them too.
+The exit status is 0, or 1 for an error and for steps that would fail in
+` + "`gitopsd run`" + ` (refused, in conflict, rejected); with --detailed-exitcode it is 2 when
+there are changes.`,
 		Example: `  gitopsd plan --context prod=my-prod
   gitopsd plan --against main
   gitopsd plan --against origin/main -o markdown > comment.md
@@ -442,6 +442,9 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 				return err
 			}
 			plan.HoldIncomplete(cp.Plan)
+			if c.LineOf != nil {
+				cp.Plan.Locate(c.LineOf)
+			}
 		}
 		fleet.Clusters = append(fleet.Clusters, cp)
 	}
@@ -558,10 +561,4 @@ func listed(faults []string) error {
 		return nil
 	}
 	return errors.New(strings.Join(faults, "\n"))
-}
-
-func report(w io.Writer, err error) {
-	if err != nil {
-		fmt.Fprintf(w, "gitopsd: %s\n", err)
-	}
 }

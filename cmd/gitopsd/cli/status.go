@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -56,7 +57,8 @@ or from elsewhere at a URL, with the token of its --status-token-file.
 With --wait it waits until everything is Ready: until the daemon has polled the
 repository since the command began, and every cluster is Ready with the commit that
 it found. So what was pushed before is in effect. Clusters that the repository
-suspends are left out, and with --cluster all but the named ones.
+suspends are left out, and with --cluster all but the named ones, which count even if
+they are suspended.
 
 The exit status is 0 if the daemon answered, or 1 for an error; with --wait it is 1
 if not everything is Ready in time, and with --detailed-exitcode 2 if not everything
@@ -90,6 +92,9 @@ func (o *statusOptions) run(cmd *cobra.Command, g *global) error {
 	address, err := statusURL(o.address)
 	if err != nil {
 		return err
+	}
+	if _, err := o.token(); err != nil {
+		return err // waiting does not make a file that is named wrongly
 	}
 	var s *status.Snapshot
 	var unready []string
@@ -217,6 +222,22 @@ var errNotAllowed = errors.New("the daemon refuses access")
 // mostStatus bounds a daemon's answer, in bytes.
 const mostStatus = 256 << 20
 
+// token reads the token, which may be renewed at any time; empty for none.
+func (o *statusOptions) token() (string, error) {
+	if o.tokenFile == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(o.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("--status-token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" || strings.ContainsFunc(token, unicode.IsSpace) {
+		return "", fmt.Errorf("--status-token-file %s: want a token in one line", o.tokenFile)
+	}
+	return token, nil
+}
+
 // fetch asks once.
 func (o *statusOptions) fetch(ctx context.Context, address string) (*status.Snapshot, error) {
 	const timeout = 30 * time.Second
@@ -227,12 +248,12 @@ func (o *statusOptions) fetch(ctx context.Context, address string) (*status.Snap
 		return nil, fmt.Errorf("--address: %w", err)
 	}
 	request.Header.Set("User-Agent", userAgent())
-	if o.tokenFile != "" {
-		token, err := os.ReadFile(o.tokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("--status-token-file: %w", err)
-		}
-		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	token, err := o.token()
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	// A token goes where it was told to go, and nowhere else.
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -252,6 +273,9 @@ func (o *statusOptions) fetch(ctx context.Context, address string) (*status.Snap
 	s := new(status.Snapshot)
 	if err := json.NewDecoder(io.LimitReader(response.Body, mostStatus)).Decode(s); err != nil {
 		return nil, fmt.Errorf("%s: the answer is not a daemon's status: %w", address, err)
+	}
+	if s.Started.IsZero() || s.Repository == "" {
+		return nil, fmt.Errorf("%s answers, and not as gitopsd does; name the daemon's address with --address", address)
 	}
 	return s, nil
 }

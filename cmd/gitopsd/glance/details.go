@@ -10,8 +10,10 @@ import (
 	"gitopsd.dev/reconcile/status"
 )
 
-// How many lines of a kind are shown of a cluster, unless all are asked for.
+// How many lines of a kind are shown of a cluster, unless all are asked for, and of how
+// many clusters that do not agree.
 const (
+	mostDetails  = 12
 	mostProblems = 5
 	mostPackages = 10
 	mostNotes    = 2
@@ -44,32 +46,41 @@ func writeDetails(t *show.Text, units []status.Unit) {
 		}
 		all = append(all, d)
 	}
-	for _, d := range all {
+	shown, folded := t.Fold(len(all), mostDetails)
+	for _, d := range all[:shown] {
 		d.write(t)
+	}
+	if folded > 0 {
+		var names []string
+		for _, d := range all[shown:] {
+			names = append(names, d.clusters...)
+		}
+		t.Line("")
+		t.Say(show.Plain, fmt.Sprintf("… and more is to be said of %s (--all or --cluster NAME shows it)", prose.Some(names, 3)))
 	}
 }
 
 // detailOf returns what is to be said of a cluster; nil for nothing.
 func detailOf(u *status.Unit) *detail {
-	d := &detail{clusters: []string{clean(u.Name)}, phase: u.Phase, message: clean(u.Message)}
+	d := &detail{clusters: []string{u.Name}, phase: u.Phase, message: u.Message}
 	if u.Failures > 1 && !u.NextTry.IsZero() {
 		d.message += fmt.Sprintf("\n%d attempts in a row; the next one is at %s", u.Failures, at(u.NextTry))
 	}
 	for _, p := range u.Packages {
 		if text := versions(p); text != "" {
-			d.packages = append(d.packages, clean(text))
+			d.packages = append(d.packages, text)
 		}
 	}
 	for _, p := range u.Problems {
-		d.problems = append(d.problems, clean(p.WithoutCluster().String()))
+		d.problems = append(d.problems, p.WithoutCluster().String())
 	}
 	for _, m := range u.Migrations {
 		if m.State == status.MigrationFailed {
-			d.problems = append(d.problems, clean(fmt.Sprintf("storage migration of %s: %s", m.Definition, m.Message)))
+			d.problems = append(d.problems, fmt.Sprintf("storage migration of %s: %s", m.Definition, m.Message))
 		}
 	}
 	for _, n := range u.Notes {
-		d.notes = append(d.notes, clean(n))
+		d.notes = append(d.notes, n)
 	}
 	if d.message == "" && len(d.packages)+len(d.problems)+len(d.notes) == 0 {
 		return nil

@@ -2,16 +2,13 @@
 // clusters (table.go), and below it what is wrong, once for all clusters where it is the
 // same (details.go).
 //
-// reconcile/status has the state, and says whether it is Ready. What is shown comes from
-// clusters and from a server: characters that a terminal would obey are left out.
+// reconcile/status has the state, and says whether it is Ready.
 package glance
 
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
-	"unicode"
 
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/prose"
@@ -20,6 +17,9 @@ import (
 
 // stall is how long the daemon's loop may have stood still before that is said.
 const stall = 10 * time.Minute
+
+// mostOfFleet is how many problems of the whole fleet are shown, unless all are asked for.
+const mostOfFleet = 10
 
 // WriteText writes a snapshot. The error is the writer's.
 func WriteText(w io.Writer, s *status.Snapshot, o show.Options) error {
@@ -32,9 +32,9 @@ func WriteText(w io.Writer, s *status.Snapshot, o show.Options) error {
 
 // writeFleet writes what is true of the whole fleet.
 func writeFleet(t *show.Text, s *status.Snapshot) {
-	t.Say(show.Plain, clean(s.Repository)+", branch "+clean(s.Branch))
+	t.Say(show.Plain, s.Repository+", branch "+s.Branch)
 	if s.Commit != "" {
-		t.Say(show.Plain, "commit "+short(s.Commit)+" "+clean(s.Subject))
+		t.Say(show.Plain, "commit "+short(s.Commit)+" "+s.Subject)
 	}
 	verdict, colour := verdict(s)
 	t.Say(colour, verdict)
@@ -46,13 +46,17 @@ func writeFleet(t *show.Text, s *status.Snapshot) {
 		if !s.Polled.IsZero() {
 			since = "since " + at(s.Polled)
 		}
-		t.Indented("", show.Red, "the repository has not answered "+since+": "+clean(s.PollError))
+		t.Indented("", show.Red, "the repository has not answered "+since+": "+s.PollError)
 	}
 	if stood := s.Time.Sub(s.Turned); stood > stall && !s.Turned.IsZero() {
 		t.Say(show.Red, "the daemon's loop has stood still since "+at(s.Turned)+"; its log may say why")
 	}
-	for _, p := range s.Problems {
-		t.Indented("! ", show.Red, clean(p.String()))
+	shown, folded := t.Fold(len(s.Problems), mostOfFleet)
+	for _, p := range s.Problems[:shown] {
+		t.Indented("! ", show.Red, p.String())
+	}
+	if folded > 0 {
+		t.Line("… and %s (--all)", prose.Count(folded, "more problem"))
 	}
 }
 
@@ -97,20 +101,7 @@ func colourOf(p status.Phase) show.Colour {
 }
 
 // short returns a commit for people.
-func short(hash string) string {
-	hash = clean(hash)
-	return hash[:min(10, len(hash))]
-}
+func short(hash string) string { return hash[:min(10, len(hash))] }
 
 // at returns a time for people.
 func at(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
-
-// clean returns a text without characters that a terminal would obey.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, text)
-}

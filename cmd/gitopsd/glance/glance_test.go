@@ -71,6 +71,24 @@ func large() *status.Snapshot {
 	return snapshot(units...)
 }
 
+// uneven is a large fleet in which every cluster has another number of objects, and many
+// have a problem of their own.
+func uneven() *status.Snapshot {
+	s := large()
+	for i := range s.Clusters {
+		u := &s.Clusters[i]
+		u.Objects = 10 + i
+		if i%3 == 0 {
+			u.Packages = append(u.Packages, status.PackageState{Name: "more", State: "Progressing"})
+		}
+		if i%2 == 0 {
+			u.Phase, u.Message = status.Failed, fmt.Sprintf("object %d failed to apply", i)
+		}
+		s.Problems = append(s.Problems, problem.Problem{Reason: fmt.Sprintf("package p%d is not signed", i)})
+	}
+	return s
+}
+
 func TestText(t *testing.T) {
 	first := snapshot()
 	first.Commit, first.Subject, first.Polled, first.PollError = "", "", time.Time{}, "connection refused"
@@ -86,6 +104,7 @@ func TestText(t *testing.T) {
 		"narrow": {s: mixed(), o: show.Options{Width: 60}},
 		"colour": {s: snapshot(unit("dev", status.Ready, ""), unit("prod", status.Unreachable, "gone")), o: show.Options{Colour: true}},
 		"large":  {s: large()},
+		"uneven": {s: uneven()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var have bytes.Buffer

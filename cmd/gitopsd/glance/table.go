@@ -20,8 +20,27 @@ const mostRows = 20
 type row struct {
 	clusters []string
 	phase    status.Phase
-	// rest are the columns after the phase.
-	rest [3]string
+	commit   string
+	// What clusters that share a row may differ in.
+	objects, packages, unready span
+}
+
+// span is the least and the most of a number.
+type span struct{ least, most int }
+
+func (s span) with(o span) span { return span{min(s.least, o.least), max(s.most, o.most)} }
+
+func (s span) String() string {
+	if s.least == s.most {
+		return strconv.Itoa(s.least)
+	}
+	return fmt.Sprintf("%d to %d", s.least, s.most)
+}
+
+// agrees reports whether two rows say the same but for numbers: as many, or not, of the
+// packages are ready.
+func (r *row) agrees(o *row) bool {
+	return r.phase == o.phase && r.commit == o.commit && (r.unready.most == 0) == (o.unready.most == 0)
 }
 
 // writeTable writes the clusters.
@@ -30,25 +49,45 @@ func writeTable(t *show.Text, units []status.Unit) {
 		return
 	}
 	together := len(units) > mostRows && !t.All
-	var rows []row
+	var rows []*row
 	for i := range units {
-		u := &units[i]
-		r := row{clusters: []string{clean(u.Name)}, phase: u.Phase, rest: [3]string{short(u.Commit), strconv.Itoa(u.Objects), packages(u)}}
-		same := slices.IndexFunc(rows, func(o row) bool { return o.phase == r.phase && o.rest == r.rest })
-		if together && same >= 0 {
-			rows[same].clusters = append(rows[same].clusters, r.clusters...)
+		r := rowOf(&units[i])
+		same := -1
+		if together {
+			same = slices.IndexFunc(rows, r.agrees)
+		}
+		if same < 0 {
+			rows = append(rows, r)
 			continue
 		}
-		rows = append(rows, r)
+		o := rows[same]
+		o.clusters = append(o.clusters, r.clusters...)
+		o.objects, o.packages, o.unready = o.objects.with(r.objects), o.packages.with(r.packages), o.unready.with(r.unready)
 	}
 	lines := [][]string{{"CLUSTER", "STATUS", "COMMIT", "OBJECTS", "PACKAGES"}}
 	colours := []show.Colour{show.Plain}
 	for _, r := range rows {
-		lines = append(lines, append([]string{prose.Some(r.clusters, 3), string(r.phase)}, r.rest[:]...))
+		packages := r.packages.String()
+		if r.unready.most > 0 {
+			packages += fmt.Sprintf(", %s not ready", r.unready)
+		}
+		lines = append(lines, []string{prose.Some(r.clusters, 3), string(r.phase), r.commit, r.objects.String(), packages})
 		colours = append(colours, colourOf(r.phase))
 	}
 	t.Line("")
 	writeColumns(t, lines, colours)
+}
+
+// rowOf returns the row of one cluster.
+func rowOf(u *status.Unit) *row {
+	unready := 0
+	for _, p := range u.Packages {
+		if p.State != string(status.Ready) {
+			unready++
+		}
+	}
+	one := func(n int) span { return span{n, n} }
+	return &row{clusters: []string{u.Name}, phase: u.Phase, commit: short(u.Commit), objects: one(u.Objects), packages: one(len(u.Packages)), unready: one(unready)}
 }
 
 // writeColumns aligns the columns; the second one has the colour of its line.
@@ -70,18 +109,4 @@ func writeColumns(t *show.Text, lines [][]string, colours []show.Colour) {
 		}
 		t.Line("%s", strings.TrimRight(b.String(), " "))
 	}
-}
-
-// packages counts a cluster's packages, and those that are not ready.
-func packages(u *status.Unit) string {
-	unready := 0
-	for _, p := range u.Packages {
-		if p.State != string(status.Ready) {
-			unready++
-		}
-	}
-	if unready == 0 {
-		return strconv.Itoa(len(u.Packages))
-	}
-	return fmt.Sprintf("%d, %d not ready", len(u.Packages), unready)
 }

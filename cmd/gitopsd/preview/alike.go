@@ -16,16 +16,19 @@ import (
 type alike struct {
 	// of are the clusters in the plan's order; at least one.
 	of []*ClusterPlan
+	// written is where the clusters have each object in trouble from, files with lines; it
+	// is made when it is asked for.
+	written map[manifest.ID][]string
 }
 
 // alike returns the clusters in groups with equal plans: the order, packages, steps,
 // reasons and fields are the same. Where in the repository a step comes from may differ,
 // and so may the number of unchanged objects. Clusters with nothing to tell are one
 // group, the last.
-func (f *Fleet) alike() []alike {
-	var all []alike
+func (f *Fleet) alike() []*alike {
+	var all []*alike
 	at := make(map[[sha256.Size]byte]int)
-	var quiet alike
+	quiet := new(alike)
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
 		if c.silent() {
@@ -37,7 +40,7 @@ func (f *Fleet) alike() []alike {
 		if !known {
 			n = len(all)
 			at[key] = n
-			all = append(all, alike{})
+			all = append(all, new(alike))
 		}
 		all[n].of = append(all[n].of, c)
 	}
@@ -50,15 +53,15 @@ func (f *Fleet) alike() []alike {
 // silent reports whether there is nothing to tell of a cluster, but that it is as it should
 // be.
 func (c *ClusterPlan) silent() bool {
-	return c.Err == "" && c.Plan != nil && len(groups(c.Plan))+len(c.quiet())+len(c.Plan.Unreadable) == 0 && !c.tried()
+	return !c.Suspended && c.Err == "" && c.Plan != nil && len(groups(c.Plan))+len(c.quiet())+len(c.Plan.Unreadable) == 0 && !c.tried()
 }
 
 // key is equal for clusters of which the same is told, whatever is folded.
 func (c *ClusterPlan) key() [sha256.Size]byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%t %q\n", c.Suspended, c.Err)
+	fmt.Fprintf(&b, "%t %t %q\n", c.Suspended, c.Plan != nil, c.Err)
 	if c.Plan != nil {
-		one := alike{of: []*ClusterPlan{{
+		one := &alike{of: []*ClusterPlan{{
 			Packages: c.Packages, Before: c.Before, BeforeLocked: c.BeforeLocked, Revisions: c.Revisions, Details: c.Details, Plan: c.Plan,
 		}}}
 		b.WriteString(show.Sprint(func(t *show.Text) {
@@ -68,7 +71,7 @@ func (c *ClusterPlan) key() [sha256.Size]byte {
 		for i := range c.Plan.Steps {
 			s := &c.Plan.Steps[i]
 			for _, change := range s.Changes { // long values are cut in the text
-				fmt.Fprintln(&b, s.ID, change.Path, change.Old, change.New)
+				fmt.Fprintf(&b, "%q %q %#v %#v\n", s.ID, change.Path, change.Old, change.New)
 			}
 		}
 	}
@@ -76,10 +79,10 @@ func (c *ClusterPlan) key() [sha256.Size]byte {
 }
 
 // first is the cluster that is shown for all.
-func (a alike) first() *ClusterPlan { return a.of[0] }
+func (a *alike) first() *ClusterPlan { return a.of[0] }
 
 // names returns the names of the clusters.
-func (a alike) names() []string {
+func (a *alike) names() []string {
 	names := make([]string, len(a.of))
 	for i, c := range a.of {
 		names[i] = c.Name
@@ -89,13 +92,13 @@ func (a alike) names() []string {
 
 // headline returns the plans in one line. It counts unchanged objects from the least to
 // the most.
-func (a alike) headline() string {
+func (a *alike) headline() string {
 	first := a.first()
 	if first.Plan == nil {
 		return "no plan"
 	}
 	n := count(first.Plan)
-	least, most := n.unchanged, n.unchanged
+	least, most := n.by[plan.Unchanged], n.by[plan.Unchanged]
 	for _, c := range a.of[1:] {
 		u := c.Plan.Count(plan.Unchanged) + len(cosmetic(c.Plan))
 		least, most = min(least, u), max(most, u)
@@ -130,37 +133,42 @@ func Subject(clusters []string) string {
 }
 
 // title is the subject as a heading.
-func (a alike) title() string { return upper(Subject(a.names())) }
+func (a *alike) title() string { return upper(Subject(a.names())) }
 
 // upper returns the text with its first letter, which is ASCII, in upper case.
 func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// places returns where in the repository an object comes from in the clusters, a few of
-// many; empty if it comes from a package, or if it is not known.
-func (a alike) places(id manifest.ID) string {
-	var all []string
-	for _, c := range a.of {
-		for i := range c.Plan.Steps {
-			if s := &c.Plan.Steps[i]; s.ID == id && place(s) != "" && !slices.Contains(all, place(s)) {
-				all = append(all, place(s))
+// places returns where in the repository an object that is in trouble comes from in the
+// clusters, a few of many; empty if it comes from a package, or if it is not known.
+func (a *alike) places(id manifest.ID) string {
+	if a.written == nil {
+		a.written = make(map[manifest.ID][]string)
+		type written struct {
+			id    manifest.ID
+			where string
+		}
+		seen := make(map[written]bool)
+		for _, c := range a.of {
+			for i := range c.Plan.Steps {
+				s := &c.Plan.Steps[i]
+				if w := (written{s.ID, s.Place()}); w.where != "" && inTrouble(s) && !seen[w] {
+					seen[w] = true
+					a.written[s.ID] = append(a.written[s.ID], w.where)
+				}
 			}
 		}
 	}
-	return prose.Some(all, 2)
+	return prose.Some(a.written[id], 2)
 }
 
-// place returns the file and line that a step's object is written in, if that is in the
-// repository.
-func place(s *plan.Step) string {
-	if s.Object == nil || s.Object.Origin().File == "" || s.Object.Origin().Package.Ref.Repository != "" {
-		return ""
-	}
-	return s.Object.Origin().String()
+// inTrouble reports whether a step would fail or may fail.
+func inTrouble(s *plan.Step) bool {
+	return s.Action == plan.Refused || s.Action == plan.Conflict || s.Rejected != "" || doubtful(s)
 }
 
 // declared returns where a package is declared in the clusters, a few of many; empty if
 // that is nowhere.
-func (a alike) declared(pkg string) string {
+func (a *alike) declared(pkg string) string {
 	var all []string
 	for _, c := range a.of {
 		if d := c.Declared[pkg]; d != "" && !slices.Contains(all, d) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
@@ -179,6 +181,10 @@ func TestAlike(t *testing.T) {
 		{"a value that is too long to be shown", planned(step("r", long+"a")), planned(step("r", long+"b")), false},
 		{"suspended", planned(step("r", "x")), ClusterPlan{Suspended: true, Plan: planned(step("r", "x")).Plan}, false},
 		{"another version", planned(step("r", "x")), ClusterPlan{Plan: &plan.Plan{Steps: []plan.Step{{Action: plan.Create, ID: manifest.ConfigMap.ID("default", "a"), Package: "p"}}}}, false},
+		{"suspended, with nothing to tell", planned(), ClusterPlan{Suspended: true, Plan: &plan.Plan{}}, false},
+		{"a value of another type", planned(step("r", []any{strings.Repeat("x", 90), "1"})), planned(step("r", []any{strings.Repeat("x", 90), int64(1)})), false},
+		{"values that end elsewhere", planned(step("r", long+" b")), planned(step("r", long), plan.Step{Action: plan.Unchanged}), false},
+		{"an error with a plan of which nothing is to be told", ClusterPlan{Err: "down", Plan: &plan.Plan{}}, ClusterPlan{Err: "down"}, false},
 		{"errors", ClusterPlan{Err: "down"}, ClusterPlan{Err: "down"}, true},
 		{"other errors", ClusterPlan{Err: "down"}, ClusterPlan{Err: "forbidden"}, false},
 		{"nothing to tell", planned(), planned(plan.Step{Action: plan.Unchanged, ID: manifest.ConfigMap.ID("default", "b")}), true},
@@ -359,6 +365,8 @@ func TestVerdict(t *testing.T) {
 	rejected := planned(plan.Step{Action: plan.Create, ID: manifest.ConfigMap.ID("a", "a"), Rejected: "no"})
 	suspended := changed
 	suspended.Suspended = true
+	unread := planned(unchanged.Plan.Steps...)
+	unread.Plan.Unreadable = map[schema.GroupKind]string{{Kind: "Secret"}: "forbidden"}
 	for _, tt := range []struct {
 		fleet Fleet
 		want  string
@@ -367,11 +375,13 @@ func TestVerdict(t *testing.T) {
 		{Fleet{Clusters: []ClusterPlan{unchanged}, Source: "working tree"}, "No changes: 1 cluster matches the working tree"},
 		{Fleet{Clusters: []ClusterPlan{unchanged}, Source: "working tree", Against: "main"}, "No changes: 1 cluster is as at main"},
 		{Fleet{Clusters: []ClusterPlan{unchanged, unchanged}, Source: "working tree", Against: "main"}, "No changes: 2 clusters are as at main"},
-		{Fleet{Source: "working tree"}, "No changes: 0 clusters match the working tree"},
+		{Fleet{Source: "working tree"}, "No changes: no cluster is registered"},
 		{Fleet{Clusters: []ClusterPlan{changed, unchanged}, Source: "working tree"}, "Changes: 1 cluster changes, 1 matches the working tree"},
 		{Fleet{Clusters: []ClusterPlan{unchanged}, Source: "working tree", Lock: []string{"+ a"}}, "Changes: 1 cluster matches the working tree, 1 line of clusters.lock changes"},
 		{Fleet{Clusters: []ClusterPlan{held, unchanged}, Source: "working tree"}, "No changes: 1 cluster holds objects back, 1 matches the working tree"},
 		{Fleet{Clusters: []ClusterPlan{suspended}, Source: "working tree"}, "No changes: 1 cluster is suspended"},
+		{Fleet{Clusters: []ClusterPlan{unread, unchanged}, Source: "working tree"}, "No changes found: 1 cluster could not be read whole, 1 matches the working tree"},
+		{Fleet{Clusters: []ClusterPlan{unread, changed}, Source: "working tree"}, "Changes: 1 cluster changes, 1 could not be read whole"},
 		{Fleet{Clusters: []ClusterPlan{refused, rejected, changed, changed, {Err: "down"}}, Source: "working tree"}, "Problems: 1 cluster has no plan, 2 have steps that would fail, 2 change"},
 		{Fleet{Clusters: []ClusterPlan{unchanged}, Source: "working tree", Errors: []string{"e"}}, "Problems: 1 cluster matches the working tree, 1 error"},
 	} {
@@ -396,7 +406,7 @@ func TestHeadlines(t *testing.T) {
 		{[]plan.Step{{Action: plan.Create, ID: id, Rejected: "no"}, {Action: plan.Create, ID: id, NotValidated: "who knows"}}, "1 new, 1 rejected, 1 not validated"},
 	} {
 		c := planned(tt.steps...)
-		if have := (alike{of: []*ClusterPlan{&c}}).headline(); have != tt.want {
+		if have := (&alike{of: []*ClusterPlan{&c}}).headline(); have != tt.want {
 			t.Errorf("%q, want %q", have, tt.want)
 		}
 	}

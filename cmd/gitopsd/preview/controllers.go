@@ -245,11 +245,8 @@ func writeControllers(b *strings.Builder, tables []*ControllerTable) {
 		return
 	}
 	b.WriteString("\n| controller of | clusters | types | what changes |\n|---|---|---|---|\n")
-	for i, t := range tables {
-		if i == maxTypeLines && len(tables) > maxTypeLines+1 {
-			fmt.Fprintf(b, "| … %d more | | | |\n", len(tables)-i)
-			return
-		}
+	writeRows(b, len(tables), maxTypeLines, maxTable, func(i int) string {
+		t := tables[i]
 		types := "changed"
 		switch {
 		case t.TypesUnchanged:
@@ -257,12 +254,12 @@ func writeControllers(b *strings.Builder, tables []*ControllerTable) {
 		case t.Function:
 			types = "left to Crossplane"
 		}
-		what := strings.NewReplacer("|", `\|`, "<", "&lt;", "`", "'").Replace(behaviour.Summary(t.Changes, shownNames))
+		what := behaviour.Summary(t.Changes, shownNames)
 		if t.Refused {
 			what = "refused: " + what
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", bump(t.Package, t.From, t.To), where(t.Clusters), types, what)
-	}
+		return fmt.Sprintf("| %s | %s | %s | %s |\n", escaped(bump(t.Package, t.From, t.To)), escaped(where(t.Clusters)), types, escaped(what))
+	}, func(from int) string { return fmt.Sprintf("| … %d more | | | |\n", len(tables)-from) })
 }
 
 // controllersJSON is the change of a controller.

@@ -39,6 +39,8 @@ type Fleet struct {
 	// Notes are not errors: revisions that wait for approval, activation policies
 	// that match nothing.
 	Notes []string
+
+	formed formed
 }
 
 // ClusterPlan is the plan of one cluster, or the error of making it.
@@ -127,9 +129,9 @@ func (c ClusterPlan) Untrue() []string {
 	return names
 }
 
-// HasChanges reports whether a cluster or the lock would change.
+// HasChanges reports whether a cluster or the lock would change. Suspended clusters do not.
 func (f *Fleet) HasChanges() bool {
-	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan != nil && c.Plan.HasChanges() })
+	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan != nil && !c.Suspended && c.Plan.HasChanges() })
 }
 
 // Failed reports whether there is an error, in a cluster or outside.

@@ -21,6 +21,7 @@ import (
 //	  "changes": true,                  whether anything would change
 //	  "clusters": [{
 //	    "name": "prod",
+//	    "suspended": true,              gitopsd leaves it alone: nothing of this is done
 //	    "error": "…",                   why there is no plan, or not a whole one
 //	    "summary": {"create": 3, "unchanged": 120},
 //	    "packages": {"web": {           by name
@@ -122,7 +123,7 @@ import (
 func (f *Fleet) WriteJSON(w io.Writer) error {
 	doc := fleetJSON{Source: f.Source, Against: f.Against, Changes: f.HasChanges(), Lock: f.Lock, Errors: f.Errors, Notes: f.Notes, Clusters: []clusterJSON{}}
 	for _, c := range f.Clusters {
-		cj := clusterJSON{Name: c.Name, Error: c.Err, Packages: c.Details, Steps: []stepJSON{}}
+		cj := clusterJSON{Name: c.Name, Suspended: c.Suspended, Error: c.Err, Packages: c.Details, Steps: []stepJSON{}}
 		if c.Plan != nil {
 			cj.Summary = make(map[plan.Action]int)
 			for i := range c.Plan.Steps {
@@ -178,6 +179,7 @@ type fleetJSON struct {
 
 type clusterJSON struct {
 	Name       string                    `json:"name"`
+	Suspended  bool                      `json:"suspended,omitempty"`
 	Error      string                    `json:"error,omitempty"`
 	Summary    map[plan.Action]int       `json:"summary,omitempty"`
 	Packages   map[string]PackageDetails `json:"packages,omitempty"`
@@ -329,7 +331,7 @@ func newStepJSON(c *ClusterPlan, s *plan.Step) stepJSON {
 		}
 	}
 	if s.Action == plan.Refused || s.Action == plan.Conflict || s.Rejected != "" {
-		sj.Origin = place(s)
+		sj.Origin = s.Place()
 	}
 	if s.Compatibility != compat.Identical {
 		sj.Compatibility = s.Compatibility.String()

@@ -11,13 +11,18 @@ import (
 )
 
 // Limits outside of sections: the lines of the tables of types and of clusters, the
-// bytes of errors, and the notes.
+// errors and the notes. Together they are less than [show.MaxComment].
 const (
 	maxTypeLines    = 40
 	maxClusterLines = 60
-	maxErrors       = 10_000
 	maxNotes        = 20
-	maxMessage      = 300 // bytes of why there is no plan, in the table
+
+	// In bytes.
+	maxClusters = 16_000 // of the table of clusters
+	maxTable    = 10_000 // of another table
+	maxText     = 8_000  // of the notes, and of the errors
+	maxMessage  = 300    // of why there is no plan, in the table
+	maxTitle    = 600
 )
 
 // WriteMarkdown writes the plans as a comment for a pull request. Its title names what
@@ -34,21 +39,15 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 		title += ": " + t
 	}
 	verdict := "**" + escaped(f.verdict().text) + "**\n"
-	fmt.Fprintf(b, "### %s\n\n%s", escaped(title), verdict)
+	fmt.Fprintf(b, "### %s\n\n%s", escaped(shortText(title, maxTitle)), verdict)
 	all := f.alike()
 	if quiet := len(all) == 1 && all[0].first().silent(); !quiet {
 		writeClusters(b, all)
 	}
 	if len(f.Errors) > 0 {
-		b.WriteString("\n**Errors**\n" + show.Fenced("", shortText(strings.Join(f.Errors, "\n\n"), maxErrors)))
+		b.WriteString("\n**Errors**\n" + show.Fenced("", shortText(strings.Join(f.Errors, "\n\n"), maxText)))
 	}
-	for i, n := range f.Notes {
-		if i == maxNotes {
-			fmt.Fprintf(b, "\n> … and %d more\n", len(f.Notes)-i)
-			break
-		}
-		fmt.Fprintf(b, "\n> %s\n", n)
-	}
+	writeNotes(b, f.Notes)
 	tables := f.TypeTables()
 	writeTypes(b, tables)
 	writeControllers(b, alone(f.ControllerTables()))
@@ -63,13 +62,16 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 		if a.first().silent() {
 			continue
 		}
-		sections++
 		body := show.Sprint(func(t *show.Text) {
 			if len(a.of) > shownClusters {
-				t.Line("  %s", shortText(strings.Join(a.names(), ", "), maxErrors))
+				t.Line("  %s", shortText(strings.Join(a.names(), ", "), maxText))
 			}
 			textWriter{Text: t}.body(a)
 		})
+		if body == "" {
+			continue // the table says it
+		}
+		sections++
 		c.Section(Subject(a.names())+": "+a.headline(), "diff", diff(body))
 	}
 	if len(f.Lock) > 0 {
@@ -85,9 +87,11 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// escaped is a line of text, in which > quotes nothing and stays for those who read the
-// source.
-func escaped(text string) string { return strings.ReplaceAll(show.Escaped(text), "&gt;", ">") }
+// escaped is a line of text that does not begin a line of the comment.
+func escaped(text string) string { return arrows(show.Escaped(text)) }
+
+// arrows puts > back for those who read the source: within a line it quotes nothing.
+func arrows(text string) string { return strings.ReplaceAll(text, "&gt;", ">") }
 
 // diff colours the lines that have a mark: a block in the language diff takes the colour
 // from the first character. Marks that are no such character stay where they are.
@@ -110,24 +114,44 @@ func diff(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// writeClusters writes the table of clusters.
-func writeClusters(b *strings.Builder, all []alike) {
-	b.WriteString("\n| clusters | plan |\n|---|---|\n")
-	for i, a := range all {
-		if i == maxClusterLines && len(all) > maxClusterLines+1 {
-			clusters := 0
-			for _, a := range all[i:] {
-				clusters += len(a.of)
-			}
-			fmt.Fprintf(b, "| … %s | |\n", prose.Count(clusters, "more cluster"))
+// writeRows writes the first of n lines, as many as there is room for: at most lines of
+// them, and about so many bytes. more returns what stands for the others.
+func writeRows(b *strings.Builder, n, lines, bytes int, line func(int) string, more func(from int) string) {
+	size := 0
+	for i := range n {
+		text := line(i)
+		if size += len(text); i > 0 && size > bytes || i == lines && n > lines+1 {
+			b.WriteString(more(i))
 			return
 		}
+		b.WriteString(text)
+	}
+}
+
+// writeNotes writes the notes as quotations.
+func writeNotes(b *strings.Builder, notes []string) {
+	writeRows(b, len(notes), maxNotes, maxText, func(i int) string {
+		return "\n> " + arrows(show.Sentence(shortText(notes[i], maxText/2))) + "\n"
+	}, func(from int) string { return fmt.Sprintf("\n> … and %d more\n", len(notes)-from) })
+}
+
+// writeClusters writes the table of clusters.
+func writeClusters(b *strings.Builder, all []*alike) {
+	b.WriteString("\n| clusters | plan |\n|---|---|\n")
+	writeRows(b, len(all), maxClusterLines, maxClusters, func(i int) string {
+		a := all[i]
 		line := a.headline()
 		if a.first().Plan == nil {
 			line += ": " + shortText(a.first().Err, maxMessage)
 		}
-		fmt.Fprintf(b, "| %s | %s |\n", escaped(where(a.names())), escaped(line))
-	}
+		return fmt.Sprintf("| %s | %s |\n", escaped(where(a.names())), escaped(line))
+	}, func(from int) string {
+		clusters := 0
+		for _, a := range all[from:] {
+			clusters += len(a.of)
+		}
+		return fmt.Sprintf("| … %s | |\n", prose.Count(clusters, "more cluster"))
+	})
 }
 
 // shortText cuts text to about most bytes.
@@ -144,18 +168,15 @@ func writeTypes(b *strings.Builder, tables []*TypeTable) {
 		return
 	}
 	b.WriteString("\n| types of | clusters | breaking | removed | compatible | added |\n|---|---|---|---|---|---|\n")
-	for i, t := range tables {
-		if i == maxTypeLines && len(tables) > maxTypeLines+1 {
-			fmt.Fprintf(b, "| … %d more | | | | | |\n", len(tables)-i)
-			return
-		}
+	writeRows(b, len(tables), maxTypeLines, maxTable, func(i int) string {
+		t := tables[i]
 		n := t.count()
 		breaking := some(n.refused + n.allowed)
 		if n.refused > 0 {
 			breaking = fmt.Sprintf("**%s** (%d refused)", breaking, n.refused)
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", t.title(), t.where(), breaking, some(n.removed), some(n.changed), some(n.added))
-	}
+		return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", escaped(t.title()), escaped(t.where()), breaking, some(n.removed), some(n.changed), some(n.added))
+	}, func(from int) string { return fmt.Sprintf("| … %d more | | | | | |\n", len(tables)-from) })
 }
 
 // some returns a number for a table, in which nothing stands for 0.

@@ -13,7 +13,7 @@ import (
 
 // group writes the steps of a package or of the plain manifests. told are the annotations
 // that the cluster's groups before have shown.
-func (t textWriter) group(a alike, g group, told map[string]bool) {
+func (t textWriter) group(a *alike, g group, told map[string]bool) {
 	c := a.first()
 	steps := g.steps
 	var records []*plan.Step
@@ -133,7 +133,7 @@ func (r *refused) breaks(s *plan.Step) {
 }
 
 // allow writes the lines that would have something done that is not, unless told has them.
-func (t textWriter) allow(a alike, what *plan.Allow, pkg, indent string, told map[string]bool) {
+func (t textWriter) allow(a *alike, what *plan.Allow, pkg, indent string, told map[string]bool) {
 	text := what.Text(version(a.first().Packages[pkg]))
 	if what.On == plan.OnObject {
 		t.Say(show.Plain, indent+"to allow it, add to its metadata.annotations:")
@@ -165,7 +165,7 @@ func (t textWriter) yaml(indent, name, value string) {
 }
 
 // holder names the document, beside the object itself, that takes an annotation.
-func (t textWriter) holder(a alike, on plan.Holder, pkg string) string {
+func (t textWriter) holder(a *alike, on plan.Holder, pkg string) string {
 	where := a.declared(pkg)
 	switch {
 	case on == plan.OnPackage && where != "" && !t.placeless:
@@ -180,7 +180,7 @@ func (t textWriter) holder(a alike, on plan.Holder, pkg string) string {
 
 // at returns where a step's object is written, in parentheses; empty if that is not in the
 // repository.
-func (t textWriter) at(a alike, s *plan.Step) string {
+func (t textWriter) at(a *alike, s *plan.Step) string {
 	if t.placeless {
 		return ""
 	}
@@ -210,7 +210,7 @@ func yaml(name, value string) []string {
 
 // steps writes the steps of a group. Steps that differ in their names only are
 // folded: changes by kind, and others by their reason.
-func (t textWriter) steps(a alike, steps []*plan.Step, told map[string]bool) {
+func (t textWriter) steps(a *alike, steps []*plan.Step, told map[string]bool) {
 	for len(steps) > 0 {
 		run := t.same(steps)
 		if shown, folded := t.Fold(len(run), shownNames); folded > 0 {
@@ -225,7 +225,7 @@ func (t textWriter) steps(a alike, steps []*plan.Step, told map[string]bool) {
 }
 
 // folded writes steps in a line.
-func (t textWriter) folded(a alike, steps []*plan.Step, shown int, told map[string]bool) {
+func (t textWriter) folded(a *alike, steps []*plan.Step, shown int, told map[string]bool) {
 	s := steps[0]
 	kind := kindOf(s)
 	name := qualified
@@ -298,7 +298,7 @@ func cause(s *plan.Step) string {
 	if s.Allow != nil {
 		text = s.Allow.Cause
 	}
-	if where := place(s); where != "" {
+	if where := s.Place(); where != "" {
 		text = strings.ReplaceAll(text, " ("+where+")", "")
 	}
 	return text
@@ -319,16 +319,15 @@ func why(s *plan.Step) string {
 	return text
 }
 
-func (t textWriter) step(a alike, s *plan.Step, told map[string]bool) {
+func (t textWriter) step(a *alike, s *plan.Step, told map[string]bool) {
 	mark := marks[markOf(s)]
 	line := fmt.Sprintf("    %s %s", mark.sign, s.ID)
-	problem := s.Action == plan.Refused || s.Action == plan.Conflict || s.Rejected != "" || doubtful(s)
 	if !s.Action.Writes() {
 		line += " " + why(s)
 	} else if because := cause(s); because != "" {
 		line += ": " + because
 	}
-	if problem {
+	if inTrouble(s) {
 		line += t.at(a, s)
 	}
 	t.Say(mark.colour, line)

@@ -80,7 +80,10 @@ type VersionChange struct {
 // TypeTables returns the changes of types, a table for each package and its versions.
 // Clusters with equal tables share one.
 func (f *Fleet) TypeTables() []*TypeTable {
-	return shared(f, (*ClusterPlan).typeTables, func(t *TypeTable) (string, *[]string) { return t.key(), &t.Clusters }, (*TypeTable).join)
+	if f.formed == nil {
+		f.formed = make(formed)
+	}
+	return shared(f, func(c *ClusterPlan) []*TypeTable { return c.typeTables(f.formed) }, func(t *TypeTable) (string, *[]string) { return t.key(), &t.Clusters }, (*TypeTable).join)
 }
 
 // join adds the surveys of a table that is equal but for them.
@@ -112,8 +115,24 @@ func shared[T any](f *Fleet, of func(*ClusterPlan) []*T, table func(*T) (key str
 	return all
 }
 
+// formed are the types of definitions, which clusters share: their digests take time.
+type formed map[*manifest.Object][]types.Type
+
+// of returns the types that an object defines; ok reports whether it can be read.
+func (f formed) of(o *manifest.Object) (all []types.Type, ok bool) {
+	all, known := f[o]
+	if !known {
+		var err error
+		if all, err = types.Of(o.Tree()); err != nil {
+			return nil, false
+		}
+		f[o] = all
+	}
+	return all, true
+}
+
 // typeTables returns one cluster's tables: packages by name, plain manifests last.
-func (c *ClusterPlan) typeTables() []*TypeTable {
+func (c *ClusterPlan) typeTables(known formed) []*TypeTable {
 	if c.Plan == nil {
 		return nil
 	}
@@ -123,7 +142,7 @@ func (c *ClusterPlan) typeTables() []*TypeTable {
 		if c.Plan.Unreadable[schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}] != "" {
 			continue // who knows whether it is there
 		}
-		row, documentation := typeRow(s)
+		row, documentation := typeRow(s, known)
 		if row != nil && s.Survey != nil {
 			row.Surveys = []ClusterSurvey{{c.Name, s.Survey}}
 		}
@@ -179,7 +198,7 @@ func typeChange(s *plan.Step) (change TypeChange, documentation bool) {
 }
 
 // typeRow returns the row of a step, nil if it changes no type.
-func typeRow(s *plan.Step) (row *TypeRow, documentation bool) {
+func typeRow(s *plan.Step, known formed) (row *TypeRow, documentation bool) {
 	change, documentation := typeChange(s)
 	if change == "" {
 		return nil, documentation
@@ -187,8 +206,8 @@ func typeRow(s *plan.Step) (row *TypeRow, documentation bool) {
 	r := &TypeRow{Name: s.ID.Name, Change: change, Compatibility: s.Compatibility, Refused: s.Action == plan.Refused, Findings: s.Findings, Allowed: s.Allowed, LetThrough: s.LetThrough}
 	var after []types.Type
 	if s.Object != nil {
-		var err error
-		if after, err = types.Of(s.Object.Tree()); err != nil {
+		var ok bool
+		if after, ok = known.of(s.Object); !ok {
 			return nil, false // the API server says what is wrong with it
 		}
 	}
@@ -227,14 +246,19 @@ func (r *TypeRow) class() int {
 	return 4
 }
 
-// key is equal for tables with equal content. Equal digests on both sides have equal
-// findings, except for those that depend on stored versions.
+// key is equal for tables with equal content. Digests that are equal on both sides do not
+// make the findings equal: some depend on the versions that a cluster stores.
 func (t *TypeTable) key() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s\n%s\n%d\n", t.Package, t.From, t.To, t.Documentation)
 	for i := range t.Rows {
 		r := &t.Rows[i]
 		fmt.Fprintf(&b, "%s %s %d %t %d %q %q\n", r.Name, r.Change, r.Compatibility, r.Refused, len(r.Findings), r.Allowed, r.LetThrough)
+		for _, f := range r.Findings {
+			if f.Severity == compat.Breaking {
+				fmt.Fprintf(&b, "%q\n", f.String())
+			}
+		}
 		for _, v := range r.Versions {
 			fmt.Fprintln(&b, v)
 		}

@@ -40,9 +40,9 @@ const shownAlike = 8
 
 // WriteText writes the plans for a terminal: the verdict, the changes of types, the steps
 // of each group of clusters by package, with long lists folded, and the verdict again.
-// Errors are those of w.
+// It leaves out errors, which are for stderr. Errors are those of w.
 func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
-	t := textWriter{Text: show.NewText(w, o)}
+	t := textWriter{Text: show.NewText(w, o), errorless: true}
 	verdict := f.verdict()
 	t.Say(verdict.colour, verdict.text)
 	more := f.tables(t)
@@ -92,7 +92,7 @@ func (f *Fleet) tables(t textWriter) bool {
 // anything to say that the verdict does not. If very many plans differ, the last ones are
 // told by their numbers alone.
 func (f *Fleet) clusters(t textWriter) bool {
-	all := f.alike()
+	all := unplanned(f.alike())
 	if len(all) == 0 || len(all) == 1 && all[0].first().silent() {
 		return false
 	}
@@ -124,15 +124,34 @@ func (f *Fleet) clusters(t textWriter) bool {
 	return true
 }
 
+// unplanned puts the clusters without a plan together, whatever the errors are.
+func unplanned(all []*alike) []*alike {
+	var kept []*alike
+	var none *alike
+	for _, a := range all {
+		switch {
+		case a.first().Plan != nil:
+			kept = append(kept, a)
+		case none == nil:
+			none = &alike{of: slices.Clone(a.of)}
+			kept = append(kept, none)
+		default:
+			none.of = append(none.of, a.of...)
+		}
+	}
+	return kept
+}
+
 // textWriter writes plans as text.
 type textWriter struct {
 	*show.Text
-	// placeless leaves out where in the repository something is.
-	placeless bool
+	// placeless leaves out where in the repository something is, errorless why there is
+	// no plan.
+	placeless, errorless bool
 }
 
 // cluster writes a group of clusters with equal plans.
-func (t textWriter) cluster(a alike) {
+func (t textWriter) cluster(a *alike) {
 	c := a.first()
 	if c.Plan == nil {
 		t.Line("%s: %s", t.Paint(show.Bold, a.title()), t.Paint(show.Red, "no plan"))
@@ -146,9 +165,9 @@ func (t textWriter) cluster(a alike) {
 }
 
 // body writes a group of clusters without its name and its numbers.
-func (t textWriter) body(a alike) {
+func (t textWriter) body(a *alike) {
 	c := a.first()
-	if c.Err != "" {
+	if c.Err != "" && !t.errorless {
 		t.Indented("  ", show.Red, c.Err)
 	}
 	if c.Plan == nil {
@@ -210,39 +229,35 @@ func ids(list []manifest.ID) []string {
 	return names
 }
 
+// few writes the first of n lines of a step by line, about most, and how many more there
+// are of what they tell.
+func (t textWriter) few(n, most int, what string, line func(i int)) {
+	shown, folded := t.Fold(n, most)
+	for i := range shown {
+		line(i)
+	}
+	if folded > 0 {
+		t.Line("        … %s", prose.Count(folded, "more "+what))
+	}
+}
+
 // outgrown writes the objects that stay as they are, but that a definition would not
 // accept any more.
 func (t textWriter) outgrown(list []plan.Outgrown) {
-	shown, folded := t.Fold(len(list), shownNames)
-	for _, o := range list[:shown] {
-		t.Indented("        ", show.Red, fmt.Sprintf("%s stays as it is, but would not be accepted again: %s", o.ID, o.Why))
-	}
-	if folded > 0 {
-		t.Line("        … %s", prose.Count(folded, "more object"))
-	}
+	t.few(len(list), shownNames, "object", func(i int) {
+		t.Indented("        ", show.Red, fmt.Sprintf("%s stays as it is, but would not be accepted again: %s", list[i].ID, list[i].Why))
+	})
 }
 
 // mismatch writes the differences between an object's pinned type and the cluster's.
 func (t textWriter) mismatch(m *plan.Mismatch) {
-	shown, folded := t.Fold(len(m.Findings), shownChanges)
-	for _, f := range m.Findings[:shown] {
-		t.Say(show.Plain, "        "+f.String())
-	}
-	if folded > 0 {
-		t.Line("        … %s", prose.Count(folded, "more difference"))
-	}
+	t.few(len(m.Findings), shownChanges, "difference", func(i int) { t.Say(show.Plain, "        "+m.Findings[i].String()) })
 }
 
 // controllerMismatch writes the differences between the behaviour that an object is
 // pinned to and the cluster's.
 func (t textWriter) controllerMismatch(m *plan.ControllerMismatch) {
-	shown, folded := t.Fold(len(m.Differences), shownChanges)
-	for _, d := range m.Differences[:shown] {
-		t.Say(show.Plain, "        controller: "+d.String())
-	}
-	if folded > 0 {
-		t.Line("        … %s", prose.Count(folded, "more difference"))
-	}
+	t.few(len(m.Differences), shownChanges, "difference", func(i int) { t.Say(show.Plain, "        controller: "+m.Differences[i].String()) })
 }
 
 // told returns the changes of a step to show one by one. Changes of types are in

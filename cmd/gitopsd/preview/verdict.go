@@ -14,14 +14,18 @@ import (
 
 // counts are the numbers of a plan's steps, each in one class.
 type counts struct {
-	create, change, drift, prune, wait, held, conflict, refused, rejected int
+	// by is the number of steps by action, without the ones below; Unchanged has the
+	// cosmetic ones too.
+	by                        map[plan.Action]int
+	drift, rejected, cosmetic int
 
-	// unchanged counts the cosmetic ones too. doubtful steps are counted elsewhere as well:
-	// it is not known whether they would be accepted.
-	unchanged, cosmetic, doubtful int
+	// doubtful steps are counted elsewhere as well: it is not known whether they would be
+	// accepted.
+	doubtful int
 }
 
-func count(p *plan.Plan) (n counts) {
+func count(p *plan.Plan) counts {
+	n := counts{by: make(map[plan.Action]int)}
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if doubtful(s) {
@@ -32,63 +36,47 @@ func count(p *plan.Plan) (n counts) {
 			n.rejected++
 		case isCosmetic(s):
 			n.cosmetic++
-			n.unchanged++
+			n.by[plan.Unchanged]++
 		case s.Action == plan.Configure && s.Drift:
 			n.drift++
 		default:
-			*n.of(s.Action)++
+			n.by[s.Action]++
 		}
 	}
 	return n
-}
-
-func (n *counts) of(a plan.Action) *int {
-	switch a {
-	case plan.Create:
-		return &n.create
-	case plan.Configure:
-		return &n.change
-	case plan.Prune:
-		return &n.prune
-	case plan.Wait:
-		return &n.wait
-	case plan.Held:
-		return &n.held
-	case plan.Conflict:
-		return &n.conflict
-	case plan.Refused:
-		return &n.refused
-	}
-	return &n.unchanged
 }
 
 // text returns the numbers that are not zero: changes first, and unchanged objects last,
 // from the least to the most of several clusters.
 func (n counts) text(least, most int) string {
 	var parts []string
-	add := func(n int, text string) {
+	add := func(n int, what string) {
 		if n > 0 {
-			parts = append(parts, text)
+			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}
 	}
-	add(n.create, fmt.Sprintf("%d new", n.create))
-	add(n.change, prose.Count(n.change, "change"))
-	add(n.drift, fmt.Sprintf("%d drifted", n.drift))
-	add(n.prune, fmt.Sprintf("%d to prune", n.prune))
-	add(n.wait, fmt.Sprintf("%d waiting", n.wait))
-	add(n.held, fmt.Sprintf("%d held", n.held))
-	add(n.conflict, fmt.Sprintf("%d in conflict", n.conflict))
-	add(n.refused, fmt.Sprintf("%d refused", n.refused))
-	add(n.rejected, fmt.Sprintf("%d rejected", n.rejected))
-	add(n.doubtful, fmt.Sprintf("%d not validated", n.doubtful))
-	unchanged := fmt.Sprintf("%d unchanged", least)
-	if least < most {
-		unchanged = fmt.Sprintf("%d to %d unchanged", least, most)
+	add(n.by[plan.Create], "new")
+	if changed := n.by[plan.Configure]; changed > 0 {
+		parts = append(parts, prose.Count(changed, "change"))
 	}
-	if n.cosmetic > 0 {
-		unchanged += fmt.Sprintf(" (%d but for what generated them)", n.cosmetic)
+	add(n.drift, "drifted")
+	add(n.by[plan.Prune], "to prune")
+	add(n.by[plan.Wait], "waiting")
+	add(n.by[plan.Held], "held")
+	add(n.by[plan.Conflict], "in conflict")
+	add(n.by[plan.Refused], "refused")
+	add(n.rejected, "rejected")
+	add(n.doubtful, "not validated")
+	if most > 0 {
+		unchanged := fmt.Sprintf("%d unchanged", least)
+		if least < most {
+			unchanged = fmt.Sprintf("%d to %d unchanged", least, most)
+		}
+		if n.cosmetic > 0 {
+			unchanged += fmt.Sprintf(" (%d but for what generated them)", n.cosmetic)
+		}
+		parts = append(parts, unchanged)
 	}
-	add(most, unchanged)
 	if len(parts) == 0 {
 		return "no objects"
 	}
@@ -130,7 +118,7 @@ type verdict struct {
 
 // verdict returns the plans of all clusters in a line, each cluster in its worst class.
 func (f *Fleet) verdict() verdict {
-	var unplanned, failing, held, changing, suspended, matching int
+	var unplanned, failing, held, changing, unread, suspended, matching int
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
 		switch p := c.Plan; {
@@ -144,6 +132,8 @@ func (f *Fleet) verdict() verdict {
 			changing++
 		case attention(p) > 0:
 			held++
+		case len(p.Unreadable) > 0:
+			unread++
 		default:
 			matching++
 		}
@@ -153,6 +143,9 @@ func (f *Fleet) verdict() verdict {
 		target = "are as at " + f.against()
 	}
 	if n := len(f.Clusters); matching == n && len(f.Lock)+len(f.Errors) == 0 {
+		if n == 0 {
+			return verdict{"No changes: no cluster is registered", show.Cyan}
+		}
 		if n == 1 {
 			target = singular(target)
 		}
@@ -172,6 +165,7 @@ func (f *Fleet) verdict() verdict {
 	add(failing, "has steps that would fail", "have steps that would fail")
 	add(changing, "changes", "change")
 	add(held, "holds objects back", "hold objects back")
+	add(unread, "could not be read whole", "could not be read whole")
 	add(suspended, "is suspended", "are suspended")
 	add(matching, singular(target), target)
 	if n := len(f.Errors); n > 0 {
@@ -186,6 +180,8 @@ func (f *Fleet) verdict() verdict {
 		return verdict{"Problems: " + text, show.Red}
 	case changing+len(f.Lock) > 0:
 		return verdict{"Changes: " + text, show.Yellow}
+	case unread > 0:
+		return verdict{"No changes found: " + text, show.Yellow}
 	}
 	return verdict{"No changes: " + text, show.Cyan}
 }

@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -85,13 +86,14 @@ func share(sections []string, room int) int {
 // Details returns text that is folded under its summary, in a code block of a
 // language, which may be empty.
 func Details(summary, language, text string) string {
-	summary = strings.NewReplacer("&", "&amp;", "<", "&lt;", "\n", " ").Replace(summary)
+	summary = strings.NewReplacer("&", "&amp;", "<", "&lt;", "\n", " ").Replace(Clean(summary))
 	return "\n<details><summary>" + summary + "</summary>\n" + Fenced(language, text) + "\n</details>\n"
 }
 
 // Fenced returns text in a code block that no text can end. The language may be
 // empty.
 func Fenced(language, text string) string {
+	text = Clean(text)
 	ticks := "```"
 	for strings.Contains(text, ticks) {
 		ticks += "`"
@@ -99,9 +101,32 @@ func Fenced(language, text string) string {
 	return fmt.Sprintf("\n%s%s\n%s\n%s\n", ticks, language, strings.Trim(text, "\n"), ticks)
 }
 
-// Escaped returns a line of text with all Markdown and HTML escaped.
+// markup is what Markdown and HTML give a meaning to: emphasis, code, links, pictures and
+// columns.
+var markup = strings.NewReplacer("\\", "\\\\", "&", "&amp;", "<", "&lt;", ">", "&gt;", "*", "\\*", "`", "\\`", "|", "\\|", "[", "\\[", "]", "\\]", "~", "\\~", "\n", " ")
+
+// mention is a name that a forge would notify.
+var mention = regexp.MustCompile(`(^|[^\pL\pN_/.])@([\pL\pN])`)
+
+// Escaped returns a line of text with all Markdown and HTML escaped. It notifies nobody.
 func Escaped(s string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "*", "\\*", "`", "\\`", "|", "\\|", "\n", " ").Replace(s)
+	return mention.ReplaceAllString(markup.Replace(Clean(s)), "$1@<!-- -->$2")
+}
+
+// Sentence is Escaped, but keeps what is in single backquotes as code.
+func Sentence(s string) string {
+	parts := strings.Split(s, "`")
+	if len(parts)%2 == 0 || len(parts) > 1 && slices.Contains(parts[1:len(parts)-1], "") {
+		return Escaped(s) // a backquote is alone, or there are several in a row
+	}
+	for i, part := range parts {
+		if i%2 == 0 {
+			parts[i] = Escaped(part)
+		} else {
+			parts[i] = strings.ReplaceAll(Clean(part), "\n", " ")
+		}
+	}
+	return strings.Join(parts, "`")
 }
 
 // cut shortens a section to room bytes at the end of a line, and closes what it

@@ -2,6 +2,9 @@
 // coloured, wrapped and folded (show.go, wrap.go), comments on pull requests, which
 // are limited in size (comment.go), and JSON.
 //
+// Texts come from repositories, registries and clusters. Whatever they hold, a terminal
+// obeys none of it (clean.go), and a comment has no other structure than ours.
+//
 // It does not know the content: cmd/gitopsd/preview shows plans, and
 // cmd/gitopsd/findings the reports of verify.
 package show
@@ -60,15 +63,34 @@ func Sprint(write func(*Text)) string {
 // Flush writes what is buffered. It returns the first error of the writer.
 func (t *Text) Flush() error { return t.w.Flush() }
 
-// Line writes a line that is not wrapped.
-func (t *Text) Line(format string, args ...any) { fmt.Fprintf(t.w, format+"\n", args...) }
+// Line writes a line that is not wrapped. It stays one line.
+func (t *Text) Line(format string, args ...any) {
+	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " ")
+	if t.Colour {
+		text = cleanPainted(text)
+	} else {
+		text = Clean(text)
+	}
+	fmt.Fprintln(t.w, text)
+}
 
-// Say writes a sentence, wrapped.
+// Say writes a sentence, wrapped. If the text has several lines, the others are indented,
+// so that none looks like a line of its own.
 func (t *Text) Say(c Colour, text string) {
-	for _, l := range wrap(text, t.Width) {
-		t.Line("%s", t.Paint(c, l))
+	first := true
+	for line := range strings.SplitSeq(text, "\n") {
+		if !first {
+			line = indentOf(text) + "  " + line
+		}
+		first = false
+		for _, l := range wrap(line, t.Width) {
+			t.Line("%s", t.Paint(c, l))
+		}
 	}
 }
+
+// indentOf returns the spaces that a text begins with.
+func indentOf(text string) string { return text[:len(text)-len(strings.TrimLeft(text, " "))] }
 
 // Heading writes a name in bold and, after a colon, a text.
 func (t *Text) Heading(indent, name, text string) {
@@ -92,7 +114,7 @@ func (t *Text) Paint(c Colour, text string) string {
 	if !t.Colour || c == Plain {
 		return text
 	}
-	return string(c) + text + "\x1b[0m"
+	return string(c) + text + reset
 }
 
 // Fold returns how many of n lines to show, about most, and how many are folded. A

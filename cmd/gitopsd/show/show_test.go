@@ -68,6 +68,11 @@ func TestEscapes(t *testing.T) {
 		{"a fence", Fenced("", "a\n```\nb\n"), "\n````\na\n```\nb\n````\n"},
 		{"a language", Fenced("diff", "+ a"), "\n```diff\n+ a\n```\n"},
 		{"a line", Escaped("a *b* `c` <d> & e|f\ng"), "a \\*b\\* \\`c\\` &lt;d&gt; &amp; e\\|f g"},
+		{"a link", Escaped("![p](q) \\*r* ~~s~~\r"), "!\\[p\\](q) \\\\\\*r\\* \\~\\~s\\~\\~"},
+		{"a mention", Escaped("@all, me@all reg.io/a@sha256:0"), "@<!-- -->all, me@all reg.io/a@sha256:0"},
+		{"code in a sentence", Sentence("run `a <b> *c*` *now*"), "run `a <b> *c*` \\*now\\*"},
+		{"a backquote alone", Sentence("a `b"), "a \\`b"},
+		{"backquotes in a row", Sentence("a ``b`` [c]"), "a \\`\\`b\\`\\` \\[c\\]"},
 		{"a summary", Details("a -> b </summary>\n&", "", "text"), "\n<details><summary>a -> b &lt;/summary> &amp;</summary>\n\n```\ntext\n```\n\n</details>\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// lookAround says how to look around while everything keeps running, in commands that were
+// run before they are shown.
+func (s *stage) lookAround(ctx context.Context) error {
+	config, err := s.oneKubeconfig()
+	if err != nil {
+		return err
+	}
+	if err := s.writeKubectl(); err != nil {
+		return err
+	}
+	setup := []string{
+		"export KUBECONFIG=" + config + " PATH=" + s.programs() + ":" + filepath.Join(s.source, "bin") + ":$PATH",
+		"export GITOPSD_KUBECONFIG_DIR=" + s.kubeconfigs() + " GITOPSD_CACHE_DIR=" + filepath.Join(s.dir, "cache"),
+		"export GITOPSD_REGISTRY_MIRROR=" + canonical + "=" + s.registry.Host() + " GITOPSD_ADDRESS=" + strings.TrimPrefix(s.api, "http://"),
+		"cd " + s.clone + " && git pull -q --ff-only",
+	}
+	commands := []struct{ text, shows string }{
+		{"gitopsd status", "the fleet, as the daemon has it"},
+		{"gitopsd plan", "what a change of the files here would do"},
+		{"gitopsd why crd/" + machines + " --cluster dev", "where a type comes from"},
+		{"gitopsd outdated", "newer versions, with what they change"},
+		{"kubectl --context prod get crds", "any cluster: " + strings.Join(slices.Concat(clusterNames, teams), ", ")},
+		{"kubectl --context " + teams[0] + " get configmap paint -o yaml", "on a namespace of the daemon's etcd"},
+		{"git log --oneline", "what was declared, and what the daemon has locked"},
+	}
+	var tried strings.Builder
+	for _, line := range setup {
+		tried.WriteString(line + "\n")
+	}
+	for _, c := range commands {
+		tried.WriteString(c.text + " >/dev/null\n")
+	}
+	if _, err := s.command(ctx, s.dir, "sh", "-euc", tried.String()); err != nil {
+		return fmt.Errorf("the commands to look around with: %w", err)
+	}
+	t := s.say
+	t.step("Look around in another terminal; Ctrl-C here ends it all")
+	for _, line := range setup {
+		t.say("   %s", line)
+	}
+	t.say("")
+	for _, c := range commands {
+		t.say("   %-66s # %s", c.text, c.shows)
+	}
+	t.say("\n   What you commit there and push (git push origin HEAD:main) is in the clusters a moment later.")
+	t.say("   The daemon's log is %s", filepath.Join(s.dir, "gitopsd.log"))
+	return nil
+}
+
+// programs is the directory with kubectl.
+func (s *stage) programs() string { return filepath.Join(s.dir, "bin") }
+
+// writeKubectl writes a program kubectl, which is devcluster's.
+func (s *stage) writeKubectl() error {
+	if err := os.MkdirAll(s.programs(), 0o755); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("#!/bin/sh\nexec %s kubectl \"$@\"\n", quoted(filepath.Join(s.source, "bin/devcluster")))
+	return os.WriteFile(filepath.Join(s.programs(), "kubectl"), []byte(text), 0o755)
+}
+
+// plainWord is a word that a shell takes as it is.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+,=-]+$`)
+
+// quoted prints words as they are typed into a shell.
+func quoted(words ...string) string {
+	all := slices.Clone(words)
+	for i, w := range all {
+		if !plainWord.MatchString(w) {
+			all[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// oneKubeconfig writes a kubeconfig with a context for every cluster, and returns its
+// path.
+func (s *stage) oneKubeconfig() (string, error) {
+	files := make(map[string]string)
+	for _, name := range clusterNames {
+		files[name] = s.kubeconfig(name)
+	}
+	for _, team := range teams {
+		files[team] = s.teamConfig(team)
+	}
+	all := clientcmdapi.NewConfig()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		one, err := clientcmd.LoadFromFile(files[name])
+		if err != nil {
+			return "", err
+		}
+		way := one.Contexts[one.CurrentContext]
+		if way == nil {
+			return "", fmt.Errorf("%s has no current context", files[name])
+		}
+		all.Clusters[name], all.AuthInfos[name] = one.Clusters[way.Cluster], one.AuthInfos[way.AuthInfo]
+		all.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	}
+	all.CurrentContext = clusterNames[0]
+	file := filepath.Join(s.dir, "kubeconfig")
+	return file, clientcmd.WriteToFile(*all, file)
+}
+
+// keep waits until the demo is interrupted, and says so when a program ends before.
+func (s *stage) keep(ctx context.Context) {
+	ended := make(chan string)
+	for _, p := range s.procs {
+		go func() {
+			err := <-p.done
+			p.done <- err // for close
+			select {
+			case ended <- p.gone(filepath.Join(s.dir, p.name+".log")):
+			case <-ctx.Done():
+			}
+		}()
+	}
+	for {
+		select {
+		case text := <-ended:
+			s.say.say("\n%s", text)
+		case <-ctx.Done():
+			s.say.say("\nEnding everything …")
+			return
+		}
+	}
+}
+
+// gone says that a program has ended.
+func (p *process) gone(log string) string {
+	what, so := p.name+" has gone", "What it ran does not answer any more"
+	if p.name == daemon {
+		what, so = "The daemon has gone", "The clusters stay as they are, and nothing follows the repository any more"
+	}
+	text, _ := os.ReadFile(log) // what is known without it is said
+	return fmt.Sprintf("%s (%s). %s. The end of %s:\n%s\nCtrl-C ends the rest.", what, p.cmd.ProcessState, so, log, tail(string(text)))
+}
+
+// daemon is the name of the daemon among the programs.
+const daemon = "gitopsd"
+
+// introduce gives whoever commits in the clone a name.
+func (s *stage) introduce(ctx context.Context) error {
+	for _, setting := range [][2]string{{"user.name", "Dev Eloper"}, {"user.email", "dev@example.com"}} {
+		if _, err := s.command(ctx, s.clone, "git", "config", setting[0], setting[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package kustomize
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/resid"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// aim is a patch with a target in a kustomization, and which of the objects it can see.
+type aim struct {
+	// place is the file, line and field: "a/kustomization.yaml:7: patches[0]".
+	file   string
+	line   int
+	field  string
+	target *types.Selector
+	// seen are the objects written in what the kustomization lists.
+	seen []written
+	// from is where in all the written objects these begin.
+	from int
+}
+
+// aims records the patches with a target that a kustomization has. What is listed in it
+// has been inspected.
+func (in *inspection) aims(v *visit, f field, k *types.Kustomization) {
+	in.renames = in.renames || k.NamePrefix+k.NameSuffix != ""
+	if k.Namespace != "" {
+		in.namespaces = append(in.namespaces, k.Namespace)
+	}
+	// Any of these can give objects another name or kind, or make some.
+	in.opaque = in.opaque || len(k.Generators)+len(k.Transformers)+len(k.Replacements)+len(k.Vars) > 0
+	if in.mount(f.file) != "" {
+		return // whoever reads the note cannot mend another repository's file
+	}
+	for _, list := range []struct {
+		name    string
+		patches []types.Patch
+	}{{"patches", k.Patches}, {"patchesJson6902", k.PatchesJson6902}} {
+		var line func(int) int
+		for i, p := range list.patches {
+			in.opaque = in.opaque || p.Options != nil && (p.Options.AllowNameChange || p.Options.AllowKindChange)
+			if p.Target == nil {
+				continue
+			}
+			if line == nil {
+				line = linesOfTargets(f.content, list.name)
+			}
+			in.aimed = append(in.aimed, aim{
+				file: f.file, line: line(i), field: fmt.Sprintf("%s[%d]", list.name, i), target: p.Target, seen: in.written[v.from:len(in.written):len(in.written)], from: v.from,
+			})
+		}
+	}
+}
+
+// linesOfTargets returns a function for the line of the target of each patch in a list of
+// a kustomization; 0 if it is not found.
+func linesOfTargets(content []byte, list string) func(int) int {
+	var doc yaml.Node
+	none := func(int) int { return 0 }
+	if yaml.NewDecoder(bytes.NewReader(content)).Decode(&doc) != nil || len(doc.Content) == 0 {
+		return none
+	}
+	value := func(n *yaml.Node, key string) *yaml.Node {
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == key {
+				return n.Content[i+1]
+			}
+		}
+		return nil
+	}
+	patches := value(doc.Content[0], list)
+	if patches == nil || patches.Kind != yaml.SequenceNode {
+		return none
+	}
+	return func(i int) int {
+		if i >= len(patches.Content) {
+			return 0
+		}
+		if target := value(patches.Content[i], "target"); target != nil {
+			return target.Line
+		}
+		return patches.Content[i].Line
+	}
+}
+
+// misses returns, as errors with their places, the patches with a target that no object
+// can have matched. The objects are what came of the build. What matched is found without
+// building again: a target is compared with the objects as they were written and as they
+// came out, and where an object may have looked otherwise in between, it counts as a match.
+func (in *inspection) misses(objects []*manifest.Object) []error {
+	if in.opaque || len(in.aimed) == 0 {
+		return nil
+	}
+	schema.Lock() // kustomize looks up which kinds have a namespace
+	defer schema.Unlock()
+	before := make([]resid.ResId, len(in.written))
+	for i, w := range in.written {
+		before[i] = resid.NewResIdWithNamespace(resid.NewGvk(w.id.Group, w.version, w.id.Kind), w.id.Name, w.id.Namespace)
+	}
+	after := make([]candidate, len(objects))
+	for i, o := range objects {
+		after[i] = newCandidate(o)
+	}
+	var all []error
+	for _, a := range in.aimed {
+		among := a.among(after)
+		if in.hits(a.target, before[a.from:a.from+len(a.seen)], among) {
+			continue
+		}
+		var kinds, names []string
+		add := func(kind, name string) {
+			kinds = append(kinds, kind)
+			if a.target.Kind == "" || kind == a.target.Kind {
+				names = append(names, name)
+			}
+		}
+		for _, w := range a.seen {
+			add(w.id.Kind, w.id.Name)
+		}
+		for _, c := range among {
+			add(c.id.Kind, c.id.Name)
+		}
+		all = append(all, at(a.file, a.line, fmt.Errorf("%s changes nothing: no object matches its target (%s)%s", a.field, target(a.target), meant(a.target, kinds, names))))
+	}
+	return all
+}
+
+// among returns the objects that may come from what the patch can see.
+func (a *aim) among(objects []candidate) []candidate {
+	from := make(map[manifest.Origin]bool)
+	for _, w := range a.seen {
+		from[w.origin] = true
+	}
+	return slices.DeleteFunc(slices.Clone(objects), func(c candidate) bool {
+		return !from[c.Origin()] && c.Origin().Line != 0 // where that one is from is not known
+	})
+}
+
+// hits reports whether a target may have matched one of the objects as they were written,
+// or as they came out.
+func (in *inspection) hits(t *types.Selector, written []resid.ResId, objects []candidate) bool {
+	selector, err := types.NewSelectorRegex(t)
+	part, perr := regexp.Compile(t.Name)
+	label, lerr := labels.Parse(t.LabelSelector)
+	annotation, aerr := labels.Parse(t.AnnotationSelector)
+	if errors.Join(err, perr, lerr, aerr) != nil {
+		return true // kustomize says what is wrong with it
+	}
+	matches := func(id resid.ResId) bool {
+		// In between, the name may have been a part of what it is now.
+		name := selector.MatchName(id.Name) || in.renames && (part.MatchString(id.Name) || strings.ContainsAny(t.Name, "^$"))
+		return name && selector.MatchGvk(id.Gvk) &&
+			(selector.MatchNamespace(id.EffectiveNamespace()) || slices.ContainsFunc(in.namespaces, selector.MatchNamespace))
+	}
+	before, after := 0, 0
+	for _, id := range written {
+		if matches(id) {
+			before++
+		}
+	}
+	for _, c := range objects {
+		if !matches(c.id) {
+			continue
+		}
+		after++
+		if (label.Empty() || label.Matches(labels.Set(c.Labels()))) && (annotation.Empty() || annotation.Matches(labels.Set(c.Annotations()))) {
+			return true
+		}
+	}
+	if label.Empty() && annotation.Empty() {
+		return before > 0
+	}
+	// Which labels an object had before a patch removed them, or it, is not known.
+	return before > after || before > 0 && (excludes(label) || excludes(annotation))
+}
+
+// excludes reports whether a selector asks for something that is not there, which may
+// have come since.
+func excludes(s labels.Selector) bool {
+	requirements, _ := s.Requirements()
+	return slices.ContainsFunc(requirements, func(r labels.Requirement) bool {
+		return r.Operator() == "!" || r.Operator() == "!=" || r.Operator() == "notin"
+	})
+}
