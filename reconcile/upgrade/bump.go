@@ -15,8 +15,6 @@ import (
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/edit"
-	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/versions"
@@ -85,38 +83,6 @@ type Edit struct {
 	To string
 	// Clusters are those that the edit changes, sorted.
 	Clusters []string
-}
-
-// Move is a package's change from one version to another.
-type Move struct {
-	Repository string
-	// From and To are tags or digests; From is empty for a new package, To for a
-	// removed one.
-	From, To string
-	Clusters []string
-	Types    compat.Count
-	Changes  []compat.Change
-	// Error is why the types could not be compared.
-	Error string
-	// Refused are the breaking findings, by name, that no annotation of the
-	// declaration allows.
-	Refused []string
-	// Declaration is the name of the declaration, for the annotation.
-	Declaration string
-}
-
-// Allowance returns the annotation that allows the refused findings, with reasons to
-// fill in; empty if nothing is refused.
-func (m *Move) Allowance() string {
-	if len(m.Refused) == 0 {
-		return ""
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "metadata:\n  annotations:\n    %s: |\n", manifest.AllowBreakingAnnotation)
-	for _, name := range m.Refused {
-		fmt.Fprintf(&b, "      %s:%s=<why that is fine>\n", m.To, name)
-	}
-	return b.String()
 }
 
 // target is a declaration to move.
@@ -543,88 +509,4 @@ func selected(state *desired.State, targets []*target) error {
 		}
 	}
 	return nil
-}
-
-// moves returns the packages whose version changes.
-func moves(before, after *desired.State) []*Move {
-	groups := make(map[[4]string]*Move)
-	for _, c := range after.Clusters {
-		old := make(map[string]sources.Selected)
-		for _, s := range before.Get(c.Name).Packages {
-			old[s.Pin.Ref.Repository] = s
-		}
-		now := make(map[string]sources.Selected)
-		for _, s := range c.Packages {
-			now[s.Pin.Ref.Repository] = s
-		}
-		for _, d := range before.Get(c.Name).Declared {
-			if _, ok := old[d.Ref.Repository]; !ok { // it could not be resolved
-				old[d.Ref.Repository] = sources.Selected{Declaration: d, Pin: sources.Pin{Ref: d.Ref}}
-			}
-		}
-		for repo := range maps.Keys(union(old, now)) {
-			was, is := old[repo], now[repo]
-			if was.Pin == is.Pin || is.Package == nil && was.Package == nil {
-				continue
-			}
-			name := cmp.Or(is.Declaration.Name, was.Declaration.Name)
-			key := [4]string{repo, was.Pin.String(), is.Pin.String(), name}
-			m, ok := groups[key]
-			if !ok {
-				m = &Move{Repository: repo, From: was.Pin.Ref.Version(), To: is.Pin.Ref.Version(), Declaration: name}
-				m.compare(was.Package, is.Package)
-				groups[key] = m
-			}
-			m.Clusters = append(m.Clusters, c.Name)
-			m.refuse(c)
-		}
-	}
-	for _, m := range groups {
-		slices.Sort(m.Clusters)
-		slices.Sort(m.Refused)
-	}
-	return slices.SortedFunc(maps.Values(groups), func(a, b *Move) int {
-		return cmp.Or(cmp.Compare(a.Repository, b.Repository), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), slices.Compare(a.Clusters, b.Clusters))
-	})
-}
-
-func union[V any](a, b map[string]V) map[string]V {
-	all := maps.Clone(a)
-	maps.Copy(all, b)
-	return all
-}
-
-// compare compares the types. A package that is new or removed has none to compare
-// with.
-func (m *Move) compare(was, is *sources.Package) {
-	if m.From == "" || is == nil {
-		if m.From == "" && is != nil {
-			m.Types.Added = len(definitions(is))
-		}
-		return
-	}
-	if was == nil {
-		m.Error = "its types before are not known"
-		return
-	}
-	var err error
-	if m.Changes, err = compare(was, is); err != nil {
-		m.Error = err.Error()
-		return
-	}
-	m.Types = compat.Summarize(m.Changes)
-}
-
-// refuse adds the findings that a cluster's declaration does not allow.
-func (m *Move) refuse(c *desired.Unit) {
-	for _, change := range m.Changes {
-		for _, f := range change.Findings {
-			if f.Severity != compat.Breaking || slices.Contains(m.Refused, f.Name) {
-				continue
-			}
-			if _, ok := c.Allows(m.Declaration, f); !ok {
-				m.Refused = append(m.Refused, f.Name)
-			}
-		}
-	}
 }
