@@ -48,22 +48,10 @@ func (m *memory) Raise(_ context.Context, id etcd.ID, revision int64) error {
 
 // compact serves KV.Compact by raising the tenant's floor.
 func (c *call) compact() error {
-	var notes wire.Notes
-	in, err := c.receive(wire.CompactionRequest, &notes)
-	if err != nil {
-		return err
-	}
-	defer in.discard()
-	leave, err := c.enter(&notes)
-	if err != nil {
-		return err
-	}
-	head, err := c.raise(notes.Revision)
-	if err == nil {
-		err = c.answer(&etcdserverpb.CompactionResponse{Header: head})
-	}
-	leave.Leave(Outcome{Err: err})
-	return err
+	return c.own(wire.CompactionRequest, func(notes *wire.Notes) (proto.Message, error) {
+		head, err := c.raise(notes.Revision)
+		return &etcdserverpb.CompactionResponse{Header: head}, err
+	})
 }
 
 // raise raises the floor, with the errors that etcd has for compaction.
@@ -135,6 +123,26 @@ func (c *call) exchange(method string, request, response proto.Message) error {
 		return c.foreign(c.tenant, method, err)
 	}
 	return nil
+}
+
+// own serves a call that the proxy answers itself, by what do returns.
+func (c *call) own(request *wire.Message, do func(*wire.Notes) (proto.Message, error)) error {
+	var notes wire.Notes
+	in, err := c.receive(request, &notes)
+	if err != nil {
+		return err
+	}
+	defer in.discard()
+	leave, err := c.enter(&notes)
+	if err != nil {
+		return err
+	}
+	out, err := do(&notes)
+	if err == nil {
+		err = c.answer(out)
+	}
+	leave.Leave(Outcome{Err: err})
+	return err
 }
 
 // answer sends a response of the proxy's own.

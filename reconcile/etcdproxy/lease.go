@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 	"gitopsd.dev/render/etcd"
@@ -161,22 +162,7 @@ func (c *call) renewals(up grpc.ClientStream) error {
 // another replica granted, or this one before it was started again, is missing while no key is
 // attached to it.
 func (c *call) leaseLeases() error {
-	var notes wire.Notes
-	in, err := c.receive(wire.LeaseLeasesRequest, &notes)
-	if err != nil {
-		return err
-	}
-	defer in.discard()
-	leave, err := c.enter(&notes)
-	if err != nil {
-		return err
-	}
-	out, err := c.leases()
-	if err == nil {
-		err = c.answer(out)
-	}
-	leave.Leave(Outcome{Err: err})
-	return err
+	return c.own(wire.LeaseLeasesRequest, func(*wire.Notes) (proto.Message, error) { return c.leases() })
 }
 
 func (c *call) leases() (*etcdserverpb.LeaseLeasesResponse, error) {

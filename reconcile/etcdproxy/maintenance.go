@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 )
@@ -18,23 +19,13 @@ const member = 1
 // status serves Maintenance.Status: the version and the state of the member of etcd that
 // answers, and the size and the quota of the namespace.
 func (c *call) status() error {
-	var notes wire.Notes
-	in, err := c.receive(wire.StatusRequest, &notes)
-	if err != nil {
-		return err
-	}
-	defer in.discard()
-	leave, err := c.enter(&notes)
-	if err != nil {
-		return err
-	}
-	var up etcdserverpb.StatusResponse
-	err = c.exchange(c.method, &etcdserverpb.StatusRequest{}, &up)
-	if err == nil {
-		err = c.answer(c.statusOf(&up))
-	}
-	leave.Leave(Outcome{Err: err})
-	return err
+	return c.own(wire.StatusRequest, func(*wire.Notes) (proto.Message, error) {
+		var up etcdserverpb.StatusResponse
+		if err := c.exchange(c.method, &etcdserverpb.StatusRequest{}, &up); err != nil {
+			return nil, err
+		}
+		return c.statusOf(&up), nil
+	})
 }
 
 // statusOf returns the tenant's view of a member's status. The index of the log is that of a
@@ -67,29 +58,20 @@ func (c *call) statusOf(up *etcdserverpb.StatusResponse) *etcdserverpb.StatusRes
 // alarms serves Maintenance.Alarm: whether the namespace's quota is used up. Raising and clearing
 // alarms is for etcd's operators.
 func (c *call) alarms() error {
-	var notes wire.Notes
-	in, err := c.receive(wire.AlarmRequest, &notes)
-	if err != nil {
-		return err
-	}
-	defer in.discard()
-	if notes.Action != int64(etcdserverpb.AlarmRequest_GET) {
-		return status.Error(codes.PermissionDenied, "gitopsd: tenants of a shared etcd can get alarms, not raise or clear them")
-	}
-	leave, err := c.enter(&notes)
-	if err != nil {
-		return err
-	}
-	head, err := c.head()
-	leave.Leave(Outcome{Err: err})
-	if err != nil {
-		return err
-	}
-	out := &etcdserverpb.AlarmResponse{Header: head}
-	if c.cfg.Gate.Usage(c.tenant.id).Full {
-		out.Alarms = append(out.Alarms, &etcdserverpb.AlarmMember{MemberID: head.GetMemberId(), Alarm: etcdserverpb.AlarmType_NOSPACE})
-	}
-	return c.answer(out)
+	return c.own(wire.AlarmRequest, func(notes *wire.Notes) (proto.Message, error) {
+		if notes.Action != int64(etcdserverpb.AlarmRequest_GET) {
+			return nil, status.Error(codes.PermissionDenied, "gitopsd: tenants of a shared etcd can get alarms, not raise or clear them")
+		}
+		head, err := c.head()
+		if err != nil {
+			return nil, err
+		}
+		out := &etcdserverpb.AlarmResponse{Header: head}
+		if c.cfg.Gate.Usage(c.tenant.id).Full {
+			out.Alarms = append(out.Alarms, &etcdserverpb.AlarmMember{MemberID: head.GetMemberId(), Alarm: etcdserverpb.AlarmType_NOSPACE})
+		}
+		return out, nil
+	})
 }
 
 // memberList serves Cluster.MemberList: the proxy is the one member.
