@@ -102,7 +102,8 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 
 // keep adds the lines that the lock had for packages that failed now or are held,
 // with all that these depend on, so that a failing registry or a typing error
-// removes nothing from the lock.
+// removes nothing from the lock. A declaration that failed and that the lock does not
+// know may be one of those that are gone, with another repository.
 func (p *pass) keep(req Request, nodes map[string]*node, out *Resolution, selections []lockfile.Selection) []lockfile.Selection {
 	kept, failed, now := make(map[string]bool), make(map[string]bool), make(map[string]string)
 	for _, e := range out.Errors {
@@ -121,6 +122,16 @@ func (p *pass) keep(req Request, nodes map[string]*node, out *Resolution, select
 		now[s.Repository] = s.Version
 	}
 	before := p.lines[req.Cluster]
+	strange := false
+	for repo, n := range nodes {
+		known := func(s lockfile.Selection) bool { return s.Parent == "" && s.Repository == repo }
+		strange = strange || n.declared != nil && n.err != nil && !slices.ContainsFunc(before, known)
+	}
+	for _, s := range before {
+		if strange && s.Parent == "" && nodes[s.Repository] == nil {
+			failed[s.Repository] = true
+		}
+	}
 	for changed := true; changed; {
 		changed = false
 		for _, s := range before {

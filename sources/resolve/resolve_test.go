@@ -291,6 +291,27 @@ func TestRegistryDownKeepsTheLock(t *testing.T) {
 	}
 }
 
+// A repository that is misspelled takes nothing out of the lock. Without an error a
+// declaration that is gone does.
+func TestMisspelledRepositoryKeepsTheLock(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "1", "reg.io/b *")
+	s.put("reg.io/b:v1.0.0", "2")
+	s.put("reg.io/c:v1", "3")
+	before := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/c:v1")}).Lock
+	res := resolve(t, s.config(), before, Request{Cluster: "dev", Declarations: declare("reg.io/aa:v1", "reg.io/c:v1")})
+	if faults(res) == nil {
+		t.Error("reg.io/aa is found")
+	}
+	if string(res.Lock.Format()) != string(before.Format()) {
+		t.Errorf("the lock became\n%s\nit was\n%s", res.Lock.Format(), before.Format())
+	}
+	res = resolve(t, s.config(), before, Request{Cluster: "dev", Declarations: declare("reg.io/c:v1")})
+	if lines := res.Lock.Selections("dev"); len(lines) != 1 || lines[0].Repository != "reg.io/c" {
+		t.Errorf("lines %v", lines)
+	}
+}
+
 // A controller's image is under the policies too, by its tag as by its digest.
 func TestRuntimeImageSigned(t *testing.T) {
 	var s shelf
