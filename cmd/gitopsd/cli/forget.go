@@ -127,7 +127,8 @@ func (o *migrateOptions) writeForgotten(w io.Writer, all []*forgotten, opts show
 		}
 	}
 	if todo && !o.yes {
-		t.Say(show.Plain, fmt.Sprintf("\nNothing was changed. With --yes that is taken off. Should %s come back, the objects do not have it any more.", o.forget))
+		t.Line("")
+		t.Say(show.Plain, fmt.Sprintf("Nothing was changed. With --yes that is taken off. Should %s come back, the objects do not have it any more.", o.forget))
 	}
 	return t.Flush()
 }

@@ -328,7 +328,8 @@ func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, e
 		}
 	}
 	if todo && !o.yes {
-		t.Say(show.Plain, "\nNothing was changed. With --yes the objects are stored again, and the old versions are taken out of status.storedVersions.")
+		t.Line("")
+		t.Say(show.Plain, "Nothing was changed. With --yes the objects are stored again, and the old versions are taken out of status.storedVersions.")
 	}
 	return t.Flush()
 }

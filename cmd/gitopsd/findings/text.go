@@ -48,7 +48,8 @@ func WriteText(w io.Writer, r *verify.Report, o show.Options) error {
 		t.finding(&r.Findings[i])
 	}
 	if folded > 0 {
-		t.Line("\n… %s; --all shows them", prose.Count(folded, "more finding"))
+		t.Line("")
+		t.Line("… %s; --all shows them", prose.Count(folded, "more finding"))
 	}
 	t.groups(r.Groups)
 	t.looked(r)
