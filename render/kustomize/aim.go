@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 What is deprecated in a kustomization is still in use, and must be checked like the rest.
+
 package kustomize
 
 import (

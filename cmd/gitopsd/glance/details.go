@@ -79,9 +79,7 @@ func detailOf(u *status.Unit) *detail {
 			d.problems = append(d.problems, fmt.Sprintf("storage migration of %s: %s", m.Definition, m.Message))
 		}
 	}
-	for _, n := range u.Notes {
-		d.notes = append(d.notes, n)
-	}
+	d.notes = append(d.notes, u.Notes...)
 	if d.message == "" && len(d.packages)+len(d.problems)+len(d.notes) == 0 {
 		return nil
 	}
