@@ -3,6 +3,7 @@ package serve
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -110,7 +111,7 @@ spec:
 type bed struct {
 	*testing.T
 	group string
-	// definition is the type's, as YAML.
+	// definition is the type's, as YAML; liveDefinition if empty.
 	definition string
 	tree       map[string]any
 	set        *conversion.Set
@@ -192,7 +193,7 @@ func (b *bed) connect() {
 func (b *bed) compile(rules string) (map[string]any, *conversion.Set) {
 	b.Helper()
 	named := strings.NewReplacer("$NAME", "people."+b.group, "$GROUP", b.group)
-	tree := manifesttest.Tree(b, named.Replace(b.definition))
+	tree := manifesttest.Tree(b, named.Replace(cmp.Or(b.definition, liveDefinition)))
 	set, err := conversion.Compile(tree, []conversion.Document{{Tree: manifesttest.Tree(b, named.Replace(rules))}})
 	if err != nil {
 		b.Fatal(err)
