@@ -86,11 +86,15 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 	id := o.ID()
 	known := rollback.Known{Record: a.rollbackRecord(id), Applied: applied}
 	made, since := false, now
-	if r, ok := a.revisions[id]; ok && r.record == known.Record {
+	switch r, ok := a.revisions[id]; {
+	case ok && r.record == known.Record:
 		known.Settled, known.Template, made = r.settled, r.template, r.made
 		if !r.since.IsZero() {
 			since = r.since
 		}
+	case ok && known.Record == rollback.Record{}:
+		// A person has the same tried again, perhaps before what was put back is ready.
+		known.Before = r.record.Ready
 	}
 	var deadline time.Time
 	for {

@@ -35,7 +35,9 @@
 // changes the template. So it is there before the new revision can fail, and costs no
 // write while nothing changes. The template itself is in the ReplicaSets, where
 // Kubernetes keeps it for `kubectl rollout undo`. A copy of ours would show the
-// environment in one more place and could disagree with what ran.
+// environment in one more place and could disagree with what ran. Who removes the
+// record has the revision tried again; the daemon that read it still knows which
+// template was ready.
 //
 // Who may write the Deployment or its ReplicaSets could change either, and may run
 // pods there anyway. Still, the annotation counts only while the field is gitopsd's,
@@ -47,6 +49,7 @@
 package rollback
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -127,6 +130,9 @@ func plain(template map[string]any) map[string]any {
 type Known struct {
 	// Record of the live Deployment; zero if it has none that counts.
 	Record Record
+	// Before is Record.Ready of the record that the live Deployment had before others
+	// removed it; empty if none was seen.
+	Before string
 	// Applied reports whether the live Deployment was applied last from the desired
 	// one, as it was rendered.
 	Applied bool
@@ -206,8 +212,10 @@ func Decide(desired *manifest.Object, k Known) Decision {
 	case need != Nothing && !k.Settled:
 		return Decision{Need: need}
 	case !(complete || k.Settled) || wanted(k.Deployment) == 0: // none of its pods was ready
-		r.Ready = k.Record.Ready
-	case !k.Foreign:
+		r.Ready = cmp.Or(k.Record.Ready, k.Before)
+	case k.Foreign: // it is ready as nobody declared it
+		r.Ready = k.Before
+	default:
 		r.Ready = Hash(template(k.Deployment))
 	}
 	if r.Ready == "" {

@@ -142,6 +142,8 @@ func TestDecide(t *testing.T) {
 		{name: "what runs got ready", known: rollback.Known{Deployment: live(t, "v1", done)}, record: record},
 		{name: "what runs was changed by others", known: rollback.Known{Deployment: live(t, "v1", done), Foreign: true}, stays: first},
 		{name: "what runs never got ready", known: rollback.Known{Deployment: live(t, "v1", waiting)}, stays: first},
+		{name: "tried again, before what was put back is ready", known: rollback.Known{Before: record.Ready, Deployment: live(t, "v1", waiting)}, record: record},
+		{name: "tried again, while others have changed what was put back", known: rollback.Known{Before: record.Ready, Deployment: live(t, "v1", done), Foreign: true}, record: record},
 		{name: "what runs never got ready, but the one before", known: rollback.Known{Record: other, Deployment: live(t, "v0", exceeded)}, record: record},
 		{name: "what ran is gone", known: rollback.Known{Deployment: map[string]any{}}, stays: first},
 		{name: "is it ready?", known: rollback.Known{Record: record}, need: rollback.TheDeployment},
