@@ -132,7 +132,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 			a.lost(s)
 			return
 		}
-		if failures > 1 && a.polls(s, whyPolled(err)) {
+		if failures > tolerated(err) && a.polls(s, whyPolled(err)) {
 			a.log.Warn("a kind cannot be watched, and is listed instead", "kind", t.Kind, "every", a.poll, "error", err)
 			notify()
 		}
@@ -162,6 +162,15 @@ func (a *Applier) pauseAfter(failures int, err error) time.Duration {
 		d = max(d, min(e.RetryAfter, longestPause))
 	}
 	return d + rand.N(d/10+1)
+}
+
+// tolerated returns how many failures in a row do not yet mean that a kind cannot be
+// watched. While a definition changes, a version may be too old that was just listed.
+func tolerated(err error) int {
+	if kube.ClassOf(err) == kube.Expired {
+		return 4
+	}
+	return 1
 }
 
 // outdated reports whether the kind must be listed before it is watched again: the
