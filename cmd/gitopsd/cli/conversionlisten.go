@@ -51,18 +51,18 @@ func (o *conversionOptions) start(ctx context.Context, log *slog.Logger) (*conve
 	if err != nil {
 		return nil, err
 	}
-	address, end, err := serve.Listen(o.listen, handler, certificates, log, func(err error) { log.Error("serving conversions failed", "error", err) })
+	server, err := serve.Listen(o.listen, handler, certificates, log, func(err error) { log.Error("serving conversions failed", "error", err) })
 	if err != nil {
 		return nil, fmt.Errorf("--conversion-listen: %w", err)
 	}
-	log.Info("serving conversions", "address", address.String())
+	log.Info("serving conversions", "address", server.Address.String())
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var follower sync.WaitGroup
 	follower.Go(func() { certificates.Follow(following) })
 	return &conversions{
 		daemon: &serve.Daemon{Table: table, Certificates: certificates, Log: log}, counts: handler.Conversions,
 		stopped: func() {
-			end()
+			server.End()
 			cancel()
 			follower.Wait()
 		},

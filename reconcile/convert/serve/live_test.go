@@ -123,7 +123,7 @@ type bed struct {
 	certificates *Certificates
 	log          safeBuffer
 	logger       *slog.Logger
-	end          func()
+	leave, end   func()
 	api          *http.Client
 	host         string
 }
@@ -204,11 +204,11 @@ func (b *bed) compile(rules string) (map[string]any, *conversion.Set) {
 // listen serves until b.end is called.
 func (b *bed) listen(address string) {
 	b.Helper()
-	listening, end, err := Listen(address, b.handler, b.certificates, b.logger, func(err error) { b.Errorf("serving: %v", err) })
+	server, err := Listen(address, b.handler, b.certificates, b.logger, func(err error) { b.Errorf("serving: %v", err) })
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.address, b.end = listening.String(), sync.OnceFunc(end)
+	b.address, b.leave, b.end = server.Address.String(), server.Leave, sync.OnceFunc(server.End)
 }
 
 // define has the definition name a set, and waits until the API server converts by it.

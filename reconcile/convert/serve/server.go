@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"gitopsd.dev/reconcile/convert"
@@ -30,15 +31,31 @@ const (
 	streams, streamRoom = 60, 64 << 10
 )
 
-// Listen serves a handler on an address until the returned function is called, which
-// waits for the requests under way. It calls failed if serving ends otherwise.
-func Listen(address string, handler *convert.Handler, c *Certificates, log *slog.Logger, failed func(error)) (listening net.Addr, end func(), err error) {
+// Server serves a handler.
+type Server struct {
+	// Address is what it listens on.
+	Address net.Addr
+
+	server  *http.Server
+	leaving atomic.Bool
+}
+
+// Listen serves a handler on an address. It calls failed if serving ends before
+// [Server.End].
+func Listen(address string, handler *convert.Handler, c *Certificates, log *slog.Logger, failed func(error)) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	server := &http.Server{
-		Handler: handler, TLSConfig: c.Config(),
+	s := &Server{Address: listener.Addr()}
+	s.server = &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if s.leaving.Load() {
+				w.Header().Set("Connection", "close")
+			}
+			handler.ServeHTTP(w, r)
+		}),
+		TLSConfig: c.Config(),
 		// API servers keep connections for 90 s without requests. They end them, so that
 		// no request meets one that ends.
 		IdleTimeout: 10 * time.Minute, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute,
@@ -47,15 +64,23 @@ func Listen(address string, handler *convert.Handler, c *Certificates, log *slog
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug), // handshakes of others
 	}
 	go func() {
-		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			failed(err)
 		}
 	}()
-	return listener.Addr(), func() {
-		ctx, cancel := context.WithTimeout(context.Background(), ending)
-		defer cancel()
-		_ = server.Shutdown(ctx) // the process ends anyway
-	}, nil
+	return s, nil
+}
+
+// Leave has every connection end with its next answer, which tells the client to open
+// another one. An API server that uses one all the time would send a request into its end
+// sooner or later, and does not send it again.
+func (s *Server) Leave() { s.leaving.Store(true) }
+
+// End waits for the requests under way, and stops serving.
+func (s *Server) End() {
+	ctx, cancel := context.WithTimeout(context.Background(), ending)
+	defer cancel()
+	_ = s.server.Shutdown(ctx) // the process ends anyway
 }
 
 // Config configures [Run].
@@ -115,12 +140,12 @@ func Run(ctx context.Context, c Config) error {
 		}
 	}()
 	defer beside.Close()
-	address, end, err := Listen(net.JoinHostPort(c.Bind, c.Port), handler, certificates, c.Log, failed)
+	server, err := Listen(net.JoinHostPort(c.Bind, c.Port), handler, certificates, c.Log, failed)
 	if err != nil {
 		return err
 	}
-	defer end()
-	c.Log.Info("serving conversions", "address", address.String(), "health", health.Addr().String())
+	defer server.End()
+	c.Log.Info("serving conversions", "address", server.Address.String(), "health", health.Addr().String())
 	// What is followed is used to the end.
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -132,6 +157,7 @@ func Run(ctx context.Context, c Config) error {
 	case <-ctx.Done():
 	}
 	c.Log.Info("ending; requests are served for a moment more", "for", leaving)
+	server.Leave()
 	select {
 	case err := <-failures:
 		return err
