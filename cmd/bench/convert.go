@@ -54,7 +54,7 @@ func convertReviewsRival(args []string) (float64, error) {
 }
 
 // conversionRules returns our handler, and the path of the type's rules.
-func conversionRules(c *converted) (handler http.Handler, path string, err error) {
+func conversionRules(c *converted) (handler *convert.Handler, path string, err error) {
 	set, err := c.set()
 	if err != nil {
 		return nil, "", err

@@ -18,9 +18,10 @@ import (
 // convertedSide is a type whose objects a webhook converts, or nothing does.
 type convertedSide struct {
 	converted
-	by     string // the webhook; empty for none
-	host   string
-	client *http.Client
+	by      string        // the webhook; empty for none
+	process serverProcess // the webhook's; 0 for none
+	host    string
+	client  *http.Client
 	// fields are an object's in v2, as JSON without the braces, apiVersion, kind and
 	// metadata.
 	fields  string
@@ -157,6 +158,7 @@ func (s *convertedSide) fieldsOf(ctx context.Context, version, name string) (str
 }
 
 // sameAnswers compares two sides: objects that were written in v1 and in v2, read in both.
+// Neither side keeps anything in annotations, which would have it convert more.
 func sameAnswers(ctx context.Context, a, b *convertedSide) error {
 	for _, name := range []string{read, "applied-0"} {
 		for _, version := range []string{"v1", "v2"} {
@@ -171,7 +173,30 @@ func sameAnswers(ctx context.Context, a, b *convertedSide) error {
 			if one != other || len(one) < 500 {
 				return fmt.Errorf("%s differs in %s:\n%s\n%s", name, version, one, other)
 			}
+			for _, s := range []*convertedSide{a, b} {
+				if err := s.withoutAnnotations(ctx, version, name); err != nil {
+					return err
+				}
+			}
 		}
+	}
+	return nil
+}
+
+// withoutAnnotations returns an error if an object has annotations.
+func (s *convertedSide) withoutAnnotations(ctx context.Context, version, name string) error {
+	text, err := s.request(ctx, http.MethodGet, s.url(version, name), "", nil)
+	if err != nil {
+		return err
+	}
+	var object struct {
+		Metadata struct{ Annotations map[string]string }
+	}
+	if err := json.Unmarshal(text, &object); err != nil {
+		return err
+	}
+	if n := len(object.Metadata.Annotations); n > 0 {
+		return fmt.Errorf("%s has %d annotations in %s", s.url(version, name), n, version)
 	}
 	return nil
 }

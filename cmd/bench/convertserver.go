@@ -3,12 +3,8 @@ package main
 import (
 	"context"
 	"encoding/base64"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"io"
-	"net/http/httptest"
-	"os/exec"
+	"net/http"
 	"sync"
 	"time"
 
@@ -18,24 +14,39 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// convertChild is the name under which this program converts the objects of an API
-// server, until its standard input ends.
-const convertChild = "convert-child"
-
-// In a round each side gets convertBatches times convertBatch requests of a kind,
-// convertClients at once. The sides take turns after each batch, since what else the
-// machine does changes.
+// In a round each side gets convertTurns batches of convertBatch requests of a kind,
+// convertClients at once. A batch lasts convertPause longer: the API server converts what
+// was written for its watch caches, too.
 const (
-	convertBatches = 10
-	convertBatch   = 400
+	convertTurns   = 48
+	convertBatch   = 24
 	convertClients = 4
+	convertPause   = 20 * time.Millisecond
 	// convertLimit is how long a new definition may take to be served.
 	convertLimit = time.Minute
 )
 
+// convertOrder has the sides take turns, and each come after each other one equally often
+// in four turns: no side always gets what the one before it left to do. The first side
+// moves by one after each turn.
+var convertOrder = [...]int{0, 1, 3, 2}
+
+// The sides. Ours and the rival are compared, beyond none.
+const (
+	byNone = iota
+	byOurs
+	byRival
+	byFloor
+)
+
+// convertSides are the arguments of the children, by side.
+var convertSides = [...]string{byNone: "", byOurs: "ours", byRival: "rival", byFloor: "floor"}
+
 // convertServer compares the CPU that requests in another version than the stored one
 // take of the API server and of the webhook, beyond requests for an object as large that
-// needs no webhook.
+// needs no webhook. Most of that is the API server's own part of the calls, whatever
+// converts. The floor is what remains of it with the least a webhook can do; see
+// [floorWebhook].
 func (b *bench) convertServer(ctx context.Context, f *fixture) error {
 	planes, err := f.planes(ctx, devcluster.Config{NoControllerManager: true})
 	if err != nil {
@@ -54,22 +65,8 @@ func (b *bench) convertServer(ctx context.Context, f *fixture) error {
 	if err != nil {
 		return err
 	}
-	sides := []*convertedSide{{by: "", converted: moved}, {by: "ours", converted: moved}, {by: "rival", converted: moved}}
-	sides[0].v2 = sides[0].v1
-	processes := make([]serverProcess, len(sides))
-	for i, s := range sides {
-		s.group, s.host, s.client = fmt.Sprintf("side%d.%s", i, convertedGroup), cfg.Host, client
-		conversion := noConversion
-		if s.by != "" {
-			if conversion, processes[i], err = f.converter(ctx, s); err != nil {
-				return err
-			}
-		}
-		if err := s.start(ctx, conversion); err != nil {
-			return err
-		}
-	}
-	if err := sameAnswers(ctx, sides[1], sides[2]); err != nil {
+	sides, err := f.convertedSides(ctx, cfg.Host, client)
+	if err != nil {
 		return err
 	}
 	for round := range b.rounds {
@@ -81,72 +78,100 @@ func (b *bench) convertServer(ctx context.Context, f *fixture) error {
 			if _, err := server.quiet(ctx); err != nil {
 				return err
 			}
-			var atServer, atWebhook [3]float64
-			for batch := range convertBatches {
-				for i := range sides {
-					at := (i + batch) % len(sides)
-					cpu, err := sides[at].batch(ctx, kind.send, server, processes[at])
-					if err != nil {
-						return err
-					}
-					atServer[at] += cpu[0] / convertBatches
-					atWebhook[at] += cpu[1] / convertBatches
-				}
+			atServer, atWebhook, err := takeTurns(ctx, sides, kind.send, server)
+			if err != nil {
+				return err
 			}
-			b.add(kind.name, atServer[1]+atWebhook[1]-atServer[0], atServer[2]+atWebhook[2]-atServer[0])
-			b.note(kind.name, "webhook", atWebhook[1])
-			b.note(kind.name, "rival:webhook", atWebhook[2])
-			b.note(kind.name, "none", atServer[0])
+			webhook := func(side int) float64 { return mean(atWebhook[side]) }
+			added := func(side int) float64 { return beyond(atServer, side, byNone) + webhook(side) }
+			b.add(kind.name, added(byOurs), added(byRival))
+			b.note(kind.name, "none", mean(atServer[byNone]))
+			b.note(kind.name, "floor", added(byFloor))
+			b.note(kind.name, "webhook", webhook(byOurs))
+			b.note(kind.name, "floor:webhook", webhook(byFloor))
+			b.note(kind.name, "rival:webhook", webhook(byRival))
 		}
 	}
 	return nil
 }
 
-// converter starts a process that converts the objects of a side. It returns the
-// conversion for the definition.
-func (f *fixture) converter(ctx context.Context, s *convertedSide) (conversion string, process serverProcess, err error) {
-	cmd := exec.CommandContext(ctx, self, convertChild, s.by, s.group)
-	cmd.Stderr = f.log
-	stdin, err := cmd.StdinPipe()
+// convertedSides starts the webhooks, and creates a type for each side.
+func (f *fixture) convertedSides(ctx context.Context, host string, client *http.Client) ([]*convertedSide, error) {
+	dir, bundle, err := f.webhookCertificate()
 	if err != nil {
-		return "", 0, err
+		return nil, err
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return "", 0, err
+	sides := make([]*convertedSide, len(convertSides))
+	for i, by := range convertSides {
+		s := &convertedSide{by: by, host: host, client: client, converted: moved}
+		sides[i] = s
+		s.group = fmt.Sprintf("side%d.%s", i, convertedGroup)
+		if i == byNone || i == byFloor {
+			s.v2 = s.v1
+		}
+		conversion := noConversion
+		if i != byNone {
+			url, process, err := f.converter(ctx, s, dir)
+			if err != nil {
+				return nil, err
+			}
+			s.process = process
+			conversion = fmt.Sprintf("{strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: %q, caBundle: %s}}}", url, base64.StdEncoding.EncodeToString(bundle))
+		}
+		if err := s.start(ctx, conversion); err != nil {
+			return nil, err
+		}
 	}
-	if err := cmd.Start(); err != nil {
-		return "", 0, err
+	for _, pair := range [][2]int{{byOurs, byRival}, {byNone, byFloor}} {
+		if err := sameAnswers(ctx, sides[pair[0]], sides[pair[1]]); err != nil {
+			return nil, err
+		}
 	}
-	f.closes = append(f.closes, func() error { return errors.Join(stdin.Close(), cmd.Wait()) })
-	var url, bundle string
-	if _, err := fmt.Fscan(stdout, &url, &bundle); err != nil {
-		return "", 0, fmt.Errorf("the converter %s does not start: %w", s.by, err)
-	}
-	conversion = fmt.Sprintf("{strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: %q, caBundle: %s}}}", url, bundle)
-	return conversion, serverProcess(cmd.Process.Pid), nil
+	return sides, nil
 }
 
-// serveConversions converts the objects of a group: args are the side and the group.
-func serveConversions(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	c := moved
-	c.group = args[1]
-	handler, path, err := conversionWebhook(c.group), "/convert", error(nil)
-	if args[0] == "ours" {
-		handler, path, err = conversionRules(&c)
+// takeTurns returns the CPU that a request takes of the API server and of the webhook, in
+// each batch of each side.
+func takeTurns(ctx context.Context, sides []*convertedSide, send convertRequest, server serverProcess) (atServer, atWebhook [][]float64, err error) {
+	atServer, atWebhook = make([][]float64, len(sides)), make([][]float64, len(sides))
+	for turn := range convertTurns {
+		for _, at := range convertOrder {
+			at = (at + turn) % len(sides)
+			cpu, err := sides[at].batch(ctx, send, server, sides[at].process)
+			if err != nil {
+				return nil, nil, err
+			}
+			atServer[at], atWebhook[at] = append(atServer[at], cpu[0]), append(atWebhook[at], cpu[1])
+		}
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, err)
-		return 1
+	return atServer, atWebhook, nil
+}
+
+// beyond returns what a request of a side takes of the API server beyond one of another,
+// of the CPU of each side's batches. Batches of a turn are compared with each other, since
+// what else the machine does changes from turn to turn, and the median counts: a garbage
+// collection of the API server takes more CPU than a batch, and falls into few of them.
+// The difference is raised by as much as the mean of all batches is above medians, so
+// that each side pays for collections by what it takes otherwise.
+func beyond(batches [][]float64, side, other int) float64 {
+	pairs := make([]float64, len(batches[side]))
+	for turn := range pairs {
+		pairs[turn] = batches[side][turn] - batches[other][turn]
 	}
-	server := httptest.NewUnstartedServer(handler)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	fmt.Fprintln(stdout, server.URL+path, base64.StdEncoding.EncodeToString(ca))
-	_, _ = io.Copy(io.Discard, stdin)
-	return 0
+	all, usual := 0.0, 0.0
+	for _, cpu := range batches {
+		all += mean(cpu)
+		usual += median(cpu)
+	}
+	return median(pairs) * all / usual
+}
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
 }
 
 // batch sends requests, and returns the CPU that each takes of two processes; 0 is none.
@@ -168,6 +193,7 @@ func (s *convertedSide) batch(ctx context.Context, send convertRequest, processe
 		})
 	}
 	clients.Wait()
+	time.Sleep(convertPause)
 	close(failed)
 	if err := <-failed; err != nil {
 		return nil, err

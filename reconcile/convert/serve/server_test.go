@@ -88,7 +88,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// API servers send all reviews over one connection. Many large ones at a time delay
+// API servers send all reviews over one connection to a server on a loopback address, by
+// HTTP/2, and over several to others, by HTTP/1.1. Many large ones at a time delay
 // neither each other nor small ones until they fail: those that wait take no room of the
 // connection from those that are read.
 func TestManyLarge(t *testing.T) {
