@@ -92,7 +92,7 @@ func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 // logProblem logs one problem.
 func logProblem(log *slog.Logger, level slog.Level, p problem.Problem) {
 	var about []any
-	for _, a := range [][2]string{{"cluster", p.Cluster}, {"package", p.Package}, {"object", p.Object}, {"reason", p.Reason}, {"advice", p.Advice}} {
+	for _, a := range [][2]string{{"cluster", p.Cluster}, {"package", p.Package}, {"object", p.Object}, {"reason", p.Reason}, {"origin", p.Origin}, {"advice", p.Advice}} {
 		if a[1] != "" {
 			about = append(about, a[0], a[1])
 		}

@@ -24,12 +24,7 @@ func (s *stage) lookAround(ctx context.Context) error {
 	if err := s.writeKubectl(); err != nil {
 		return err
 	}
-	setup := []string{
-		"export KUBECONFIG=" + config + " PATH=" + s.programs() + ":" + filepath.Join(s.source, "bin") + ":$PATH",
-		"export GITOPSD_KUBECONFIG_DIR=" + s.kubeconfigs() + " GITOPSD_CACHE_DIR=" + filepath.Join(s.dir, "cache"),
-		"export GITOPSD_REGISTRY_MIRROR=" + canonical + "=" + s.registry.Host() + " GITOPSD_ADDRESS=" + strings.TrimPrefix(s.api, "http://"),
-		"cd " + s.clone + " && git pull -q --ff-only",
-	}
+	setup := s.setup(config, s.registry.Host())
 	commands := []struct{ text, shows string }{
 		{"gitopsd status", "the fleet, as the daemon has it"},
 		{"gitopsd plan", "what a change of the files here would do"},
@@ -61,6 +56,16 @@ func (s *stage) lookAround(ctx context.Context) error {
 	t.say("\n   What you commit there and push (git push origin HEAD:main) is in the clusters a moment later.")
 	t.say("   The daemon's log is %s", filepath.Join(s.dir, "gitopsd.log"))
 	return nil
+}
+
+// setup returns the lines of a shell that make the commands to look around with work.
+func (s *stage) setup(config, registry string) []string {
+	return []string{
+		"export KUBECONFIG=" + quoted(config) + " PATH=" + quoted(s.programs()+":"+filepath.Join(s.source, "bin")) + ":$PATH",
+		"export GITOPSD_KUBECONFIG_DIR=" + quoted(s.kubeconfigs()) + " GITOPSD_CACHE_DIR=" + quoted(filepath.Join(s.dir, "cache")),
+		"export GITOPSD_REGISTRY_MIRROR=" + quoted(canonical+"="+registry) + " GITOPSD_ADDRESS=" + quoted(strings.TrimPrefix(s.api, "http://")),
+		"cd " + quoted(s.clone) + " && git pull -q --ff-only",
+	}
 }
 
 // programs is the directory with kubectl.

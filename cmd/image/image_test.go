@@ -93,8 +93,8 @@ func TestImage(t *testing.T) {
 	}
 
 	dir := filepath.Join(t.TempDir(), "image")
-	for range 2 { // the second replaces the first
-		if err := i.write(dir); err != nil {
+	for _, name := range []string{dir + "/", dir} { // the second replaces the first
+		if err := i.write(name); err != nil {
 			t.Fatal(err)
 		}
 	}

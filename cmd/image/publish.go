@@ -47,6 +47,7 @@ func replaceable(dir string) error {
 // write makes a directory an OCI image layout of the image and what refers to it. It
 // replaces one that is there once everything is written.
 func (i *image) write(dir string) (err error) {
+	dir = filepath.Clean(dir) // what is written is beside it, also if it ends in a slash
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}

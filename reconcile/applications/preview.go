@@ -34,7 +34,7 @@ func (Preview) Complete(ctx context.Context, r unit.Request) (unit.Completion, e
 		case o.ID().Is(manifest.Application):
 			app, err := application.Read(o.Tree())
 			if err != nil {
-				done.Refused[o.ID()] = fmt.Sprintf("%v (%s)", err, o.Origin())
+				done.Refused[o.ID()] = fmt.Sprintf("%v%s", err, o.Origin().InPackage())
 				continue
 			}
 			p.apps[o.ID()] = app

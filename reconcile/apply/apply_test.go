@@ -244,7 +244,7 @@ metadata: {name: review}
 	steps, results := b.apply(set)
 	b.want("steps", steps,
 		"create namespace/Not-A-Name",
-		"refused configmap/nowhere its kind is namespaced, and it has no namespace; set metadata.namespace (test.yaml:34)",
+		"refused configmap/nowhere its kind is namespaced, and it has no namespace; set metadata.namespace",
 		"create configmap/Not-A-Name/lost",
 		"create configmap/$NAME/fine",
 		"create configmap/$NAME-nowhere/homeless",

@@ -219,7 +219,7 @@ func (c *Computer) expand(ctx context.Context, s *State, cl *Unit, wanted *rende
 		cl.Incomplete = append(cl.Incomplete, e.Name)
 	}
 	for _, e := range rendered.Refused {
-		cl.fault(problem.Problem{Object: e.ID.String(), Reason: fmt.Sprintf("%s: %v", e.Origin, e.Err)})
+		cl.fault(problem.Problem{Object: e.ID.String(), Origin: e.Origin.Place(), Reason: e.Err.Error() + e.Origin.InPackage()})
 	}
 	for _, e := range rendered.Conflicts {
 		cl.fault(problem.Problem{Object: e.ID.String(), Reason: e.Reason(), Advice: "keep one definition"})

@@ -10,7 +10,7 @@ import (
 
 // lacksRight matches what the API server says of a user without a right
 // (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters, errors.go).
-var lacksRight = regexp.MustCompile(`forbidden: User "([^"]*)" cannot ([a-z]+) (?:path "([^"]+)"|resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?)`)
+var lacksRight = regexp.MustCompile(`forbidden: User "([^"]*)" cannot ([a-z:-]+) (?:path "([^"]+)"|resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?)`)
 
 // missingRule returns the advice for an answer that a user lacks a right: the rule to
 // paste into a role. It returns "" for any other message.
@@ -22,9 +22,16 @@ func (c *Client) missingRule(message string) string {
 	user, verb, path, resource, group, namespace := m[1], m[2], m[3], m[4], m[5], m[6]
 	rule := fmt.Sprintf("{apiGroups: [%s], resources: [%s], verbs: [%s]}", quoted(group), resource, verb)
 	role := manifest.ClusterRole.Kind
-	switch {
+	switch account, name, _ := strings.Cut(strings.TrimPrefix(c.actsAs, accountPrefix), ":"); {
+	case strings.HasPrefix(verb, "impersonate") && c.actsAs != "":
+		// API servers with constrained impersonation (KEP-5284) name the right that they asked
+		// for last, which is one of several. This one does for all.
+		rule = fmt.Sprintf("{apiGroups: [\"\"], resources: [serviceaccounts], resourceNames: [%s], verbs: [impersonate]}", name)
+		role = manifest.Role.Kind + " in namespace " + account
 	case path != "":
 		rule = fmt.Sprintf("{nonResourceURLs: [%q], verbs: [%s]}", path, verb)
+	case group == "" && strings.HasPrefix(resource, "namespaces"):
+		// The message has the namespace itself for its namespace, which may not be there yet.
 	case namespace != "":
 		role = manifest.Role.Kind + " in namespace " + namespace
 	}

@@ -29,17 +29,23 @@ var (
 // connect connects to a control plane that all tests share.
 func connect(t *testing.T, cfg Config) *Client {
 	t.Helper()
-	text, err := os.ReadFile(devcluster.Start(t, "kube").Kubeconfig("kube"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Name, cfg.Kubeconfig = "prod", text
+	cfg.Name, cfg.Kubeconfig = "prod", planeKubeconfig(t)
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
 	return c
+}
+
+// planeKubeconfig returns the administrator's kubeconfig of the control plane that all tests share.
+func planeKubeconfig(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile(devcluster.Start(t, "kube").Kubeconfig("kube"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // object returns an object as JSON; fields are those beside its identity.
@@ -308,10 +314,7 @@ func TestToken(t *testing.T) {
 	if err != nil || expires.IsZero() {
 		t.Fatalf("expires %s, %v", expires, err)
 	}
-	text, err := os.ReadFile(devcluster.Start(t, "kube").Kubeconfig("kube"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := planeKubeconfig(t)
 	loaded, err := clientcmd.Load(text)
 	if err != nil {
 		t.Fatal(err)

@@ -64,7 +64,7 @@ func (c *Comparer) compare(old, now *manifest.Object) *comparison {
 // Between compares two renderings of a cluster without looking at it. It returns the
 // plan that brings a cluster with the one to the other. Steps that would be refused
 // there are refused, as far as that is known: breaking changes, pins, and objects that
-// a type of the second rendering would not accept.
+// a type of the second rendering would not accept. Kinds that may be misspelt are noted.
 func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed Allowed, find FindType) *Plan {
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)
@@ -133,5 +133,6 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 	CheckPins(p, nil, find, false)
 	// The API server's limits on the cost of rules bound the time.
 	CheckObjects(context.Background(), p, ObjectCheck{Types: &c.types, before: before})
+	doubtKinds(p, before, after)
 	return p
 }

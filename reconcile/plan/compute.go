@@ -161,7 +161,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		return decide(Refused, "cannot tell what is there: %s", why)
 	}
 	if c.live.Namespaced[gvk] && id.Namespace == "" {
-		return decide(Refused, "its kind is namespaced, and it has no namespace; set metadata.namespace (%s)", o.Origin())
+		return decide(Refused, "its kind is namespaced, and it has no namespace; set metadata.namespace%s", o.Origin().InPackage())
 	}
 	meta := c.live.Objects[id]
 	if meta != nil {

@@ -173,7 +173,7 @@ prune namespace/ns
 		{
 			name: "no namespace", desired: "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}",
 			change: func(l *plan.Live) { l.Namespaced[schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}] = true },
-			want:   "refused configmap/a its kind is namespaced, and it has no namespace; set metadata.namespace (test.yaml:1)\n",
+			want:   "refused configmap/a its kind is namespaced, and it has no namespace; set metadata.namespace\n",
 		},
 		{
 			name: "unreadable", desired: cm, change: func(l *plan.Live) { l.Unreadable = map[schema.GroupKind]string{{Kind: "ConfigMap"}: "forbidden"} },

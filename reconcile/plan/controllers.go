@@ -87,7 +87,7 @@ func checkController(s *Step, definers map[schema.GroupKind]*Step, steps map[man
 	pin := behaviour.Pin(s.Object)
 	gk := schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}
 	if !IsTypeDigest(pin) {
-		return fmt.Sprintf("%s: %q is no digest of a behaviour: want h1: and 44 characters of base64, as `gitopsd types pin --behaviour` writes them (%s)", manifest.ControllerAnnotation, pin, s.Object.Origin())
+		return fmt.Sprintf("%s: %q is no digest of a behaviour: want h1: and 44 characters of base64, as `gitopsd types pin --behaviour` writes them%s", manifest.ControllerAnnotation, pin, s.Object.Origin().InPackage())
 	}
 	what := fmt.Sprintf("pinned to the controller %s of %s", pin, gk)
 	d := definers[gk]

@@ -162,7 +162,7 @@ func (c *pinCheck) check(s *Step) {
 		return
 	}
 	if !IsTypeDigest(pin) {
-		refuse("%s: %q is no type digest: want h1: and 44 characters of base64, as `gitopsd types pin` writes them (%s)", manifest.PinAnnotation, pin, s.Object.Origin())
+		refuse("%s: %q is no type digest: want h1: and 44 characters of base64, as `gitopsd types pin` writes them%s", manifest.PinAnnotation, pin, s.Object.Origin().InPackage())
 		return
 	}
 	name := gvk.GroupVersion().String() + " " + gvk.Kind

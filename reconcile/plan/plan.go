@@ -188,10 +188,10 @@ type Step struct {
 // Place returns where in the repository a step's object, or the field in it that is wrong,
 // is written; empty for an object that comes from a package, or from nowhere.
 func (s *Step) Place() string {
-	if s.Object == nil || s.Object.Origin().File == "" || s.Object.Origin().Package.Ref.Repository != "" {
+	if s.Object == nil || s.Object.Origin().Place() == "" {
 		return ""
 	}
-	return cmp.Or(s.At, s.Object.Origin().String())
+	return cmp.Or(s.At, s.Object.Origin().Place())
 }
 
 // Locate sets At of the steps that have something wrong. line returns the line of a field in
@@ -203,9 +203,7 @@ func (p *Plan) Locate(line func(o *manifest.Object, path string) int) {
 			continue
 		}
 		if n := line(s.Object, s.Wrong[0]); n > 0 {
-			was := s.Object.Origin().String()
 			s.At = fmt.Sprintf("%s:%d", s.Object.Origin().File, n)
-			s.Reason = strings.ReplaceAll(s.Reason, "("+was+")", "("+s.At+")")
 		}
 	}
 }

@@ -301,7 +301,7 @@ func (c *objectCheck) settle(p *Plan, v *verdict) {
 		s.NotValidated, s.Premature = fmt.Sprintf("as it is %s would not accept it, but %s: %v", definition.ID(), who, refusal), false
 		return
 	}
-	s.Action, s.Reason = Refused, fmt.Sprintf("%s would not accept it: %v (%s)", definition.ID(), refusal, s.Object.Origin())
+	s.Action, s.Reason = Refused, fmt.Sprintf("%s would not accept it: %v%s", definition.ID(), refusal, s.Object.Origin().InPackage())
 	s.NotValidated, s.Premature = "", false
 	for _, c := range refusal.Causes {
 		if path, _, ok := strings.Cut(c, ": "); ok {

@@ -49,7 +49,7 @@ func TestBetweenChecksObjects(t *testing.T) {
 		return strings.Replace(object, "name: x", `name: x, annotations: {gitopsd.dev/replace: "true"}`, 1)
 	}
 	docs := func(all ...string) *manifest.Set { return manifesttest.Set(t, strings.Join(all, "\n---\n")) }
-	const tooBig = "customresourcedefinition.apiextensions.k8s.io/things.acme.example would not accept it: spec.size: Invalid value: 7: spec.size in body should be less than or equal to 5 (test.yaml:13)"
+	const tooBig = "customresourcedefinition.apiextensions.k8s.io/things.acme.example would not accept it: spec.size: Invalid value: 7: spec.size in body should be less than or equal to 5"
 	for _, tt := range []struct {
 		name          string
 		before, after *manifest.Set

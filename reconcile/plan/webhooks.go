@@ -51,7 +51,7 @@ func (c *computation) misuse(o *manifest.Object) string {
 		return "" // which tells more
 	}
 	if err := webhook.Misuse(o, c.desired.Get); err != nil {
-		return fmt.Sprintf("%v (%s)", err, o.Origin())
+		return fmt.Sprintf("%v%s", err, o.Origin().InPackage())
 	}
 	return ""
 }

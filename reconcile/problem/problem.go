@@ -21,6 +21,9 @@ type Problem struct {
 	Object string `json:"object,omitempty"`
 	// Reason says what is wrong, without the names above.
 	Reason string `json:"reason"`
+	// Origin is where in the repository the object, or what is wrong in it, is written,
+	// "file:line", or several places. It is empty if the object comes from a package.
+	Origin string `json:"origin,omitempty"`
 	// Advice says what to do about it, if that is known.
 	Advice string `json:"advice,omitempty"`
 }
@@ -38,6 +41,9 @@ func (p Problem) String() string {
 		b.WriteString("package " + p.Package + ": ")
 	}
 	b.WriteString(p.Reason)
+	if p.Origin != "" {
+		b.WriteString(" (" + p.Origin + ")")
+	}
 	if p.Advice != "" {
 		b.WriteString("; " + p.Advice)
 	}

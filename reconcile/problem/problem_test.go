@@ -30,6 +30,8 @@ func TestOf(t *testing.T) {
 		{"nothing", nil, nil, ""},
 		{"any error", io.EOF, []problem.Problem{{Reason: "EOF"}}, "EOF"},
 		{"a problem", one, []problem.Problem{one}, "cluster dev: package widgets: is gone"},
+		{"with a place", problem.Problem{Object: "a", Origin: "a.yaml:3", Reason: "no", Advice: "correct it"},
+			[]problem.Problem{{Object: "a", Origin: "a.yaml:3", Reason: "no", Advice: "correct it"}}, "a: no (a.yaml:3); correct it"},
 		{"in a cluster", problem.In("prod", io.EOF), []problem.Problem{{Cluster: "prod", Reason: "EOF"}}, "cluster prod: EOF"},
 		{"joined", errors.Join(io.EOF, one), []problem.Problem{{Reason: "EOF"}, one}, "EOF\ncluster dev: package widgets: is gone"},
 		{"joined in a cluster", problem.In("prod", errors.Join(io.EOF, io.ErrClosedPipe)),

@@ -11,21 +11,23 @@ import (
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/composition"
+	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
 )
 
 // Notes returns what cannot work in a unit's Compositions, though nothing fails to
 // apply: objects of composite types will not be made as they are meant; annotations
-// that do nothing; and what the daemon needs. serves reports whether the cluster serves a
-// kind that nothing in the repository defines; nil if the cluster is not asked.
-func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool) []string {
+// that do nothing; and what the daemon needs, unless it is known to have it. serves reports
+// whether the cluster serves a kind that nothing in the repository defines; nil if the
+// cluster is not asked.
+func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool, daemon DaemonEtcd) []string {
 	if want.Objects == nil || want.Remove {
 		return nil
 	}
 	has := func(list []render.PackageType, kind manifest.GroupKind) int {
 		return slices.IndexFunc(list, func(t render.PackageType) bool { return t.Group == kind.Group && t.Kind == kind.Kind })
 	}
-	notes := append(misplaced(want.Objects), etcdNotes(want)...)
+	notes := append(misplaced(want.Objects), etcdNotes(want, daemon)...)
 	for _, f := range composition.Check(want.Objects, composition.Known{
 		Delegated: func(kind manifest.GroupKind) bool { return has(want.Delegated, kind) >= 0 },
 		Inactive: func(kind manifest.GroupKind) string {
@@ -44,8 +46,35 @@ func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool) []stri
 	return notes
 }
 
+// DaemonEtcd is what is known of the daemon's etcd.
+type DaemonEtcd int
+
+// The values of DaemonEtcd.
+const (
+	EtcdUnknown DaemonEtcd = iota
+	EtcdPresent
+	EtcdMissing
+)
+
+// daemonEtcd returns what the daemon says of its etcd in the status of a live EtcdNamespace.
+func daemonEtcd(namespace map[string]any) DaemonEtcd {
+	for _, c := range manifest.List(manifest.Mapping(namespace, "status"), "conditions") {
+		c, _ := c.(map[string]any)
+		switch {
+		case manifest.Text(c, "type") == etcd.ProvisionedCondition && manifest.Text(c, "status") == "True":
+			return EtcdPresent
+		case manifest.Text(c, "reason") == etcd.MissingReason:
+			return EtcdMissing
+		}
+	}
+	return EtcdUnknown
+}
+
 // etcdNotes says what the daemon needs for etcd namespaces.
-func etcdNotes(want *desired.Unit) []string {
+func etcdNotes(want *desired.Unit, has DaemonEtcd) []string {
+	if has == EtcdPresent {
+		return nil
+	}
 	declared := 0
 	for _, o := range want.Objects.All() {
 		if o.ID().Is(manifest.EtcdNamespace) {
@@ -53,7 +82,10 @@ func etcdNotes(want *desired.Unit) []string {
 		}
 	}
 	own := want.Spec.Etcd != nil && want.Spec.Etcd.Namespace != ""
-	const needs = "the daemon must have an etcd, by --etcd-servers or --etcd-embedded"
+	needs := "the daemon must have an etcd, by --etcd-servers or --etcd-embedded; whether it has one is not known here"
+	if has == EtcdMissing {
+		needs = "the daemon has no etcd; start it with --etcd-servers or --etcd-embedded"
+	}
 	switch {
 	case declared > 0:
 		return []string{fmt.Sprintf("%s: %s", prose.Count(declared, "etcd namespace"), needs)}
@@ -68,7 +100,24 @@ func (c *Connection) notes(ctx context.Context, want *desired.Unit) []string {
 	return Notes(want, func(apiVersion, kind string) bool {
 		_, err := c.client.Type(ctx, apiVersion, kind)
 		return err == nil
+	}, c.daemonEtcd(ctx, want))
+}
+
+// daemonEtcd returns what the daemon's etcd namespaces in the cluster say of its etcd. Only a
+// note depends on it, so an error leaves it unknown.
+func (c *Connection) daemonEtcd(ctx context.Context, want *desired.Unit) (has DaemonEtcd) {
+	if len(etcdNotes(want, EtcdUnknown)) == 0 {
+		return EtcdUnknown // and nobody asks
+	}
+	t, err := c.client.Kind(ctx, manifest.EtcdNamespace.Group, manifest.EtcdNamespace.Kind)
+	if err != nil {
+		return EtcdUnknown
+	}
+	_ = c.client.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
+		has = daemonEtcd(tree)
+		return has == EtcdUnknown
 	})
+	return has
 }
 
 // stranded says which applications lose the target that they run on with a plan.

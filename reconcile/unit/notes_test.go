@@ -9,6 +9,7 @@ import (
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/sources/clusters"
 )
 
 // An annotation that does nothing where it is, or as it is, is noted.
@@ -20,7 +21,7 @@ func TestMisplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		set, _ := manifest.NewSet([]*manifest.Object{o})
-		return Notes(&desired.Unit{Objects: set}, nil)
+		return Notes(&desired.Unit{Objects: set}, nil, EtcdUnknown)
 	}
 	const crd = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: widgets.acme.example, annotations: {gitopsd.dev/migrate-storage: '%s'}}}"
 	for text, want := range map[string]string{
@@ -74,10 +75,41 @@ func TestNotes(t *testing.T) {
 			if tt.change != nil {
 				tt.change(u)
 			}
-			notes := Notes(u, tt.serves)
+			notes := Notes(u, tt.serves, EtcdUnknown)
 			if !slices.EqualFunc(notes, tt.want, strings.Contains) {
 				t.Errorf("have\n%s\nwant\n%s", strings.Join(notes, "\n"), strings.Join(tt.want, "\n"))
 			}
 		})
+	}
+}
+
+// What the daemon needs for etcd namespaces is noted unless it is known to have it.
+func TestEtcdNotes(t *testing.T) {
+	const namespace = "{apiVersion: gitopsd.dev/v1alpha1, kind: EtcdNamespace, metadata: {name: a, namespace: b}"
+	declared := &desired.Unit{Objects: manifesttest.Set(t, namespace+"}")}
+	own := &desired.Unit{Objects: manifesttest.Set(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: b}}")}
+	none := &desired.Unit{Objects: own.Objects}
+	own.Spec.Etcd = &clusters.Etcd{Namespace: "/own/"}
+	const unknown = "the daemon must have an etcd, by --etcd-servers or --etcd-embedded; whether it has one is not known here"
+	for _, tt := range []struct {
+		name string
+		want *desired.Unit
+		live string // the status of an EtcdNamespace
+		note string
+	}{
+		{"not provisioned yet", declared, "", "1 etcd namespace: " + unknown},
+		{"provisioned", declared, "conditions: [{type: Provisioned, status: 'True', reason: Available}]", ""},
+		{"provisioned, and not served", declared, "conditions: [{type: Provisioned, status: 'True'}, {type: Ready, status: 'False', reason: NotServed}]", ""},
+		{"the etcd is down", declared, "conditions: [{type: Provisioned, status: 'False', reason: EtcdUnavailable}]", "1 etcd namespace: " + unknown},
+		{"no etcd", declared, "conditions: [{type: Ready, status: 'False', reason: EtcdMissing}]", "1 etcd namespace: the daemon has no etcd; start it with --etcd-servers or --etcd-embedded"},
+		{"garbled", declared, "conditions: [x, {type: 1}]", "1 etcd namespace: " + unknown},
+		{"garbled whole", declared, "x", "1 etcd namespace: " + unknown},
+		{"the cluster's own", own, "", "spec.etcd.namespace: " + unknown},
+		{"nothing that needs it", none, "", ""},
+	} {
+		live := manifesttest.Tree(t, namespace+", status: {"+tt.live+"}}")
+		if notes := strings.Join(Notes(tt.want, nil, daemonEtcd(live)), "\n"); notes != tt.note {
+			t.Errorf("%s: %q, want %q", tt.name, notes, tt.note)
+		}
 	}
 }

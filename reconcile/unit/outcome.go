@@ -123,48 +123,42 @@ func (c *Connection) take(want *desired.Unit, report *apply.Report, o *Outcome) 
 				if p.Object != "" && p.Object != s.ID.String() { // one that this one needs
 					p.Reason = p.Object + ": " + p.Reason
 				}
-				p.Cluster, p.Package, p.Object = o.cluster, s.Package, s.ID.String()
-				if where := written(want, s, r.Err); where != "" {
-					p.Reason += " (" + where + ")"
-				}
+				p.Cluster, p.Package, p.Object, p.Origin = o.cluster, s.Package, s.ID.String(), written(want, s, r.Err)
 				o.note(p, status.Failed)
 			}
 		case r.Outcome == apply.Skipped:
 			o.faults++
 			o.unsettle(s, true, r.Reason)
-			o.problem(s.Package, s.ID.String(), r.Reason, status.Failed)
+			o.problem(s, r.Reason, status.Failed)
 		case r.Outcome == apply.Pending:
 			o.waits[s.ID] = true
 			o.unsettle(s, false, r.Reason)
-			o.problem(s.Package, s.ID.String(), r.Reason, status.Progressing)
+			o.problem(s, r.Reason, status.Progressing)
 		case s.Action == plan.Conflict || s.Action == plan.Refused:
 			o.faults++
 			o.unsettle(s, true, decided(s))
-			o.problem(s.Package, s.ID.String(), decided(s), status.Failed)
+			o.problem(s, decided(s), status.Failed)
 		case s.Action == plan.Wait && s.Object != nil:
 			o.waits[s.ID] = true
 			o.unsettle(s, false, decided(s))
-			o.problem(s.Package, s.ID.String(), decided(s), status.Progressing)
+			o.problem(s, decided(s), status.Progressing)
 		case s.Action == plan.Held:
 			o.unsettle(s, false, decided(s))
 			if alike := held[s.Reason]; alike != nil {
-				o.problem(s.Package, prose.Some(alike, mostAlike), decided(s), "")
+				o.note(problem.Problem{Cluster: o.cluster, Package: s.Package, Object: prose.Some(alike.objects, mostAlike), Origin: prose.Some(alike.places, mostAlike), Reason: decided(s)}, "")
 				held[s.Reason] = nil
 			}
 		case s.Action == plan.Wait:
-			o.problem(s.Package, s.ID.String(), decided(s), "")
+			o.problem(s, decided(s), "")
 		}
 	}
 }
 
-// written returns the file and line of what the API server does not accept of an object;
-// empty for an object that is not in the repository, and for other errors.
+// written returns the file and line of an object that failed to apply, or of the field that
+// the API server does not accept; empty for an object that is not in the repository.
 func written(want *desired.Unit, s *plan.Step, err error) string {
 	e, ok := errors.AsType[*kube.Error](err)
-	if !ok || e.Class != kube.Invalid && e.Class != kube.NoNamespace || e.ID != s.ID || s.Place() == "" {
-		return ""
-	}
-	if len(e.Fields) > 0 && want.LineOf != nil {
+	if ok && e.Class == kube.Invalid && e.ID == s.ID && len(e.Fields) > 0 && s.Place() != "" && want.LineOf != nil {
 		if n := want.LineOf(s.Object, e.Fields[0].Path); n > 0 {
 			return fmt.Sprintf("%s:%d", s.Object.Origin().File, n)
 		}
@@ -221,18 +215,31 @@ const mostAlike = 3
 
 // heldAlike returns the objects that are held, by the reason, so that a guard that
 // stops a prune of hundreds is reported once.
-func heldAlike(results []apply.Result) map[string][]string {
-	held := make(map[string][]string)
+func heldAlike(results []apply.Result) map[string]*alike {
+	held := make(map[string]*alike)
 	for _, r := range results {
-		if r.Step.Action == plan.Held {
-			held[r.Step.Reason] = append(held[r.Step.Reason], r.Step.ID.String())
+		s := r.Step
+		if s.Action != plan.Held {
+			continue
+		}
+		a := held[s.Reason]
+		if a == nil {
+			a = new(alike)
+			held[s.Reason] = a
+		}
+		a.objects = append(a.objects, s.ID.String())
+		if place := s.Place(); place != "" {
+			a.places = append(a.places, place)
 		}
 	}
 	return held
 }
 
+// alike are the objects that are held for one reason, and where they are written.
+type alike struct{ objects, places []string }
+
 // unhealthy adds an object that is not healthy, unless it is known to wait.
-func (o *Outcome) unhealthy(h apply.Health) {
+func (o *Outcome) unhealthy(want *desired.Unit, h apply.Health) {
 	if h.State == apply.Missing && o.Unsettled[h.ID].Failed {
 		return // that it failed to apply says why
 	}
@@ -254,12 +261,24 @@ func (o *Outcome) unhealthy(h apply.Health) {
 	if _, known := o.Unsettled[h.ID]; !known && !h.Passes {
 		o.Unsettled[h.ID] = Unsettled{Applied: true, Failed: h.State == apply.FailedState, Reason: cmp.Or(h.Reason, string(h.State))}
 	}
-	o.note(problem.Problem{Cluster: o.cluster, Package: h.Package, Object: h.ID.String(), Reason: cmp.Or(h.Reason, string(h.State)), Advice: h.Advice}, state)
+	o.note(problem.Problem{Cluster: o.cluster, Package: h.Package, Object: h.ID.String(), Origin: origin(want, h.ID), Reason: cmp.Or(h.Reason, string(h.State)), Advice: h.Advice}, state)
 }
 
-// problem adds a problem of an object.
-func (o *Outcome) problem(pkg, object, reason string, state status.Phase) {
-	o.note(problem.Problem{Cluster: o.cluster, Package: pkg, Object: object, Reason: reason}, state)
+// origin returns where in the repository a desired object is written; empty if it is not
+// there.
+func origin(want *desired.Unit, id manifest.ID) string {
+	if want.Objects == nil {
+		return ""
+	}
+	if object := want.Objects.Get(id); object != nil {
+		return object.Origin().Place()
+	}
+	return ""
+}
+
+// problem adds a problem of a step's object.
+func (o *Outcome) problem(s *plan.Step, reason string, state status.Phase) {
+	o.note(problem.Problem{Cluster: o.cluster, Package: s.Package, Object: s.ID.String(), Origin: s.Place(), Reason: reason}, state)
 }
 
 // note adds a problem and sets the state of its package, unless that is worse

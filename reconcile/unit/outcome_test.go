@@ -1,14 +1,19 @@
 package unit
 
 import (
+	"errors"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -31,13 +36,80 @@ func TestPassing(t *testing.T) {
 		}, phase: status.Ready, note: "no rule can judge whether 2 objects are ready, and they count as ready: widget.acme.example/a, widget.acme.example/b; give the kind a rule"},
 	} {
 		o := newOutcome(desired.ID{Cluster: "dev"}, &plan.Plan{})
+		want := desired.Registered(clusters.Cluster{Name: "dev"}, "")
 		for _, h := range tt.health {
-			o.unhealthy(h)
+			o.unhealthy(want, h)
 		}
-		o.conclude(desired.Registered(clusters.Cluster{Name: "dev"}, ""), &plan.Plan{})
+		o.conclude(want, &plan.Plan{})
 		notes := strings.Join(o.Notes, "; ")
 		if o.Phase != tt.phase || len(o.Problems) != tt.problems || len(o.Packages) > 0 || !strings.HasPrefix(notes, tt.note) || tt.note == "" && notes != "" {
 			t.Errorf("%s: %s, problems %v, packages %v, notes %q", tt.name, o.Phase, o.Problems, o.Packages, notes)
 		}
+	}
+}
+
+// A problem of an object of the repository says where it is written, and at which field the
+// API server takes offence; one of a package's has no place.
+func TestOrigin(t *testing.T) {
+	object := func(name string, origin manifest.Origin) *manifest.Object {
+		o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": "a"}}, origin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	plain, other := object("plain", manifest.Origin{File: "plain.yaml", Line: 3}), object("other", manifest.Origin{File: "other.yaml", Line: 1})
+	packaged := object("packaged", manifest.Origin{File: "package.yaml", Line: 9, Package: sources.Pin{Ref: sources.Ref{Repository: "reg.io/p", Tag: "v1"}}})
+	made := object("made", manifest.Origin{})
+	step := func(o *manifest.Object, a plan.Action) *plan.Step {
+		return &plan.Step{Action: a, ID: o.ID(), Object: o, Reason: "so"}
+	}
+	refused := func(o *manifest.Object, c kube.Class, fields ...kube.Field) error {
+		return &kube.Error{Verb: "apply", Class: c, ID: o.ID(), Message: "no", Fields: fields}
+	}
+	for _, tt := range []struct {
+		name    string
+		results []apply.Result
+		want    []string // problems as text
+	}{
+		{"invalid", []apply.Result{{Step: step(plain, plan.Configure), Outcome: apply.Failed, Err: refused(plain, kube.Invalid, kube.Field{Path: "data.x"})}}, []string{"configmap/a/plain: apply: no (plain.yaml:7)"}},
+		{"invalid, in an unknown field", []apply.Result{{Step: step(plain, plan.Configure), Outcome: apply.Failed, Err: refused(plain, kube.Invalid, kube.Field{Path: "data.y"})}}, []string{"configmap/a/plain: apply: no (plain.yaml:3)"}},
+		{"forbidden", []apply.Result{{Step: step(plain, plan.Create), Outcome: apply.Failed, Err: refused(plain, kube.Forbidden)}}, []string{"configmap/a/plain: apply: no (plain.yaml:3)"}},
+		{"by another object", []apply.Result{{Step: step(plain, plan.Create), Outcome: apply.Failed, Err: refused(other, kube.Invalid, kube.Field{Path: "data.x"})}}, []string{"configmap/a/plain: configmap/a/other: apply: no (plain.yaml:3)"}},
+		{"two errors", []apply.Result{{Step: step(plain, plan.Create), Outcome: apply.Failed, Err: errors.Join(errors.New("one"), errors.New("two"))}}, []string{"configmap/a/plain: one (plain.yaml:3)", "configmap/a/plain: two (plain.yaml:3)"}},
+		{"of a package", []apply.Result{{Step: step(packaged, plan.Configure), Outcome: apply.Failed, Err: refused(packaged, kube.Invalid, kube.Field{Path: "data.x"})}}, []string{"configmap/a/packaged: apply: no"}},
+		{"made by gitopsd", []apply.Result{{Step: step(made, plan.Configure), Outcome: apply.Failed, Err: refused(made, kube.Forbidden)}}, []string{"configmap/a/made: apply: no"}},
+		{"skipped, pending", []apply.Result{{Step: step(plain, plan.Create), Outcome: apply.Skipped, Reason: "late"}, {Step: step(other, plan.Create), Outcome: apply.Pending, Reason: "soon"}}, []string{"configmap/a/plain: late (plain.yaml:3)", "configmap/a/other: soon (other.yaml:1)"}},
+		{"decided", []apply.Result{{Step: step(plain, plan.Conflict)}, {Step: step(other, plan.Wait)}}, []string{"configmap/a/plain: conflict: so (plain.yaml:3)", "configmap/a/other: wait: so (other.yaml:1)"}},
+		{"held alike", []apply.Result{{Step: step(plain, plan.Held)}, {Step: step(packaged, plan.Held)}, {Step: step(other, plan.Held)}}, []string{"configmap/a/plain, configmap/a/packaged, configmap/a/other: held: so (plain.yaml:3, other.yaml:1)"}},
+		{"to be pruned", []apply.Result{{Step: &plan.Step{Action: plan.Held, ID: plain.ID(), Reason: "so"}}}, []string{"configmap/a/plain: held: so"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			want := desired.Registered(clusters.Cluster{Name: "dev"}, "")
+			want.LineOf = func(_ *manifest.Object, path string) int {
+				if path == "data.x" {
+					return 7
+				}
+				return 0
+			}
+			o := newOutcome(desired.ID{}, &plan.Plan{})
+			(&Connection{log: slog.New(slog.DiscardHandler)}).take(want, &apply.Report{Results: tt.results}, &o)
+			var have []string
+			for _, p := range o.Problems {
+				have = append(have, p.String())
+			}
+			if !slices.Equal(have, tt.want) {
+				t.Errorf("%q, want %q", have, tt.want)
+			}
+		})
+	}
+	want := desired.Registered(clusters.Cluster{Name: "dev"}, "")
+	want.Objects, _ = manifest.NewSet([]*manifest.Object{plain, packaged})
+	o := newOutcome(desired.ID{}, &plan.Plan{})
+	for _, object := range []*manifest.Object{plain, packaged, other} {
+		o.unhealthy(want, apply.Health{ID: object.ID(), State: apply.FailedState, Reason: "crashes"})
+	}
+	if len(o.Problems) != 3 || o.Problems[0].Origin != "plain.yaml:3" || o.Problems[1].Origin+o.Problems[2].Origin != "" {
+		t.Errorf("not healthy: %+v", o.Problems)
 	}
 }

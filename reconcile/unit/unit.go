@@ -213,7 +213,7 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 		return o.fail(err)
 	}
 	for _, h := range unhealthy {
-		o.unhealthy(h)
+		o.unhealthy(want, h)
 		if !h.Until.IsZero() && (o.Again.IsZero() || h.Until.Before(o.Again)) {
 			o.Again = h.Until
 		}

@@ -54,6 +54,14 @@ func ParseID(s string) (ID, error) {
 	return ID{}, fmt.Errorf("%q is not the name of an etcd namespace: CLUSTER/NAMESPACE/NAME or CLUSTER", s)
 }
 
+// What the status of an EtcdNamespace says of the daemon's etcd.
+const (
+	// ProvisionedCondition is True once the namespace is in the etcd.
+	ProvisionedCondition = "Provisioned"
+	// MissingReason is the reason of conditions if the daemon has no etcd.
+	MissingReason = "EtcdMissing"
+)
+
 // uriPrefix is how the URIs begin that name namespaces in certificates.
 const uriPrefix = "spiffe://" + manifest.Group + "/etcd/"
 

@@ -70,3 +70,12 @@ func BuiltInKind(name string) (GroupKind, bool) {
 	}
 	return GroupKind{}, false
 }
+
+// BuiltInKinds yields the kinds of Kubernetes' own that people write manifests of.
+func BuiltInKinds(yield func(GroupKind) bool) {
+	for _, r := range resources {
+		if !yield(r.GroupKind) {
+			return
+		}
+	}
+}

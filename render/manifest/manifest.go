@@ -96,6 +96,24 @@ func (o Origin) String() string {
 	return "package " + o.Package.String() + ", " + file
 }
 
+// Place returns "file:line" for an object of the fleet repository; empty for one that comes
+// from a package, or from nowhere.
+func (o Origin) Place() string {
+	if o.File == "" || o.Package != (sources.Pin{}) {
+		return ""
+	}
+	return o.String()
+}
+
+// InPackage returns the origin of an object that comes from a package, after a space and in
+// parentheses; empty for another.
+func (o Origin) InPackage() string {
+	if o.Package == (sources.Pin{}) {
+		return ""
+	}
+	return " (" + o.String() + ")"
+}
+
 // GroupVersion splits an apiVersion: "apps/v1" is group "apps", version "v1",
 // and "v1" has the empty group.
 func GroupVersion(apiVersion string) (group, version string) {

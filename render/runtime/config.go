@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -235,10 +236,11 @@ func volumes(c Controller, configured any, container map[string]any) []any {
 	configuredTmp := false
 	for _, mount := range manifest.List(container, "volumeMounts") {
 		m, _ := mount.(map[string]any)
-		if c.Webhooks && m["mountPath"] == servingCerts {
+		at := path.Clean(manifest.Text(m, "mountPath"))
+		if c.Webhooks && at == servingCerts {
 			continue
 		}
-		configuredTmp = configuredTmp || m["mountPath"] == "/tmp"
+		configuredTmp = configuredTmp || at == "/tmp"
 		mounts = append(mounts, mount)
 	}
 	if !configuredTmp {
@@ -261,7 +263,9 @@ func volumes(c Controller, configured any, container map[string]any) []any {
 // DeploymentRuntimeConfig is kept as it is.
 const LeaderElectionAnnotation = "meta." + manifest.Group + "/leader-election"
 
-var leaderElection = regexp.MustCompile(`^--?(?:enable-)?leader-elect(?:ion)?(?:=(.*))?$`)
+// leaderElection matches the argument; --no-leader-election is how providers, which read
+// their arguments with kingpin, switch off what a variable switches on.
+var leaderElection = regexp.MustCompile(`^--?(no-)?(?:enable-)?leader-elect(?:ion)?(?:=(.*))?$`)
 
 // electsLeader reports whether a controller elects a leader. Settings of the container
 // come before the package's annotation, the last argument before others, and arguments
@@ -275,7 +279,8 @@ func electsLeader(meta sources.PackageMeta, container map[string]any) bool {
 	}
 	for _, argument := range append(manifest.Texts(container, "command"), manifest.Texts(container, "args")...) {
 		if m := leaderElection.FindStringSubmatch(argument); m != nil {
-			elects, _ = strconv.ParseBool(cmp.Or(m[1], "true"))
+			elects, _ = strconv.ParseBool(cmp.Or(m[2], "true"))
+			elects = elects && m[1] == ""
 		}
 	}
 	return elects

@@ -197,6 +197,10 @@ func TestStrategy(t *testing.T) {
 		{"{}", "{command: [/manager, -enable-leader-election]}", "", "RollingUpdate"},
 		{"{}", `{env: [{name: LEADER_ELECTION, value: "true"}]}`, "", "RollingUpdate"},
 		{"{}", `{env: [{name: LEADER_ELECTION, value: "true"}], args: [--leader-election=false]}`, "", "Recreate"},
+		{"{}", `{env: [{name: LEADER_ELECTION, value: "true"}], args: [--no-leader-election]}`, "", "Recreate"},
+		{annotated, "{args: [--no-leader-election]}", "", "Recreate"},
+		{"{}", "{args: [--no-leader-election, --leader-election]}", "", "RollingUpdate"},
+		{"{}", "{args: [--no-leader-elections]}", "", "Recreate"},
 		{"{}", "{env: [{name: LEADER_ELECTION, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}", "", "Recreate"},
 	} {
 		container := manifesttest.Tree(t, tt.container)
@@ -213,6 +217,41 @@ func TestStrategy(t *testing.T) {
 			if have := manifest.Text(o.Tree(), "spec", "strategy", "type"); o.ID().Is(manifest.Deployment) && have != tt.want {
 				t.Errorf("%+v: have %s", tt, have)
 			}
+		}
+	}
+}
+
+// A place that the configuration mounts something at is mounted once, however it is written.
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ path, want string }{
+		{"/data", "/tls/server tls-server-certs, /data theirs, /tmp package-runtime-tmp"},
+		{"/tmp", "/tls/server tls-server-certs, /tmp theirs"},
+		{"/tmp/", "/tls/server tls-server-certs, /tmp/ theirs"},
+		{"//tmp", "/tls/server tls-server-certs, //tmp theirs"},
+		{"/tmp/cache", "/tls/server tls-server-certs, /tmp/cache theirs, /tmp package-runtime-tmp"},
+		{"/tls/server", "/tls/server tls-server-certs, /tmp package-runtime-tmp"},
+		{"/tls/server/", "/tls/server tls-server-certs, /tmp package-runtime-tmp"},
+	} {
+		spec := manifesttest.Tree(t, "{template: {spec: {containers: [{name: package-runtime, volumeMounts: [{name: theirs, mountPath: "+tt.path+"}]}]}}}")
+		objects, err := runtime.Objects(runtime.Controller{Selected: provider(t, "p", "{}"), Webhooks: true, Config: &runtime.Config{Spec: spec}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var have []string
+		for _, o := range objects {
+			if !o.ID().Is(manifest.Deployment) {
+				continue
+			}
+			pod := manifest.Mapping(manifest.Mapping(manifest.Mapping(o.Tree(), "spec"), "template"), "spec")
+			container, _ := manifest.List(pod, "containers")[0].(map[string]any)
+			for _, m := range manifest.List(container, "volumeMounts") {
+				m, _ := m.(map[string]any)
+				have = append(have, manifest.Text(m, "mountPath")+" "+manifest.Text(m, "name"))
+			}
+		}
+		if strings.Join(have, ", ") != tt.want {
+			t.Errorf("%s: %q, want %q", tt.path, have, tt.want)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestPollErrors(t *testing.T) {
 		},
 		{
 			name: "unknown CA", server: https,
-			want: []string{"certificate signed by unknown authority", "give the file with its CA's certificate"},
+			want: []string{"certificate signed by unknown authority", "if this server is the right one, name a PEM file with its CA's certificate (--git-ca-file)"},
 		},
 		{
 			name: "https for http", config: func(_ *fixture, c *Config) { c.URL = strings.Replace(c.URL, "http:", "https:", 1) },

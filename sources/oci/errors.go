@@ -212,7 +212,7 @@ func (c *Client) explain(subject, repository string, err error) error {
 		return say(Canceled, "canceled while waiting for %s", host)
 	case errors.As(err, &unknownCA):
 		return say(Untrusted, "%s has a TLS certificate signed by an authority that is not trusted here; "+
-			"add that authority's certificate to the trusted ones if the registry is the right one", host)
+			"if the registry is the right one, name a PEM file with that authority's certificate (--registry-ca-file)", host)
 	case errors.As(err, &certErr):
 		return say(Untrusted, "%s has a TLS certificate that is not valid: %s", host, printable(certErr.Err.Error()))
 	case errors.As(err, &notTLS), isPlainHTTPAnswer(err):

@@ -462,7 +462,7 @@ func TestTrust(t *testing.T) {
 		cfg        Config
 		want       string
 	}{
-		"unknown authority":          {secure.Host() + "/a/b", Config{}, "signed by an authority that is not trusted"},
+		"unknown authority":          {secure.Host() + "/a/b", Config{}, "signed by an authority that is not trusted here; if the registry is the right one, name a PEM file with that authority's certificate (--registry-ca-file)"},
 		"no TLS":                     {elsewhere + "/a/b", Config{}, "does not speak TLS"},
 		"no TLS on a loopback":       {plain.Host() + "/a/b", Config{}, "no such repository"},
 		"nobody there":               {"127.0.0.1:1/a/b", Config{}, "refuses connections"},

@@ -437,7 +437,7 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 			}
 		}
 		if cp.Plan != nil {
-			cp.Plan.Notes = unit.Notes(c, nil)
+			cp.Plan.Notes = unit.Notes(c, nil, unit.EtcdUnknown)
 			if err := plan.CheckConversions(ctx, cp.Plan, c.Conversions, c.Proofs); err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 )
@@ -17,6 +18,7 @@ const (
 	mostProblems = 5
 	mostPackages = 10
 	mostNotes    = 2
+	mostPlaces   = 2
 )
 
 // detail is what is to be said of some clusters alike.
@@ -24,9 +26,41 @@ type detail struct {
 	clusters []string
 	phase    status.Phase
 	message  string
-	// packages are those that run in another version than they should, problems and notes
-	// the cluster's.
-	packages, problems, notes []string
+	// packages are those that run in another version than they should, notes the clusters',
+	// and more what is to be said of failed migrations.
+	packages, more, notes []string
+	// problems have no cluster and no origin; places has the origins of each.
+	problems []problem.Problem
+	places   [][]string
+}
+
+// like reports whether the same is to be said of other clusters, which may have it from
+// files of their own.
+func (d *detail) like(o *detail) bool {
+	return o.phase == d.phase && o.message == d.message && slices.Equal(o.packages, d.packages) &&
+		slices.Equal(o.problems, d.problems) && slices.Equal(o.more, d.more) && slices.Equal(o.notes, d.notes)
+}
+
+// add adds clusters of which the same is to be said.
+func (d *detail) add(o *detail) {
+	d.clusters = append(d.clusters, o.clusters...)
+	for i, places := range o.places {
+		for _, p := range places {
+			if !slices.Contains(d.places[i], p) {
+				d.places[i] = append(d.places[i], p)
+			}
+		}
+	}
+}
+
+// lines returns the problems, a line each, with the files that they are in, a few of many.
+func (d *detail) lines() []string {
+	all := make([]string, len(d.problems))
+	for i, p := range d.problems {
+		p.Origin = prose.Some(d.places[i], mostPlaces)
+		all[i] = p.String()
+	}
+	return append(all, d.more...)
 }
 
 // writeDetails writes what is to be said of clusters beside the table.
@@ -37,11 +71,8 @@ func writeDetails(t *show.Text, units []status.Unit) {
 		if d == nil {
 			continue
 		}
-		same := slices.IndexFunc(all, func(o *detail) bool {
-			return o.phase == d.phase && o.message == d.message && slices.Equal(o.packages, d.packages) && slices.Equal(o.problems, d.problems) && slices.Equal(o.notes, d.notes)
-		})
-		if same >= 0 {
-			all[same].clusters = append(all[same].clusters, d.clusters...)
+		if same := slices.IndexFunc(all, d.like); same >= 0 {
+			all[same].add(d)
 			continue
 		}
 		all = append(all, d)
@@ -72,15 +103,20 @@ func detailOf(u *status.Unit) *detail {
 		}
 	}
 	for _, p := range u.Problems {
-		d.problems = append(d.problems, p.WithoutCluster().String())
+		var places []string
+		if p.Origin != "" {
+			places = []string{p.Origin}
+		}
+		p.Cluster, p.Origin = "", ""
+		d.problems, d.places = append(d.problems, p), append(d.places, places)
 	}
 	for _, m := range u.Migrations {
 		if m.State == status.MigrationFailed {
-			d.problems = append(d.problems, fmt.Sprintf("storage migration of %s: %s", m.Definition, m.Message))
+			d.more = append(d.more, fmt.Sprintf("storage migration of %s: %s", m.Definition, m.Message))
 		}
 	}
 	d.notes = append(d.notes, u.Notes...)
-	if d.message == "" && len(d.packages)+len(d.problems)+len(d.notes) == 0 {
+	if d.message == "" && len(d.packages)+len(d.problems)+len(d.more)+len(d.notes) == 0 {
 		return nil
 	}
 	return d
@@ -110,7 +146,7 @@ func (d *detail) write(t *show.Text) {
 		t.Indented("  ", show.Plain, more)
 	}
 	d.list(t, show.Yellow, "", d.packages, mostPackages, "package")
-	d.list(t, colourOf(d.phase), "! ", d.problems, mostProblems, "problem")
+	d.list(t, colourOf(d.phase), "! ", d.lines(), mostProblems, "problem")
 	d.list(t, show.Plain, "note: ", d.notes, mostNotes, "note")
 }
 

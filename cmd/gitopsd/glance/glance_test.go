@@ -48,7 +48,7 @@ func mixed() *status.Snapshot {
 	twin.Problems[0].Cluster = "prod-2"
 	many := unit("stage", status.Degraded, "everything is applied that may be; 9 problems are left")
 	for i := range 9 {
-		many.Problems = append(many.Problems, problem.Problem{Cluster: "stage", Object: fmt.Sprintf("configmap/default/c%d", i), Reason: "held: drift"})
+		many.Problems = append(many.Problems, problem.Problem{Cluster: "stage", Object: fmt.Sprintf("configmap/default/c%d", i), Origin: fmt.Sprintf("clusters/stage/c.yaml:%d", 1+8*i), Reason: "held: drift"})
 	}
 	evil := unit("test", status.Failed, "a\x1b[2Jb\rc")
 	s := snapshot(unit("dev", status.Ready, ""), down, unit("lab", status.Suspended, ""), failed, twin, many, evil)
@@ -64,7 +64,7 @@ func large() *status.Snapshot {
 		u := unit(fmt.Sprintf("eu-%02d", i), status.Ready, "")
 		if i%20 == 7 {
 			u.Phase, u.Message = status.Progressing, "1 object is not ready yet"
-			u.Problems = []problem.Problem{{Cluster: u.Name, Object: "deployment.apps/web/frontend", Reason: "0 of 3 replicas are ready"}}
+			u.Problems = []problem.Problem{{Cluster: u.Name, Object: "deployment.apps/web/frontend", Origin: fmt.Sprintf("clusters/eu-%02d/web.yaml:7", i), Reason: "0 of 3 replicas are ready"}}
 		}
 		units = append(units, u)
 	}

@@ -164,7 +164,7 @@ func TestAlike(t *testing.T) {
 	}
 	at := func(file string) plan.Step {
 		s := step("", "x")
-		s.Action, s.Reason, s.Object = plan.Refused, "it is wrong ("+file+":3)", placed(t, file)
+		s.Action, s.Reason, s.Object = plan.Refused, "it is wrong", placed(t, file)
 		return s
 	}
 	long := strings.Repeat("x", 200)

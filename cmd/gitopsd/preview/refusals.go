@@ -291,17 +291,12 @@ func (t textWriter) doubtful(s *plan.Step) bool {
 	return doubtful(s) || t.All && s.NotValidated != "" && s.Action.Writes()
 }
 
-// cause is a step's reason without advice that is shown as lines, and without the place,
-// which may differ in clusters with equal plans.
+// cause is a step's reason without advice that is shown as lines.
 func cause(s *plan.Step) string {
-	text := s.Reason
 	if s.Allow != nil {
-		text = s.Allow.Cause
+		return s.Allow.Cause
 	}
-	if where := s.Place(); where != "" {
-		text = strings.ReplaceAll(text, " ("+where+")", "")
-	}
-	return text
+	return s.Reason
 }
 
 // why says what becomes of a step that does not write, and why: "held: kept: …".

@@ -52,7 +52,7 @@ const (
 	// Invalid: the declaration has errors.
 	Invalid = "Invalid"
 	// EtcdMissing: the daemon has no etcd.
-	EtcdMissing = "EtcdMissing"
+	EtcdMissing = etcd.MissingReason
 	// EtcdUnavailable: the etcd cannot be used; it is tried again.
 	EtcdUnavailable = "EtcdUnavailable"
 	// NotProvisioned: something is wrong with this namespace in etcd.

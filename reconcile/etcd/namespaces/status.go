@@ -18,7 +18,7 @@ import (
 
 // The types of conditions.
 const (
-	provisionedCondition  = "Provisioned"
+	provisionedCondition  = etcd.ProvisionedCondition
 	certificatesCondition = "CertificatesReady"
 	servedCondition       = "Served" // by the daemon
 	readyCondition        = "Ready"

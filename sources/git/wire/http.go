@@ -243,7 +243,7 @@ func explainHTTP(err error) error {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%w: give the file with its CA's certificate, if this server is the right one", err)
+		return fmt.Errorf("%w: if this server is the right one, name a PEM file with its CA's certificate (--git-ca-file)", err)
 	case errors.As(err, &name), errors.As(err, &invalid):
 		return fmt.Errorf("%w: the server needs another certificate, or the URL another host", err)
 	}

@@ -1,0 +1,179 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// pasted matches the rule that an error of a missing right has, and where it belongs.
+var pasted = regexp.MustCompile(`; (.+) needs the rule ({.*}) in a (ClusterRole|Role in namespace ([a-z-]+))$`)
+
+// A rule is pasted into a role as the error prints it, and the request is let through: after
+// as many rules as the request needs rights.
+func TestMissingRules(t *testing.T) {
+	t.Parallel()
+	admin := withObjects(t, "missing-rules")
+	leases := Type{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease", Resource: "leases", Namespaced: true}
+	const ns = "missing-rules"
+	impersonated := "ServiceAccount missing-rules/%s (spec.serviceAccount; does it exist?)"
+	for _, tt := range []struct {
+		name  string
+		rules []string // that are pasted, one after the other
+		who   string   // who needs them, with %s for the account
+		// token: the account does not act by impersonation, and impersonates another one
+		// if that is named.
+		token bool
+		as    string
+		do    func(ctx context.Context, c *Client) error
+	}{
+		{name: "get", who: impersonated, rules: []string{`{apiGroups: [""], resources: [configmaps], verbs: [get]} in a Role in namespace missing-rules`},
+			do: func(ctx context.Context, c *Client) error {
+				_, err := c.GetMetadata(ctx, configMaps, configMaps.ID(ns, "a"))
+				return err
+			}},
+		{name: "list", who: impersonated, rules: []string{`{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [list]} in a ClusterRole`},
+			do: func(ctx context.Context, c *Client) error {
+				_, err := c.List(ctx, leases, ListOptions{}, func(*metav1.PartialObjectMetadata) bool { return true })
+				return err
+			}},
+		{name: "create", who: impersonated, rules: []string{
+			`{apiGroups: [""], resources: [configmaps], verbs: [patch]} in a Role in namespace missing-rules`,
+			`{apiGroups: [""], resources: [configmaps], verbs: [create]} in a Role in namespace missing-rules`,
+		}, do: func(ctx context.Context, c *Client) error {
+			_, err := c.Apply(ctx, configMaps, configMaps.ID(ns, "created"), object(t, configMaps, ns, "created", nil), ApplyOptions{})
+			return err
+		}},
+		{name: "status", who: impersonated, rules: []string{`{apiGroups: [""], resources: [services/status], verbs: [patch]} in a Role in namespace missing-rules`},
+			do: func(ctx context.Context, c *Client) error {
+				_, err := c.Apply(ctx, services, services.ID(ns, "a"), object(t, services, ns, "a", balancer("192.0.2.7")), ApplyOptions{Status: true})
+				return err
+			}},
+		{name: "delete", who: impersonated, rules: []string{`{apiGroups: [""], resources: [namespaces], verbs: [delete]} in a ClusterRole`},
+			do: func(ctx context.Context, c *Client) error {
+				_, _, err := c.Delete(ctx, namespaces, namespaces.ID("", "missing-rules-gone"), "")
+				if ClassOf(err) == NotFound {
+					return nil
+				}
+				return err
+			}},
+		{name: "token", who: "that user", token: true, rules: []string{`{apiGroups: [""], resources: [configmaps], verbs: [get]} in a Role in namespace missing-rules`},
+			do: func(ctx context.Context, c *Client) error {
+				_, err := c.GetMetadata(ctx, configMaps, configMaps.ID(ns, "a"))
+				return err
+			}},
+		{name: "impersonate", who: "that user", token: true, as: "get", rules: []string{`{apiGroups: [""], resources: [serviceaccounts], resourceNames: [get], verbs: [impersonate]} in a Role in namespace missing-rules`},
+			do: func(ctx context.Context, c *Client) error {
+				_, err := c.Version(ctx) // which every account may ask for
+				return err
+			}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			account := ServiceAccount{Namespace: ns, Name: tt.name}
+			if _, err := admin.Apply(t.Context(), accounts, accounts.ID(ns, tt.name), object(t, accounts, ns, tt.name, nil), ApplyOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			c := limited(t, admin, account, tt.token, tt.as)
+			var rules []string
+			deadline, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			for {
+				err := tt.do(deadline, c)
+				if err == nil {
+					break
+				}
+				m := pasted.FindStringSubmatch(err.Error())
+				if m == nil {
+					t.Fatalf("after %d rules: %v", len(rules), err)
+				}
+				who := tt.who
+				if strings.Contains(who, "%s") {
+					who = fmt.Sprintf(who, tt.name)
+				}
+				if m[1] != who && !strings.HasSuffix(m[1], "; "+who) {
+					t.Errorf("%q needs the rule, want %q", m[1], who)
+				}
+				rule := m[2] + " in a " + m[3]
+				if len(rules) > 0 && rules[len(rules)-1] == rule { // the API server has not seen it yet
+					if deadline.Err() != nil {
+						t.Fatalf("it is not enough: %v", err)
+					}
+					time.Sleep(50 * time.Millisecond)
+					continue
+				}
+				rules = append(rules, rule)
+				paste(t, admin, account, fmt.Sprint(tt.name, "-", len(rules)), m[2], m[4])
+			}
+			if strings.Join(rules, "\n") != strings.Join(tt.rules, "\n") {
+				t.Errorf("it took the rules %q, want %q", rules, tt.rules)
+			}
+		})
+	}
+}
+
+// limited connects as an account without rights, by impersonation or by its token.
+func limited(t *testing.T, admin *Client, account ServiceAccount, token bool, as string) *Client {
+	t.Helper()
+	if !token {
+		return connect(t, Config{ServiceAccount: &account})
+	}
+	text, _, err := admin.Token(t.Context(), account, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := clientcmd.Load(planeKubeconfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range loaded.AuthInfos {
+		loaded.AuthInfos[name] = &api.AuthInfo{Token: text}
+	}
+	cfg := Config{Name: "prod"}
+	if cfg.Kubeconfig, err = clientcmd.Write(*loaded); err != nil {
+		t.Fatal(err)
+	}
+	if as != "" {
+		cfg.ServiceAccount = &ServiceAccount{Namespace: account.Namespace, Name: as}
+	}
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// paste makes a role with a rule, in a namespace or for the whole cluster, and gives it to an
+// account.
+func paste(t *testing.T, admin *Client, account ServiceAccount, name, rule, namespace string) {
+	t.Helper()
+	kind, prefix := "Role", ""
+	if namespace == "" {
+		kind, prefix = "ClusterRole", "Cluster"
+	}
+	metadata := fmt.Sprintf("{name: missing-rules-%s, namespace: %q}", name, namespace)
+	role := fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: %s\nmetadata: %s\nrules:\n- %s\n", kind, metadata, rule)
+	binding := fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: %sBinding\nmetadata: %s\nroleRef: {apiGroup: rbac.authorization.k8s.io, kind: %s, name: missing-rules-%s}\nsubjects: [{kind: ServiceAccount, name: %s, namespace: %s}]\n",
+		kind, metadata, kind, name, account.Name, account.Namespace)
+	for kind, text := range map[string]string{prefix + "Role": role, prefix + "RoleBinding": binding} {
+		body, err := yaml.YAMLToJSON([]byte(text))
+		if err != nil {
+			t.Fatalf("%s\n%v", text, err)
+		}
+		typ := Type{Group: manifest.GroupRBAC, Version: "v1", Kind: kind, Resource: strings.ToLower(kind) + "s", Namespaced: namespace != ""}
+		if _, err := admin.Apply(t.Context(), typ, typ.ID(namespace, "missing-rules-"+name), body, ApplyOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
