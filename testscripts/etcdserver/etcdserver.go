@@ -17,6 +17,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"gitopsd.dev/reconcile/etcdproxy/inprocess/member"
 )
 
 // Server is an etcd of one member.
@@ -91,6 +93,10 @@ func (s *Server) run() (err error) {
 		return errors.New("etcd: not ready after a minute")
 	}
 }
+
+// Member serves the etcd to clients in this process. It is to be stopped before the Server is
+// closed.
+func (s *Server) Member() (*member.Member, error) { return member.Serve(s.etcd) }
 
 // Restart stops the etcd, runs between with the directory of its data, and starts it again at the same
 // address.

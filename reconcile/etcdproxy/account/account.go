@@ -11,6 +11,7 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -42,6 +43,9 @@ type Config struct {
 	Floor *limit.Floor
 	// Scans has room for as many scans as are to run at the same time; nil for any number.
 	Scans chan struct{}
+
+	// busyFor is in place of the constant, in tests.
+	busyFor time.Duration
 }
 
 const (
@@ -65,6 +69,7 @@ var asProto = grpc.ForceCodecV2(encoding.GetCodecV2("proto"))
 
 // Follow keeps the account until ctx ends.
 func Follow(ctx context.Context, cfg Config) {
+	cfg.busyFor = cmp.Or(cfg.busyFor, busyFor)
 	f := &follower{
 		Config: cfg,
 		kv:     etcdserverpb.NewKVClient(cfg.Etcd),

@@ -64,7 +64,7 @@ func (f *follower) follows(ctx context.Context, current int64) error {
 			continue
 		}
 		now := time.Now()
-		if answers == 0 || now.Sub(since) > busyFor {
+		if answers == 0 || now.Sub(since) > f.busyFor {
 			answers, since = 0, now
 		}
 		if answers++; answers >= busyAnswers && f.revision >= current && f.Usage.MayLag() {
