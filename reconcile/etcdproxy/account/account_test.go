@@ -160,7 +160,7 @@ func TestRests(t *testing.T) {
 	}{
 		{"far from the quota", etcd.Quota{Storage: 1 << 40, Keys: 1000}, true},
 		{"without a quota", etcd.Quota{}, true},
-		{"near the quota of keys", etcd.Quota{Keys: 30}, false},
+		{"near the quota", etcd.Quota{Storage: 100}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
