@@ -32,7 +32,7 @@ func (l *localUpstream) invoke(ctx context.Context, method string, in, got *fram
 		if client == nil {
 			return false, nil
 		}
-		got.buf, made, err = client.Call(ctx, method, needsLeader, in.bytes(), most)
+		got.buf, made, err = client.Call(ctx, method, needsLeader, in.bytes(), most, pool)
 		if !made || !again(ctx, err, try) {
 			return made, err
 		}

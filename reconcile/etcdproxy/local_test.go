@@ -41,7 +41,7 @@ func (c *localConn) Invoke(ctx context.Context, method string, in, out any, opti
 	if err != nil {
 		return err
 	}
-	response, made, err := c.client.Call(ctx, method, false, request, 1<<30)
+	response, made, err := c.client.Call(ctx, method, false, request, 1<<30, pool)
 	if !made {
 		return c.ClientConn.Invoke(ctx, method, in, out, options...)
 	}

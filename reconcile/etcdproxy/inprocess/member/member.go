@@ -119,8 +119,8 @@ type Client struct {
 
 // Call makes a call that has one request and one response, or reports that it did not, since it
 // is made by connections only. The error is a status of gRPC. A response of more than most bytes
-// is an error, as with gRPC. The request stays the caller's.
-func (c *Client) Call(ctx context.Context, method string, leader bool, request []byte, most int) (response mem.Buffer, made bool, err error) {
+// is an error, as with gRPC, others are in memory of the pool. The request stays the caller's.
+func (c *Client) Call(ctx context.Context, method string, leader bool, request []byte, most int, pool mem.BufferPool) (response mem.Buffer, made bool, err error) {
 	m := c.member
 	call := m.methods[method]
 	if call.handle == nil {
@@ -159,7 +159,6 @@ func (c *Client) Call(ctx context.Context, method string, leader bool, request [
 	if size > most {
 		return nil, true, status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", size, most)
 	}
-	pool := mem.DefaultBufferPool()
 	room := pool.Get(size)
 	if *room, err = (proto.MarshalOptions{UseCachedSize: true}).MarshalAppend((*room)[:0], message); err != nil {
 		pool.Put(room)

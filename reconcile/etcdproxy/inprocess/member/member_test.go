@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -98,7 +99,7 @@ func TestUsers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				out, made, err := client.Call(t.Context(), method, true, in, 1<<20)
+				out, made, err := client.Call(t.Context(), method, true, in, 1<<20, mem.DefaultBufferPool())
 				if !made || status.Code(err) != test.code {
 					t.Errorf("%s: %s: called %v: %v", test.name, method, made, err)
 				}
@@ -135,19 +136,19 @@ func TestUsers(t *testing.T) {
 		{"what is made by connections", "/etcdserverpb.Maintenance/Snapshot", nil, 1, false, ""},
 		{"another service", "/etcdserverpb.Auth/UserList", nil, 1, false, ""},
 	} {
-		out, made, err := client.Call(t.Context(), c.method, false, c.request, c.most)
+		out, made, err := client.Call(t.Context(), c.method, false, c.request, c.most, mem.DefaultBufferPool())
 		if made != c.made || out != nil || (err != nil) != c.made || err != nil && !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: made %v: %v", c.name, made, err)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, made, err := client.Call(ended, put, false, nil, 1<<20); !made || err == nil {
+	if _, made, err := client.Call(ended, put, false, nil, 1<<20, mem.DefaultBufferPool()); !made || err == nil {
 		t.Errorf("a call that has ended: made %v: %v", made, err)
 	}
 	m.Stop()
 	stop = func() {}
-	if _, made, err := client.Call(t.Context(), get, false, in, 1<<20); !made || status.Code(err) != codes.Unavailable {
+	if _, made, err := client.Call(t.Context(), get, false, in, 1<<20, mem.DefaultBufferPool()); !made || status.Code(err) != codes.Unavailable {
 		t.Errorf("a call after the end: made %v: %v", made, err)
 	}
 	if _, err := m.Login(t.Context(), "127.0.0.1", credentials.NewTLS(with(user))); err != nil {
