@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
-	"gitopsd.dev/reconcile/etcdproxy/inprocess/member"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 )
 
 // localUpstream makes calls to an etcd in the same process, as the tenant's user. Both walls stand: what

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"gitopsd.dev/reconcile/etcdproxy/inprocess"
-	"gitopsd.dev/reconcile/etcdproxy/inprocess/member"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 )
 
 // localConn is what a proxy is to an etcd in its process, as if it rewrote nothing.

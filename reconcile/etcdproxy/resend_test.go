@@ -7,6 +7,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
@@ -24,7 +25,7 @@ func testUsersChange(t *testing.T) {
 	a := newTenantOf(t, s, "a")
 	var cfg Config
 	if isLocal(t) {
-		if cfg.Member, err = s.Member(); err != nil {
+		if cfg.Member, err = member.Serve(s.Etcd()); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(cfg.Member.Stop)

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"gitopsd.dev/reconcile/etcdproxy/inprocess/member"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/testscripts/etcdserver"
 )
@@ -33,7 +33,7 @@ var (
 		if err != nil {
 			return nil, err
 		}
-		return s.Member()
+		return member.Serve(s.Etcd())
 	})
 	usedLocal atomic.Bool
 )

@@ -17,8 +17,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
-
-	"gitopsd.dev/reconcile/etcdproxy/inprocess/member"
 )
 
 // Server is an etcd of one member.
@@ -94,9 +92,8 @@ func (s *Server) run() (err error) {
 	}
 }
 
-// Member serves the etcd to clients in this process. It is to be stopped before the Server is
-// closed.
-func (s *Server) Member() (*member.Member, error) { return member.Serve(s.etcd) }
+// Etcd is the etcd as this process runs it, until Restart or Close.
+func (s *Server) Etcd() *embed.Etcd { return s.etcd }
 
 // Restart stops the etcd, runs between with the directory of its data, and starts it again at the same
 // address.

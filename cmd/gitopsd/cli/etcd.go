@@ -21,7 +21,7 @@ import (
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/etcd/namespaces"
 	"gitopsd.dev/reconcile/etcd/publish"
-	"gitopsd.dev/reconcile/etcdproxy/inprocess/member"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/reconcile/problem"
 	names "gitopsd.dev/render/etcd"
 )

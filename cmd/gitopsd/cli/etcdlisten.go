@@ -10,7 +10,7 @@ import (
 	"time"
 
 	certificates "gitopsd.dev/reconcile/convert/serve"
-	"gitopsd.dev/reconcile/etcdproxy/inprocess/member"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/reconcile/etcdproxy/serve"
 	names "gitopsd.dev/render/etcd"
 )

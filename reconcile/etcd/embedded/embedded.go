@@ -40,7 +40,7 @@ import (
 
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/connect"
-	"gitopsd.dev/reconcile/etcdproxy/inprocess/member"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 )
 
 // Config configures a [Server].

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"gitopsd.dev/reconcile/etcdproxy/inprocess"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
@@ -29,7 +30,7 @@ func TestUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	m, err := server.Member()
+	m, err := member.Serve(server.Etcd())
 	if err != nil {
 		t.Fatal(err)
 	}
