@@ -28,7 +28,8 @@ type embedded struct {
 }
 
 // etcdEmbedded compares the throughput of an etcd with that of a proxy in the same
-// process. Clients of both get their turn after each batch.
+// process. Clients of both get their turn after each batch. The CPU that a request costs the
+// process, in seconds, is noted beside it: it depends less on what else the machine does.
 func (b *bench) etcdEmbedded(ctx context.Context, f *fixture) error {
 	cmd := exec.CommandContext(ctx, self, embeddedChild, f.dir)
 	cmd.Stderr = f.log
@@ -60,25 +61,37 @@ func (b *bench) etcdEmbedded(ctx context.Context, f *fixture) error {
 	if err := f.connect(ctx, through, "https://"+child.Address, "client", server.Authority(), benchNamespace.ID); err != nil {
 		return err
 	}
+	process := []serverProcess{serverProcess(cmd.Process.Pid)}
 	ours, rival := make(map[string][]float64), make(map[string][]float64)
 	for round := range b.rounds {
 		for _, r := range etcdRequests {
 			fmt.Fprintf(b.say, "bench: etcd-embedded, %s, round %d of %d\n", r.name, round+1, b.rounds)
-			var took [2]float64
+			var took, cpu [2]float64
 			for batch := range etcdBatches {
 				for i := range took {
 					at := (i + batch) % len(took)
+					before, err := used(process)
+					if err != nil {
+						return err
+					}
 					t, err := []*etcdSide{direct, through}[at].send(ctx, r, server.Root())
 					if err != nil {
 						return err
 					}
+					after, err := used(process)
+					if err != nil {
+						return err
+					}
 					took[at] += t.Seconds()
+					cpu[at] += after[0] - before[0]
 				}
 			}
 			n := float64(etcdBatches * r.batch)
 			ours[r.name], rival[r.name] = append(ours[r.name], n/took[0]), append(rival[r.name], n/took[1])
 			b.note("etcd-embedded", "direct:"+r.name, n/took[0])
 			b.note("etcd-embedded", r.name, n/took[1])
+			b.note("etcd-embedded", "cpu-direct:"+r.name, cpu[0]/n)
+			b.note("etcd-embedded", "cpu:"+r.name, cpu[1]/n)
 		}
 	}
 	b.addWorst("etcd-embedded", ours, rival)
@@ -107,7 +120,7 @@ func serveEmbedded(dir string, stdin io.Reader, stdout, stderr io.Writer) int {
 		if err != nil {
 			return err
 		}
-		config := proxytest.Config{Tenants: []proxytest.Served{served}}
+		config := proxytest.Config{Tenants: []proxytest.Served{served}, Member: server.Member()}
 		if config.Certificate, config.Key, err = proxytest.EncodePair(certificate); err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // Compact ends what the tenant sees of the past, and of nobody else's.
-func TestCompact(t *testing.T) { both(t, testCompact) }
+func TestCompact(t *testing.T) { all(t, testCompact) }
 
 func testCompact(t *testing.T) {
 	t.Parallel()

@@ -121,7 +121,7 @@ func (f *fastUpstream) close() {
 func (c *upstreamCreds) connect(ctx context.Context, at place) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, minConnect)
 	defer cancel()
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", at.address)
+	raw, err := c.open(ctx, at.address)
 	if err != nil {
 		return nil, err
 	}

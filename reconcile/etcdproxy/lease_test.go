@@ -17,7 +17,7 @@ import (
 
 // Two tenants have leases with the same IDs, and each its own: with keys, without, and with IDs that
 // the proxy chose. Neither lists, keeps, or ends the other's.
-func TestLeases(t *testing.T) { both(t, testLeases) }
+func TestLeases(t *testing.T) { all(t, testLeases) }
 
 func testLeases(t *testing.T) {
 	t.Parallel()

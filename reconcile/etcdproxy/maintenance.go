@@ -13,8 +13,8 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 )
 
-// member is the ID of the one member that a tenant sees: the proxy.
-const member = 1
+// memberID is the ID of the one member that a tenant sees: the proxy.
+const memberID = 1
 
 // status serves Maintenance.Status: the version and the state of the member of etcd that
 // answers, and the size and the quota of the namespace.
@@ -87,7 +87,7 @@ func (c *call) memberList() error {
 		url = "https://" + strings.Join(c.values(":authority"), "")
 	}
 	return c.answer(&etcdserverpb.MemberListResponse{
-		Header:  &etcdserverpb.ResponseHeader{ClusterId: member, MemberId: member},
-		Members: []*etcdserverpb.Member{{ID: member, Name: "gitopsd", ClientURLs: []string{url}}},
+		Header:  &etcdserverpb.ResponseHeader{ClusterId: memberID, MemberId: memberID},
+		Members: []*etcdserverpb.Member{{ID: memberID, Name: "gitopsd", ClientURLs: []string{url}}},
 	})
 }

@@ -16,7 +16,7 @@ type full struct{ open }
 func (full) Usage(etcd.ID) Usage { return Usage{Bytes: 1234, Full: true} }
 
 // Status, alarms and members are the namespace's and the proxy's, not etcd's.
-func TestMaintenance(t *testing.T) { both(t, testMaintenance) }
+func TestMaintenance(t *testing.T) { all(t, testMaintenance) }
 
 func testMaintenance(t *testing.T) {
 	t.Parallel()

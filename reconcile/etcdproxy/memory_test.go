@@ -16,7 +16,7 @@ import (
 
 // Large responses wait until there is room for them in memory, and for no longer than that may
 // take; small ones do not wait. What has ended leaves its room.
-func TestLargeResponses(t *testing.T) { both(t, testLargeResponses) }
+func TestLargeResponses(t *testing.T) { all(t, testLargeResponses) }
 
 func testLargeResponses(t *testing.T) {
 	t.Parallel()

@@ -38,7 +38,7 @@ type model struct {
 type revs struct{ tenant, alone int64 }
 
 // Each response is the same, but for IDs of cluster and member and for how revisions are counted.
-func TestModel(t *testing.T) { both(t, testModel) }
+func TestModel(t *testing.T) { all(t, testModel) }
 
 func testModel(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@
 //   - identity.go, session.go: who a connection belongs to, and closing it once it no longer may
 //   - upstream.go: the connection to etcd that a tenant has
 //   - fast.go: the same without grpc-go, for what is called most
+//   - local.go: an etcd in the same process
 //   - calls.go: each method, and how it is served; refusal of all others
 //   - unary.go, watch.go, lease.go, maintenance.go, compact.go: the calls
 //   - resend.go: what is sent to etcd again
@@ -37,6 +38,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/render/etcd"
 )
 
@@ -57,6 +59,9 @@ type Config struct {
 	Floors Floors
 	// Limits bound what one client may cost.
 	Limits Limits
+	// Member is the etcd of all tenants if it is in this process, which is then reached without
+	// sockets, whatever the endpoints; nil if it is not. See local.go.
+	Member *member.Member
 	// Fast has frames of HTTP/2 relayed without grpc-go on the way of calls that have one
 	// request and one response; see fast.go.
 	Fast bool

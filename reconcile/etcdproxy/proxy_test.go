@@ -8,7 +8,7 @@ import (
 )
 
 // A tenant reads, writes and watches its own keys, and sees no other's.
-func TestServes(t *testing.T) { both(t, testServes) }
+func TestServes(t *testing.T) { all(t, testServes) }
 
 func testServes(t *testing.T) {
 	t.Parallel()

@@ -7,12 +7,13 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
 // While etcd's users and roles change all the time, a tenant does not notice: nothing fails, and no
 // write is done twice.
-func TestUsersChange(t *testing.T) { both(t, testUsersChange) }
+func TestUsersChange(t *testing.T) { all(t, testUsersChange) }
 
 func testUsersChange(t *testing.T) {
 	t.Parallel()
@@ -22,7 +23,14 @@ func testUsersChange(t *testing.T) {
 	}
 	t.Cleanup(s.Close)
 	a := newTenantOf(t, s, "a")
-	p := serve(t, Config{}, a)
+	var cfg Config
+	if isLocal(t) {
+		if cfg.Member, err = member.Serve(s.Etcd()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(cfg.Member.Stop)
+	}
+	p := serve(t, cfg, a)
 	conn := p.plain(t, a.certificate(t))
 	kv := pb.NewKVClient(conn)
 	watches, err := pb.NewWatchClient(conn).Watch(t.Context())

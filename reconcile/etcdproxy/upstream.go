@@ -1,6 +1,7 @@
 package etcdproxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -17,6 +18,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+
+	"gitopsd.dev/reconcile/etcdproxy/inprocess"
 )
 
 // Windows of flow control: what one stream, and all of a connection together, may have sent
@@ -47,7 +50,9 @@ type upstream struct {
 	conn  *grpc.ClientConn
 	where *manual.Resolver
 	creds *upstreamCreds
-	fast  *fastUpstream // nil if calls go by conn alone
+	// Other ways of calls with one request and response; nil if there is none.
+	local *localUpstream
+	fast  *fastUpstream
 }
 
 // serviceConfig has the endpoints tried in a random order, and the one that works kept: the
@@ -62,7 +67,10 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 	}
 	where := manual.NewBuilderWithScheme("etcd")
 	where.InitialState(state)
-	creds := &upstreamCreds{now: u, dialing: make(map[net.Conn]string)}
+	creds := &upstreamCreds{open: dialTCP, now: u, dialing: make(map[net.Conn]string)}
+	if cfg.Member != nil {
+		creds.open = cfg.Member.Dial
+	}
 	conn, err := grpc.NewClient("etcd:///etcd",
 		grpc.WithContextDialer(creds.dial),
 		grpc.WithResolvers(where),
@@ -88,7 +96,10 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 		return nil, err
 	}
 	up := &upstream{conn: conn, where: where, creds: creds}
-	if cfg.Fast {
+	switch {
+	case cfg.Member != nil:
+		up.local = &localUpstream{member: cfg.Member, creds: creds}
+	case cfg.Fast:
 		up.fast = &fastUpstream{creds: creds}
 	}
 	return up, nil
@@ -97,6 +108,11 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 // invoke makes a call that has one request and one response, of which it leaves more than most bytes
 // to etcd. The request stays the caller's.
 func (u *upstream) invoke(ctx context.Context, method string, in, got *frame, most int) error {
+	if u.local != nil {
+		if made, err := u.local.invoke(ctx, method, in, got, most); made {
+			return err
+		}
+	}
 	if u.fast != nil {
 		if made, err := u.fast.invoke(ctx, method, in, got, most); made {
 			return err
@@ -158,8 +174,12 @@ func endpoints(u Upstream) (resolver.State, error) {
 // upstreamCreds is the client's side of transport security: each new connection uses the
 // certificate that is current then. It implements [credentials.TransportCredentials].
 type upstreamCreds struct {
+	open func(ctx context.Context, address string) (net.Conn, error)
+
 	mu  sync.Mutex
 	now Upstream
+	// version changes with the certificates.
+	version int
 	// dialing are the addresses of connections that are not authenticated yet, and at is where
 	// the last one is that was.
 	dialing map[net.Conn]string
@@ -169,9 +189,13 @@ type upstreamCreds struct {
 // place is an etcd by its address, and the name in its certificate.
 type place struct{ address, name string }
 
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", address)
+}
+
 // dial opens a connection, which is not authenticated yet.
 func (c *upstreamCreds) dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	conn, err := c.open(ctx, address)
 	if err == nil {
 		c.mu.Lock()
 		c.dialing[conn] = address
@@ -187,6 +211,19 @@ func (c *upstreamCreds) where() place {
 	return c.at
 }
 
+// current returns how etcd is reached now, the version of that, and the name that is verified in etcd's
+// certificate.
+func (c *upstreamCreds) current() (u Upstream, version int, name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	name = c.now.ServerName
+	if name == "" {
+		at, _ := url.Parse(c.now.Endpoints[0]) // which was checked
+		name = at.Hostname()
+	}
+	return c.now, c.version, name
+}
+
 // set replaces the certificates, and reports whether the endpoints are others.
 func (c *upstreamCreds) set(u Upstream, state resolver.State) (moved bool) {
 	c.mu.Lock()
@@ -195,6 +232,9 @@ func (c *upstreamCreds) set(u Upstream, state resolver.State) (moved bool) {
 		c.at = place{}
 	}
 	moved = !slices.Equal(c.now.Endpoints, u.Endpoints) || c.now.ServerName != u.ServerName
+	if !slices.EqualFunc(c.now.Certificate.Certificate, u.Certificate.Certificate, bytes.Equal) || !c.now.CAs.Equal(u.CAs) {
+		c.version++
+	}
 	c.now = u
 	return moved
 }
@@ -215,13 +255,17 @@ func (c *upstreamCreds) handshake(ctx context.Context, authority string, raw net
 	c.mu.Lock()
 	now := c.now
 	c.mu.Unlock()
-	config := &tls.Config{
+	return inprocess.Credentials(now.credentials()).ClientHandshake(ctx, authority, raw)
+}
+
+// credentials are those of the tenant's user.
+func (u Upstream) credentials() credentials.TransportCredentials {
+	return credentials.NewTLS(&tls.Config{
 		MinVersion:   tls.VersionTLS12, // of etcd's that the operator configured so
-		Certificates: []tls.Certificate{now.Certificate},
-		RootCAs:      now.CAs,
-		ServerName:   now.ServerName,
-	}
-	return credentials.NewTLS(config).ClientHandshake(ctx, authority, raw)
+		Certificates: []tls.Certificate{u.Certificate},
+		RootCAs:      u.CAs,
+		ServerName:   u.ServerName,
+	})
 }
 
 // ServerHandshake is not the client's.

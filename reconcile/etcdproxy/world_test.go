@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/testscripts/etcdserver"
 )
@@ -26,10 +27,24 @@ import (
 var (
 	shared = sync.OnceValues(etcdserver.Start)
 	used   atomic.Bool
+	// local is the same for clients in this process.
+	local = sync.OnceValues(func() (*member.Member, error) {
+		s, err := shared()
+		if err != nil {
+			return nil, err
+		}
+		return member.Serve(s.Etcd())
+	})
+	usedLocal atomic.Bool
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	if usedLocal.Load() {
+		if m, err := local(); err == nil {
+			m.Stop()
+		}
+	}
 	if used.Load() {
 		if s, err := shared(); err == nil {
 			s.Close()
@@ -46,6 +61,17 @@ func sharedEtcd(t testing.TB) *etcdserver.Server {
 		t.Fatal(err)
 	}
 	return s
+}
+
+func sharedMember(t testing.TB) *member.Member {
+	t.Helper()
+	used.Store(true)
+	usedLocal.Store(true)
+	m, err := local()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // numbers are given to tenants.
@@ -114,6 +140,15 @@ func both(t *testing.T, test func(*testing.T)) {
 	}
 }
 
+// all runs a test with either transport, and with the shared etcd as one in the proxy's process.
+func all(t *testing.T, test func(*testing.T)) {
+	both(t, test)
+	t.Run("local", test)
+}
+
+// isLocal reports whether a test is one with an etcd in the proxy's process.
+func isLocal(t testing.TB) bool { return strings.Contains(t.Name()+"/", "/local/") }
+
 // isFast reports whether a test is one with the fast transport.
 func isFast(t testing.TB) bool { return strings.Contains(t.Name()+"/", "/fast/") }
 
@@ -136,6 +171,9 @@ func serve(t testing.TB, cfg Config, tenants ...tenantIn) running {
 		t.Fatal(err)
 	}
 	cfg.Fast = cfg.Fast || isFast(t)
+	if isLocal(t) && cfg.Member == nil {
+		cfg.Member = sharedMember(t)
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

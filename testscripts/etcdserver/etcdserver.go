@@ -92,6 +92,9 @@ func (s *Server) run() (err error) {
 	}
 }
 
+// Etcd is the etcd as this process runs it, until Restart or Close.
+func (s *Server) Etcd() *embed.Etcd { return s.etcd }
+
 // Restart stops the etcd, runs between with the directory of its data, and starts it again at the same
 // address.
 func (s *Server) Restart(between func(data string) error) error {

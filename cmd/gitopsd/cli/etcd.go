@@ -21,6 +21,7 @@ import (
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/etcd/namespaces"
 	"gitopsd.dev/reconcile/etcd/publish"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/reconcile/problem"
 	names "gitopsd.dev/render/etcd"
 )
@@ -179,6 +180,7 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 		return s, nil
 	}
 	cfg := o.external(fleet, log)
+	var local *member.Member
 	if o.embedded != "" {
 		var hosts []string
 		for _, address := range o.advertise {
@@ -202,7 +204,7 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 		if o.proxyTLSDir == "" {
 			o.proxyTLSDir = server.ProxyDir()
 		}
-		cfg = server.Admin()
+		cfg, local = server.Admin(), server.Member()
 		cfg.Log, cfg.Fleet = log, fleet
 	}
 	admin, err := etcd.Open(cfg)
@@ -220,7 +222,7 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 	}
 	if o.proxyListen != "" {
 		var stop func()
-		if s.proxy, stop, err = o.startProxy(ctx, log); err != nil {
+		if s.proxy, stop, err = o.startProxy(ctx, local, log); err != nil {
 			s.stop()
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	certificates "gitopsd.dev/reconcile/convert/serve"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/reconcile/etcdproxy/serve"
 	names "gitopsd.dev/render/etcd"
 )
@@ -46,8 +47,9 @@ func (o *etcdOptions) checkProxy() error {
 	return nil
 }
 
-// startProxy begins to serve namespaces until stop is called.
-func (o *etcdOptions) startProxy(ctx context.Context, log *slog.Logger) (_ *etcdProxy, stop func(), err error) {
+// startProxy begins to serve namespaces until stop is called, of an etcd in this process if local
+// is not nil.
+func (o *etcdOptions) startProxy(ctx context.Context, local *member.Member, log *slog.Logger) (_ *etcdProxy, stop func(), err error) {
 	p := new(etcdProxy)
 	if p.certificates, err = certificates.LoadCertificates(o.proxyTLSDir, log); err != nil {
 		return nil, nil, fmt.Errorf("--etcd-proxy-tls-dir: %w", err)
@@ -55,7 +57,7 @@ func (o *etcdOptions) startProxy(ctx context.Context, log *slog.Logger) (_ *etcd
 	if p.Trust() == nil {
 		return nil, nil, fmt.Errorf("--etcd-proxy-tls-dir: %s: has no ca.crt, without which API servers trust no etcd", o.proxyTLSDir)
 	}
-	p.Daemon, err = serve.NewDaemon(serve.DaemonConfig{Certificate: p.certificates.Config().GetCertificate, Log: log, Fast: o.proxyFast})
+	p.Daemon, err = serve.NewDaemon(serve.DaemonConfig{Certificate: p.certificates.Config().GetCertificate, Log: log, Member: local, Fast: o.proxyFast})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -40,6 +40,7 @@ import (
 
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/connect"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 )
 
 // Config configures a [Server].
@@ -99,6 +100,7 @@ type Server struct {
 	cfg      Config
 	lock     *flock.Flock
 	etcd     *embed.Etcd
+	member   *member.Member
 	endpoint string
 	stop     context.CancelFunc
 	renewing sync.WaitGroup
@@ -174,6 +176,9 @@ func (s *Server) start(ctx context.Context, host, port string) error {
 		return fmt.Errorf("enable authentication: %w", err)
 	}
 	// From here on nobody gets in without a certificate that has a user.
+	if s.member, err = member.Serve(s.etcd); err != nil {
+		return err
+	}
 	if err := writeFile(filepath.Join(s.cfg.Dir, "endpoint"), []byte(s.endpoint+"\n")); err != nil {
 		return err
 	}
@@ -281,6 +286,9 @@ func (s *Server) ProxyDir() string { return filepath.Join(s.cfg.Dir, proxyDir) }
 // Admin returns how to administer the etcd. Log and Fleet are the caller's.
 func (s *Server) Admin() admin.Config { return adminOf(s.cfg.Dir, s.endpoint) }
 
+// Member is the etcd for clients in this process. It stops with the Server.
+func (s *Server) Member() *member.Member { return s.member }
+
 // Endpoint returns the URL for clients.
 func (s *Server) Endpoint() string { return s.endpoint }
 
@@ -326,6 +334,9 @@ func (s *Server) close() {
 		s.renewing.Wait()
 	}
 	s.quiet.Store(true)
+	if s.member != nil {
+		s.member.Stop()
+	}
 	if s.etcd != nil {
 		s.etcd.Close()
 	}

@@ -4,11 +4,14 @@
 // [Follow] counts all keys once, at one revision, and then follows a watch on the
 // namespace from there. What it says is true at each revision that it has reached, through
 // any compaction, reconnection and restart of etcd: where the watch cannot go on, it counts
-// anew, and until then writes that grow wait. [Raise] raises the floor, which lies in etcd
+// anew, and until then writes that grow wait. While much is written and the quota is far, it
+// rests now and then: etcd sends what happened meanwhile together, which costs both sides a
+// fraction of sending it one by one. [Raise] raises the floor, which lies in etcd
 // in the namespace itself; the same watch brings what other proxies raised.
 package account
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -40,6 +43,9 @@ type Config struct {
 	Floor *limit.Floor
 	// Scans has room for as many scans as are to run at the same time; nil for any number.
 	Scans chan struct{}
+
+	// busyFor is in place of the constant, in tests.
+	busyFor time.Duration
 }
 
 const (
@@ -52,6 +58,10 @@ const (
 	// tick is how often etcd is asked how far the watch is while something waits for that, and
 	// idle how often otherwise. If it does not answer for silence, the watch begins anew.
 	tick, idle, silence = 100 * time.Millisecond, 10 * time.Second, 30 * time.Second
+	// After so many answers of the watch within busyFor it rests for restFor, or until the count
+	// is needed, which is looked at each restTick.
+	busyAnswers                = 64
+	busyFor, restFor, restTick = 500 * time.Millisecond, 500 * time.Millisecond, 50 * time.Millisecond
 )
 
 // asProto has a call use protobuf on a connection with another codec.
@@ -59,6 +69,7 @@ var asProto = grpc.ForceCodecV2(encoding.GetCodecV2("proto"))
 
 // Follow keeps the account until ctx ends.
 func Follow(ctx context.Context, cfg Config) {
+	cfg.busyFor = cmp.Or(cfg.busyFor, busyFor)
 	f := &follower{
 		Config: cfg,
 		kv:     etcdserverpb.NewKVClient(cfg.Etcd),
@@ -68,6 +79,10 @@ func Follow(ctx context.Context, cfg Config) {
 	pause := minPause
 	for {
 		err := f.follow(ctx)
+		if errors.Is(err, errBusy) {
+			f.rest(ctx)
+			continue
+		}
 		f.Usage.SetCurrent(false)
 		if ctx.Err() != nil {
 			return
@@ -104,6 +119,20 @@ type follower struct {
 
 // errBack says that etcd's revision is lower than before.
 var errBack = errors.New("etcd went back to an earlier revision")
+
+// errBusy says that the watch brings much, and that the count may lag.
+var errBusy = errors.New("much is written")
+
+// rest waits as long as the count may lag. It stays true at the revision that it has reached.
+func (f *follower) rest(ctx context.Context) {
+	for end := time.Now().Add(restFor); time.Now().Before(end) && f.Usage.MayLag(); {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(restTick):
+		}
+	}
+}
 
 // follow counts if need be, and then watches until that ends.
 func (f *follower) follow(ctx context.Context) error {

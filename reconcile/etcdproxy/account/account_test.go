@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,13 +26,14 @@ import (
 
 // world is an etcd with a namespace that is followed through a relay.
 type world struct {
-	t      *testing.T
-	server *etcdserver.Server
-	relay  *etcdserver.Relay
-	conn   *grpc.ClientConn
-	prefix string
-	usage  *limit.Usage
-	floor  *limit.Floor
+	t       *testing.T
+	server  *etcdserver.Server
+	relay   *etcdserver.Relay
+	conn    *grpc.ClientConn
+	streams atomic.Int64 // that were opened
+	prefix  string
+	usage   *limit.Usage
+	floor   *limit.Floor
 }
 
 func newWorld(t *testing.T) *world {
@@ -55,11 +57,16 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	creds := credentials.NewTLS(&tls.Config{RootCAs: s.Authority.Pool(), Certificates: []tls.Certificate{cert}})
-	if w.conn, err = grpc.NewClient(at.Host, grpc.WithTransportCredentials(creds)); err != nil {
+	if w.conn, err = grpc.NewClient(at.Host, grpc.WithTransportCredentials(creds), grpc.WithStreamInterceptor(w.counted)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.conn.Close() })
 	return w
+}
+
+func (w *world) counted(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	w.streams.Add(1)
+	return open(ctx, desc, conn, method, options...)
 }
 
 // follow begins to follow, until the test ends or stop is called.
@@ -70,6 +77,7 @@ func (w *world) follow() (stop func()) {
 	cfg := Config{
 		Log: slog.New(slog.DiscardHandler), Name: "a", Prefix: w.prefix, Etcd: w.conn,
 		Usage: w.usage, Floor: w.floor, Scans: make(chan struct{}, 1),
+		busyFor: time.Hour,
 	}
 	done.Go(func() { Follow(ctx, cfg) })
 	stop = func() { cancel(); done.Wait() }
@@ -139,6 +147,48 @@ func (w *world) change(r *rand.Rand) {
 	}
 	if err != nil {
 		w.t.Fatal(err)
+	}
+}
+
+// While much is written the watch rests, unless the quota is near; the count is right all the same.
+func TestRests(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		quota etcd.Quota
+		rests bool
+	}{
+		{"far from the quota", etcd.Quota{Storage: 1 << 40, Keys: 1000}, true},
+		{"without a quota", etcd.Quota{}, true},
+		{"near the quota", etcd.Quota{Storage: 100}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			r := rand.New(rand.NewPCG(3, 4))
+			for i := range 30 { // what change writes to
+				if _, err := w.server.Root.Put(t.Context(), fmt.Sprintf("%sk%d", w.prefix, i), "v"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.follow()
+			w.usage.SetQuota(test.quota)
+			w.agrees("counted")
+			for range 2 {
+				for range 3 * busyAnswers {
+					if _, err := w.server.Root.Put(t.Context(), fmt.Sprintf("%sk%d", w.prefix, r.IntN(30)), strings.Repeat("v", r.IntN(100_000))); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for range 20 {
+					w.change(r)
+				}
+				w.agrees("written")
+			}
+			if rested := w.streams.Load() > 1; rested != test.rests {
+				t.Errorf("opened %d watches", w.streams.Load())
+			}
+		})
 	}
 }
 

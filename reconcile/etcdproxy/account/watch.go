@@ -14,7 +14,9 @@ import (
 )
 
 // follows watches from the revision that is counted. The account is current once it has
-// reached the revision that etcd had before the watch began.
+// reached the revision that etcd had before the watch began. The error is errBusy if the count
+// may lag instead: a stream of its own for each watch leaves nothing behind in etcd, and says
+// nothing of what happens between two of them.
 func (f *follower) follows(ctx context.Context, current int64) error {
 	ctx, cancel := context.WithCancelCause(needsLeader(ctx))
 	defer cancel(nil)
@@ -27,6 +29,8 @@ func (f *follower) follows(ctx context.Context, current int64) error {
 			// What is at the revision itself is counted already, and left out: a watch that
 			// begins in the future is told of no progress.
 			Key: limit.FloorKey(f.Prefix), RangeEnd: []byte(f.end), StartRevision: f.revision,
+			// What gathered during a rest, or without a connection, comes in parts.
+			Fragment: true,
 		},
 	}})
 	if err != nil {
@@ -38,6 +42,8 @@ func (f *follower) follows(ctx context.Context, current int64) error {
 	var heard atomic.Int64 // when etcd sent something last
 	heard.Store(time.Now().UnixNano())
 	go f.asks(ctx, cancel, stream, &heard)
+	var answers int
+	var since time.Time // when the first of them came
 	for {
 		got, err := stream.Recv()
 		if err != nil {
@@ -53,6 +59,16 @@ func (f *follower) follows(ctx context.Context, current int64) error {
 		if f.revision >= current {
 			f.progressed = true
 			f.Usage.SetCurrent(true)
+		}
+		if len(got.GetEvents()) == 0 {
+			continue
+		}
+		now := time.Now()
+		if answers == 0 || now.Sub(since) > f.busyFor {
+			answers, since = 0, now
+		}
+		if answers++; answers >= busyAnswers && f.revision >= current && f.Usage.MayLag() {
+			return errBusy
 		}
 	}
 }
@@ -127,6 +143,9 @@ func (f *follower) apply(got *etcdserverpb.WatchResponse) error {
 			Key: key[len(f.Prefix):], Value: len(kv.GetValue()),
 			Deleted: e.GetType() == mvccpb.Event_DELETE, Revision: kv.GetModRevision(),
 		})
+	}
+	if got.GetFragment() {
+		reached-- // the next part may have more of the same revision
 	}
 	f.Usage.Apply(changes, reached)
 	f.revision = max(f.revision, reached)

@@ -6,10 +6,14 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
+
+// maxDelay is how long a frame may wait for others that it can go with.
+const maxDelay = 10 * time.Millisecond
 
 // pendingBytes is how much waits for the connection before others have to wait with more.
 const pendingBytes = 64 << 10
@@ -25,6 +29,7 @@ type writer struct {
 	hpack   *hpack.Encoder
 	pending *[]byte // nil if empty
 	writing bool
+	timed   bool // flushed within maxDelay
 	err     error
 	room    chan struct{} // closed when pending is taken; nil if nobody waits
 	// failed is closed when no more can be written.
@@ -181,4 +186,21 @@ func (w *writer) control(frame func(*http2.Framer) error) {
 	w.lock(nil)
 	_ = frame(w.framer) // into memory
 	w.flush()
+}
+
+// soon is control for a frame that may wait a little for others: a write costs more than most
+// frames do.
+func (w *writer) soon(frame func(*http2.Framer) error) {
+	w.lock(nil)
+	defer w.mu.Unlock()
+	_ = frame(w.framer) // into memory
+	if w.timed || w.writing || w.err != nil {
+		return
+	}
+	w.timed = true
+	time.AfterFunc(maxDelay, func() {
+		w.mu.Lock()
+		w.timed = false
+		w.flush()
+	})
 }

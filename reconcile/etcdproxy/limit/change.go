@@ -97,6 +97,19 @@ func (u *Usage) Waits() bool {
 	return len(u.written) > 0 || u.moved != nil
 }
 
+// manyWritten is how many writes wait to be counted before the count is not to lag.
+const manyWritten = 1000
+
+// MayLag reports whether nothing needs the count to be recent: nothing waits for it, what waits
+// to be counted is not much, and a quarter of the quota at least is free.
+func (u *Usage) MayLag() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	used := u.live.amount.plus(u.pinned).plus(u.loose)
+	near := func(used, quota int64) bool { return quota > 0 && used > quota-quota/4 }
+	return u.moved == nil && len(u.written) < manyWritten && !near(used.bytes, u.quota.Storage) && !near(used.keys, u.quota.Keys)
+}
+
 // Waiting returns a channel that has an element when [Usage.Waits] may have become true.
 func (u *Usage) Waiting() <-chan struct{} { return u.waiting }
 

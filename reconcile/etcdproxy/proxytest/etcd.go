@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/render/etcd"
 )
 
@@ -25,6 +26,7 @@ const startLimit = time.Minute
 // has authentication enabled: a certificate's common name is the user.
 type Etcd struct {
 	server  *embed.Etcd // nil in another process
+	member  *member.Member
 	clients *Authority
 	root    *clientv3.Client
 	// Endpoint is its URL.
@@ -84,8 +86,14 @@ func StartWithoutAuth(dir string, cfg *embed.Config) (e *Etcd, err error) {
 			e.Endpoint = "https://" + addr.String()
 		}
 	}
+	if e.member, err = member.Serve(e.server); err != nil {
+		return e, err
+	}
 	return e, e.connect()
 }
+
+// Member is the etcd for clients in its process.
+func (e *Etcd) Member() *member.Member { return e.member }
 
 // Handle is how another process connects to an etcd that this one runs.
 type Handle struct {
@@ -208,6 +216,9 @@ func (e *Etcd) Close() error {
 	var err error
 	if e.root != nil {
 		err = e.root.Close()
+	}
+	if e.member != nil {
+		e.member.Stop()
 	}
 	if e.server != nil {
 		e.server.Close()

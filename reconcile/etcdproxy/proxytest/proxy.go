@@ -19,6 +19,7 @@ import (
 
 	"gitopsd.dev/reconcile/etcdproxy"
 	"gitopsd.dev/reconcile/etcdproxy/guard"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/render/etcd"
 )
 
@@ -71,8 +72,9 @@ type Config struct {
 	// Certificate and Key are the proxy's, PEM.
 	Certificate, Key []byte
 	Tenants          []Served
-	// Fast is that of [etcdproxy.Config].
-	Fast bool
+	// Fast and Member are those of [etcdproxy.Config]. A proxy in another process has no Member.
+	Fast   bool
+	Member *member.Member `json:"-"`
 }
 
 // Proxy is a proxy in this process.
@@ -109,6 +111,7 @@ func (c Config) Start(l net.Listener) (*Proxy, error) {
 		Gate:        gate,
 		Floors:      gate,
 		Fast:        c.Fast,
+		Member:      c.Member,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil },
 	})
 	if err != nil {

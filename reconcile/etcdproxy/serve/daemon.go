@@ -13,6 +13,7 @@ import (
 
 	"gitopsd.dev/reconcile/etcdproxy"
 	"gitopsd.dev/reconcile/etcdproxy/guard"
+	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/etcd"
 )
@@ -23,8 +24,9 @@ type DaemonConfig struct {
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Log gets what happens; required.
 	Log *slog.Logger
-	// Fast is that of [etcdproxy.Config].
-	Fast bool
+	// Member and Fast are those of [etcdproxy.Config].
+	Member *member.Member
+	Fast   bool
 }
 
 // Daemon serves many namespaces on one address, in the daemon. A client's certificate says
@@ -44,7 +46,7 @@ func NewDaemon(c DaemonConfig) (*Daemon, error) {
 		return nil, err
 	}
 	proxy, err := etcdproxy.New(etcdproxy.Config{
-		Log: c.Log, Gate: gate, Floors: gate, Certificate: c.Certificate, Fast: c.Fast,
+		Log: c.Log, Gate: gate, Floors: gate, Certificate: c.Certificate, Member: c.Member, Fast: c.Fast,
 		Limits: etcdproxy.Limits{Drain: leaving},
 	})
 	if err != nil {
