@@ -9,8 +9,10 @@ import (
 )
 
 // lacksRight matches what the API server says of a user without a right
-// (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters, errors.go).
-var lacksRight = regexp.MustCompile(`forbidden: User "([^"]*)" cannot ([a-z:-]+) (?:path "([^"]+)"|resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?)`)
+// (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters, errors.go). It matches names
+// alone, since webhooks and aggregated API servers may write the like, and what they write
+// is pasted: no "*", and nothing that ends a list of YAML.
+var lacksRight = regexp.MustCompile(`forbidden: User "([^"]*)" cannot ([a-z:-]+) (?:path "(/[A-Za-z0-9._~/-]*)"|resource "([a-z0-9.-]+(?:/[A-Za-z0-9./-]+)?)" in API group "([a-z0-9.-]*)"(?: in the namespace "([a-z0-9.-]+)")?)`)
 
 // missingRule returns the advice for an answer that a user lacks a right: the rule to
 // paste into a role. It returns "" for any other message.
@@ -26,7 +28,7 @@ func (c *Client) missingRule(message string) string {
 	case strings.HasPrefix(verb, "impersonate") && c.actsAs != "":
 		// API servers with constrained impersonation (KEP-5284) name the right that they asked
 		// for last, which is one of several. This one does for all.
-		rule = fmt.Sprintf("{apiGroups: [\"\"], resources: [serviceaccounts], resourceNames: [%s], verbs: [impersonate]}", name)
+		rule = fmt.Sprintf("{apiGroups: [\"\"], resources: [serviceaccounts], resourceNames: [%q], verbs: [impersonate]}", name)
 		role = manifest.Role.Kind + " in namespace " + account
 	case path != "":
 		rule = fmt.Sprintf("{nonResourceURLs: [%q], verbs: [%s]}", path, verb)

@@ -72,7 +72,7 @@ func TestMissingRules(t *testing.T) {
 				_, err := c.GetMetadata(ctx, configMaps, configMaps.ID(ns, "a"))
 				return err
 			}},
-		{name: "impersonate", who: "that user", token: true, as: "get", rules: []string{`{apiGroups: [""], resources: [serviceaccounts], resourceNames: [get], verbs: [impersonate]} in a Role in namespace missing-rules`},
+		{name: "impersonate", who: "that user", token: true, as: "get", rules: []string{`{apiGroups: [""], resources: [serviceaccounts], resourceNames: ["get"], verbs: [impersonate]} in a Role in namespace missing-rules`},
 			do: func(ctx context.Context, c *Client) error {
 				_, err := c.Version(ctx) // which every account may ask for
 				return err
@@ -119,6 +119,31 @@ func TestMissingRules(t *testing.T) {
 				t.Errorf("it took the rules %q, want %q", rules, tt.rules)
 			}
 		})
+	}
+}
+
+// A rule is the one that the message asks for, or none.
+func TestMissingRuleText(t *testing.T) {
+	t.Parallel()
+	const lacks = `configmaps "a" is forbidden: User "u" cannot `
+	for _, tt := range []struct {
+		message, actsAs, want string
+	}{
+		{message: lacks + `get resource "configmaps" in API group "" in the namespace "123"`, want: `; that user needs the rule {apiGroups: [""], resources: [configmaps], verbs: [get]} in a Role in namespace 123`},
+		{message: lacks + `patch resource "namespaces/status" in API group "" in the namespace "a"`, want: `; that user needs the rule {apiGroups: [""], resources: [namespaces/status], verbs: [patch]} in a ClusterRole`},
+		{message: lacks + `get path "/openapi/v3"`, want: `; that user needs the rule {nonResourceURLs: ["/openapi/v3"], verbs: [get]} in a ClusterRole`},
+		{message: lacks + `impersonate resource "serviceaccounts" in API group "" in the namespace "a"`, actsAs: accountPrefix + "a:123", want: `; that user needs the rule {apiGroups: [""], resources: [serviceaccounts], resourceNames: ["123"], verbs: [impersonate]} in a Role in namespace a`},
+		{message: lacks + `impersonate-on:serviceaccount:get resource "pods" in API group ""`, actsAs: accountPrefix + "a:b", want: `; that user needs the rule {apiGroups: [""], resources: [serviceaccounts], resourceNames: ["b"], verbs: [impersonate]} in a Role in namespace a`},
+		{message: lacks + `get resource "*" in API group "*"`},
+		{message: lacks + `get resource "pods" in API group "*"`},
+		{message: lacks + `get resource "*], verbs: ['*'], x: [a" in API group ""`},
+		{message: lacks + `get resource "pods" in API group "], resources: ['*'], x: [a"`},
+		{message: lacks + `get path "/*"`},
+		{message: lacks + `* resource "pods" in API group ""`},
+	} {
+		if have := (&Client{actsAs: tt.actsAs}).missingRule(tt.message); have != tt.want {
+			t.Errorf("%s\n%q, want\n%q", tt.message, have, tt.want)
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ func (k *kinds) meant(gk manifest.GroupKind) string {
 		return kind
 	}
 	groups := k.byKind[strings.ToLower(gk.Kind)]
-	group := sources.Closest(gk.Group, groups)
+	group := nearGroup(gk.Group, groups)
 	built, ok := manifest.BuiltInKind(gk.Kind)
 	switch {
 	case group != "":
@@ -83,7 +83,7 @@ func (k *kinds) meant(gk manifest.GroupKind) string {
 	case len(groups) > 0:
 		return "" // another project has a kind of the same name
 	}
-	if group = sources.Closest(gk.Group, slices.Collect(maps.Keys(k.byGroup))); group == "" {
+	if group = nearGroup(gk.Group, slices.Collect(maps.Keys(k.byGroup))); group == "" {
 		return ""
 	}
 	if kind := near(gk.Kind, k.byGroup[group]); kind != "" { // both are misspelt
@@ -104,6 +104,16 @@ func near(kind string, kinds []string) string {
 		return ""
 	}
 	return meant
+}
+
+// nearGroup returns the group that a misspelt one is like. The first label tells the services
+// of a domain apart: eks.aws.upbound.io is no misspelt rds.aws.upbound.io.
+func nearGroup(group string, groups []string) string {
+	label, domain, _ := strings.Cut(group, ".")
+	return sources.Closest(group, slices.DeleteFunc(slices.Clone(groups), func(known string) bool {
+		first, rest, _ := strings.Cut(known, ".")
+		return domain != "" && rest == domain && first != label && (len(label) <= 3 || sources.Distance(label, first) > 1)
+	}))
 }
 
 // in names a kind of a group.

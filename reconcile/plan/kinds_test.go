@@ -13,7 +13,7 @@ import (
 // somebody has, and no other.
 func TestBetweenDoubtsKinds(t *testing.T) {
 	t.Parallel()
-	const crd = `
+	const widgets = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: widgets.acme.example}
@@ -23,6 +23,7 @@ spec:
   names: {plural: widgets, kind: Widget}
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `
+	crd := widgets + "---" + strings.NewReplacer("widgets.acme", "clusters.rds.acme", "group: acme", "group: rds.acme", "widgets", "clusters", "Widget", "Cluster").Replace(widgets)
 	object := func(apiVersion, kind string) string {
 		return "\n---\napiVersion: " + apiVersion + "\nkind: " + kind + "\nmetadata: {name: x, namespace: default}\n"
 	}
@@ -50,6 +51,12 @@ spec:
 		{apiVersion: "acme.example/v1", kind: "Gadget"},
 		{apiVersion: "other.example/v1", kind: "Widget"},
 		{apiVersion: "serving.knative.dev/v1", kind: "Service"},
+		{apiVersion: "eks.acme.example/v1", kind: "Cluster"},
+		{apiVersion: "rd.acme.example/v1", kind: "Cluster"},
+		{apiVersion: "rdss.acme.example/v1", kind: "Cluster", meant: "Cluster in the group rds.acme.example"},
+		{apiVersion: "rds.acme.exmaple/v1", kind: "Cluster", meant: "Cluster in the group rds.acme.example"},
+		{apiVersion: "eks.acme.example/v1", kind: "Clustre"},
+		{apiVersion: "networkng.k8s.io/v1", kind: "Ingress", meant: "Ingress in the group networking.k8s.io"},
 		{apiVersion: "acme.example/v1", kind: "Wigdet", before: strings.Replace(object("acme.example/v1", "Wigdet"), "name: x", "name: z", 1)},
 	} {
 		p := new(plan.Comparer).Between("dev", manifesttest.Set(t, crd+tt.before), manifesttest.Set(t, crd+object(tt.apiVersion, tt.kind)), nil, nil)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"gitopsd.dev/reconcile/apply"
@@ -145,7 +147,7 @@ func (c *Connection) take(want *desired.Unit, report *apply.Report, o *Outcome) 
 		case s.Action == plan.Held:
 			o.unsettle(s, false, decided(s))
 			if alike := held[s.Reason]; alike != nil {
-				o.note(problem.Problem{Cluster: o.cluster, Package: s.Package, Object: prose.Some(alike.objects, mostAlike), Origin: prose.Some(alike.places, mostAlike), Reason: decided(s)}, "")
+				o.note(problem.Problem{Cluster: o.cluster, Package: s.Package, Object: prose.Some(alike.objects, mostAlike), Origin: strings.Join(alike.places, ", "), Reason: decided(s)}, "")
 				held[s.Reason] = nil
 			}
 		case s.Action == plan.Wait:
@@ -228,14 +230,15 @@ func heldAlike(results []apply.Result) map[string]*alike {
 			held[s.Reason] = a
 		}
 		a.objects = append(a.objects, s.ID.String())
-		if place := s.Place(); place != "" {
+		if place := s.Place(); place != "" && len(a.objects) <= mostAlike && !slices.Contains(a.places, place) {
 			a.places = append(a.places, place)
 		}
 	}
 	return held
 }
 
-// alike are the objects that are held for one reason, and where they are written.
+// alike are the objects that are held for one reason, and where those are written that are
+// named.
 type alike struct{ objects, places []string }
 
 // unhealthy adds an object that is not healthy, unless it is known to wait.

@@ -82,6 +82,8 @@ func TestOrigin(t *testing.T) {
 		{"skipped, pending", []apply.Result{{Step: step(plain, plan.Create), Outcome: apply.Skipped, Reason: "late"}, {Step: step(other, plan.Create), Outcome: apply.Pending, Reason: "soon"}}, []string{"configmap/a/plain: late (plain.yaml:3)", "configmap/a/other: soon (other.yaml:1)"}},
 		{"decided", []apply.Result{{Step: step(plain, plan.Conflict)}, {Step: step(other, plan.Wait)}}, []string{"configmap/a/plain: conflict: so (plain.yaml:3)", "configmap/a/other: wait: so (other.yaml:1)"}},
 		{"held alike", []apply.Result{{Step: step(plain, plan.Held)}, {Step: step(packaged, plan.Held)}, {Step: step(other, plan.Held)}}, []string{"configmap/a/plain, configmap/a/packaged, configmap/a/other: held: so (plain.yaml:3, other.yaml:1)"}},
+		{"held alike, more than are named", []apply.Result{{Step: step(packaged, plan.Held)}, {Step: step(made, plan.Held)}, {Step: step(packaged, plan.Held)}, {Step: step(plain, plan.Held)}}, []string{"configmap/a/packaged, configmap/a/made, configmap/a/packaged and 1 more: held: so"}},
+		{"held alike, in one place", []apply.Result{{Step: step(plain, plan.Held)}, {Step: step(plain, plan.Held)}}, []string{"configmap/a/plain, configmap/a/plain: held: so (plain.yaml:3)"}},
 		{"to be pruned", []apply.Result{{Step: &plan.Step{Action: plan.Held, ID: plain.ID(), Reason: "so"}}}, []string{"configmap/a/plain: held: so"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

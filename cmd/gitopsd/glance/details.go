@@ -29,27 +29,23 @@ type detail struct {
 	// packages are those that run in another version than they should, notes the clusters',
 	// and more what is to be said of failed migrations.
 	packages, more, notes []string
-	// problems have no cluster and no origin; places has the origins of each.
+	// problems have no cluster, and a word for their origins: what one cluster has from a
+	// file is not told of another that has it from none. places has the origins of each.
 	problems []problem.Problem
 	places   [][]string
 }
 
-// like reports whether the same is to be said of other clusters, which may have it from
-// files of their own.
-func (d *detail) like(o *detail) bool {
-	return o.phase == d.phase && o.message == d.message && slices.Equal(o.packages, d.packages) &&
-		slices.Equal(o.problems, d.problems) && slices.Equal(o.more, d.more) && slices.Equal(o.notes, d.notes)
+// key is the same for clusters of which the same is to be said, which may have it from files
+// of their own.
+func (d *detail) key() string {
+	return fmt.Sprintf("%q", []any{d.phase, d.message, d.packages, d.problems, d.more, d.notes})
 }
 
 // add adds clusters of which the same is to be said.
 func (d *detail) add(o *detail) {
 	d.clusters = append(d.clusters, o.clusters...)
 	for i, places := range o.places {
-		for _, p := range places {
-			if !slices.Contains(d.places[i], p) {
-				d.places[i] = append(d.places[i], p)
-			}
-		}
+		d.places[i] = append(d.places[i], places...)
 	}
 }
 
@@ -57,7 +53,8 @@ func (d *detail) add(o *detail) {
 func (d *detail) lines() []string {
 	all := make([]string, len(d.problems))
 	for i, p := range d.problems {
-		p.Origin = prose.Some(d.places[i], mostPlaces)
+		slices.Sort(d.places[i])
+		p.Origin = prose.Some(slices.Compact(d.places[i]), mostPlaces)
 		all[i] = p.String()
 	}
 	return append(all, d.more...)
@@ -66,15 +63,18 @@ func (d *detail) lines() []string {
 // writeDetails writes what is to be said of clusters beside the table.
 func writeDetails(t *show.Text, units []status.Unit) {
 	var all []*detail
+	alike := make(map[string]*detail)
 	for i := range units {
 		d := detailOf(&units[i])
 		if d == nil {
 			continue
 		}
-		if same := slices.IndexFunc(all, d.like); same >= 0 {
-			all[same].add(d)
+		key := d.key()
+		if same := alike[key]; same != nil {
+			same.add(d)
 			continue
 		}
+		alike[key] = d
 		all = append(all, d)
 	}
 	shown, folded := t.Fold(len(all), mostDetails)
@@ -105,9 +105,9 @@ func detailOf(u *status.Unit) *detail {
 	for _, p := range u.Problems {
 		var places []string
 		if p.Origin != "" {
-			places = []string{p.Origin}
+			places, p.Origin = []string{p.Origin}, "file"
 		}
-		p.Cluster, p.Origin = "", ""
+		p.Cluster = ""
 		d.problems, d.places = append(d.problems, p), append(d.places, places)
 	}
 	for _, m := range u.Migrations {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,5 +126,31 @@ func TestText(t *testing.T) {
 				t.Errorf("a terminal would obey %q", have.String())
 			}
 		})
+	}
+}
+
+// What one cluster has from a file is not told of others that have it from none.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	var units []status.Unit
+	for name, origin := range map[string]string{"a": "a.yaml:1", "b": "b.yaml:2", "c": ""} {
+		u := unit(name, status.Progressing, "1 object is not gone yet")
+		u.Problems = []problem.Problem{{Cluster: name, Object: "configmap/x/y", Origin: origin, Reason: "wait: it is being deleted"}}
+		units = append(units, u)
+	}
+	slices.SortFunc(units, func(a, b status.Unit) int { return strings.Compare(a.Name, b.Name) })
+	var have bytes.Buffer
+	if err := WriteText(&have, snapshot(units...), show.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	const want = `
+a, b: Progressing: 1 object is not gone yet
+  ! configmap/x/y: wait: it is being deleted (a.yaml:1, b.yaml:2)
+
+c: Progressing: 1 object is not gone yet
+  ! configmap/x/y: wait: it is being deleted
+`
+	if !strings.HasSuffix(have.String(), want) {
+		t.Errorf("%s\nwant at the end\n%s", have.String(), want)
 	}
 }
