@@ -156,10 +156,36 @@ func TestFollowRefused(t *testing.T) {
 	b.wantNothing("a hundred passes", b.withoutWatches())
 }
 
+const goneEvent = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version: 1 (2)","reason":"Expired","code":410}}` + "\n"
+
+// A watch that expires a few times in a row, as while a definition changes, works all the same.
+func TestFollowExpired(t *testing.T) {
+	b := newBed(t)
+	f := newFaulty(b, 0)
+	b.poll = time.Hour
+	b.restart()
+	var watches atomic.Int64
+	f.breaks(watchOf("/api/v1/configmaps"), func(req *http.Request) (*http.Response, error) {
+		if watches.Add(1) < 3 {
+			return answers(200, nil, goneEvent)(req)
+		}
+		return nil, nil
+	})
+	set := b.set(two)
+	notified := b.follow()
+	b.pass(t.Context(), set)
+	b.pass(t.Context(), set) // the namespace was not there at first
+	eventually(t, "the kind is watched", func(context.Context) bool { return watches.Load() >= 3 })
+	if polled := b.applier.Polled(); len(polled) > 0 {
+		t.Errorf("it is said that %v", polled)
+	}
+	b.edit("kubectl-edit", cm("a"), `{"data":{"color":"red"}}`)
+	b.want("steps", b.stepsAfter(notified, set), "configure configmap/$NAME/a drift: data.color changed by kubectl-edit")
+}
+
 // What is done to objects whose watch does not work is noticed all the same, and
 // by the watch again once it works.
 func TestFollowPolled(t *testing.T) {
-	const gone = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version: 1 (2)","reason":"Expired","code":410}}` + "\n"
 	for _, tt := range []struct {
 		name  string
 		fault func(*http.Request) (*http.Response, error)
@@ -168,7 +194,7 @@ func TestFollowPolled(t *testing.T) {
 		{"refused", answers(403, nil, ""), "the server answered 403 Forbidden"},
 		{"without the verb", answers(405, nil, ""), "the server answered 405 Method Not Allowed"},
 		{"ends at once", answers(200, nil, ""), "a watch ends as soon as it begins"},
-		{"expired for ever", answers(200, nil, gone), "too old resource version: 1 (2)"},
+		{"expired for ever", answers(200, nil, goneEvent), "too old resource version: 1 (2)"},
 		{"throttled", answers(429, http.Header{"Retry-After": {"1"}}, ""), "the server answered 429 Too Many Requests"},
 		{"a list", answers(200, nil, `{"kind":"ConfigMapList","apiVersion":"v1","items":[]}`), "the answer is not what an API server sends: unexpected end of JSON input"},
 		{"not found", answers(404, nil, ""), "the cluster serves no kind ConfigMap in the core group; is its CRD or package missing?"},
