@@ -145,6 +145,7 @@ func (f *follower) follow(ctx context.Context) error {
 		f.counted = false
 	}
 	if !f.counted {
+		f.Usage.SetCurrent(false) // as it was during a rest
 		f.Floor.Reset(now.floor)
 		if err := f.scan(ctx, now.revision); err != nil {
 			return err

@@ -17,7 +17,9 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"gitopsd.dev/reconcile/etcdproxy/limit"
 	"gitopsd.dev/render/etcd"
@@ -190,6 +192,49 @@ func TestRests(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An etcd that went back to an earlier revision during a rest is counted anew, and what grows waits
+// for that.
+func TestBackDuringRest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	usage := limit.NewUsage(etcd.Quota{Storage: 1 << 40})
+	usage.SetCurrent(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	kv := &seen{KVClient: etcdserverpb.NewKVClient(w.conn), page: func() {
+		if usage.State().Current {
+			t.Error("what was counted before is current while it is counted anew")
+		}
+		cancel()
+	}}
+	f := &follower{
+		Config: Config{Log: slog.New(slog.DiscardHandler), Name: "a", Prefix: w.prefix, Usage: usage, Floor: limit.NewFloor()},
+		kv:     kv, end: clientv3.GetPrefixRangeEnd(w.prefix),
+		counted: true, revision: 1 << 40, // as after a rest
+	}
+	if err := f.follow(ctx); status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+	if !kv.paged {
+		t.Error("nothing was counted")
+	}
+}
+
+// seen calls page before what counts is read.
+type seen struct {
+	etcdserverpb.KVClient
+	page  func()
+	paged bool
+}
+
+func (s *seen) Range(ctx context.Context, in *etcdserverpb.RangeRequest, options ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
+	if in.GetLimit() > 0 {
+		s.paged = true
+		s.page()
+	}
+	return s.KVClient.Range(ctx, in, options...)
 }
 
 // The count is right after any sequence of changes, and through compaction, connections that

@@ -57,6 +57,7 @@ func Serve(etcd *embed.Etcd) (*Member, error) {
 	}
 	m.server = v3rpc.Server(etcd.Server, nil, nil,
 		grpc.Creds(m.credentials),
+		grpc.WaitForHandlers(true), // when it stops: the etcd is closed next
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: is.GRPCKeepAliveMinTime}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: is.GRPCKeepAliveInterval, Timeout: is.GRPCKeepAliveTimeout}),
 	)

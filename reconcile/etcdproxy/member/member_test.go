@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"net"
 	"strings"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -140,6 +143,22 @@ func TestUsers(t *testing.T) {
 		out, made, err := client.Call(t.Context(), c.method, false, c.request, c.most, mem.DefaultBufferPool())
 		if made != c.made || out != nil || (err != nil) != c.made || err != nil && !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: made %v: %v", c.name, made, err)
+		}
+	}
+	// What the client of a proxy sent, and who that is to the proxy, is nothing to etcd.
+	sent := peer.NewContext(metadata.NewIncomingContext(t.Context(), metadata.Pairs("token", "root", "authorization", "Bearer root", "grpcgateway-accept", "json")),
+		&peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "root"}}}}}}})
+	for key, code := range map[string]codes.Code{"/a/x": codes.OK, "/b/x": codes.PermissionDenied} {
+		in, err := proto.Marshal(&etcdserverpb.RangeRequest{Key: []byte(key)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, made, err := client.Call(sent, get, false, in, 1<<20, mem.DefaultBufferPool())
+		if !made || status.Code(err) != code {
+			t.Errorf("%s with what a client sent: made %v: %v", key, made, err)
+		}
+		if out != nil {
+			out.Free()
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
