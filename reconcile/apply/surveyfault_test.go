@@ -3,6 +3,7 @@ package apply_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -59,11 +60,8 @@ func TestSurveyFaults(t *testing.T) {
 			return [...]func(*http.Request) (*http.Response, error){page("next", strings.ReplaceAll(item(0), "$GROUP", group)), gone}[n%2]
 		}, "too old resource version"},
 		{"too many", func(n int, group string) func(*http.Request) (*http.Response, error) {
-			items := make([]string, 250)
-			for i := range items {
-				items[i] = strings.ReplaceAll(strings.Replace(item(n*250+i), `9`, `1`, 1), "$GROUP", group)
-			}
-			return page(fmt.Sprint("next", n), items...)
+			same := strings.ReplaceAll(strings.Replace(item(0), `9`, `1`, 1), "$GROUP", group)
+			return page(fmt.Sprint("next", n), slices.Repeat([]string{same}, 250)...)
 		}, "there are more than 100000 objects"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
