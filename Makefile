@@ -76,7 +76,7 @@ tools:
 $(DEVCLUSTER): $(shell find cmd/devcluster -name '*.go') cmd/devcluster/go.mod cmd/devcluster/go.sum
 	@echo "building devcluster: kube-apiserver, kube-controller-manager and etcd; some minutes when the cache is cold"
 	@mkdir -p $(BIN)
-	@cd cmd/devcluster && $(GO) build -ldflags '-s -w' -o $(DEVCLUSTER).new . && mv $(DEVCLUSTER).new $(DEVCLUSTER)
+	@cd cmd/devcluster && $(GO) build -ldflags '-s -w' -o $(BIN)/new/ . ./kubectl && mv $(BIN)/new/* $(BIN) && rmdir $(BIN)/new
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -224,7 +224,7 @@ func (c *call) program(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// runKubectl runs the kubectl that devcluster contains.
+// runKubectl runs the kubectl that belongs to devcluster.
 func runKubectl(ctx context.Context, _ *scenario, c *call) error {
 	cmd, err := devcluster.Kubectl(ctx, c.args...)
 	if err != nil {

@@ -37,7 +37,7 @@ func (b *bench) apply(ctx context.Context, f *fixture) error {
 	if err != nil {
 		return err
 	}
-	rival, err := devcluster.Binary(ctx, b.say)
+	rival, err := devcluster.Kubectl(ctx)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (b *bench) apply(ctx context.Context, f *fixture) error {
 			},
 			func() (err error) {
 				for i := range theirs {
-					if theirs[i], _, err = l.times(ctx, 1, rival, "kubectl", "--kubeconfig", l.kubeconfig, "apply", "--server-side", "-f", l.input); err != nil {
+					if theirs[i], _, err = l.times(ctx, 1, rival.Path, "--kubeconfig", l.kubeconfig, "apply", "--server-side", "-f", l.input); err != nil {
 						return err
 					}
 				}
@@ -93,7 +93,7 @@ func (b *bench) apply(ctx context.Context, f *fixture) error {
 		if err != nil {
 			return err
 		}
-		_, rivalIdle, err := child(ctx, rival, "version")
+		_, rivalIdle, err := child(ctx, rival.Path, "version", "--client")
 		if err != nil {
 			return err
 		}

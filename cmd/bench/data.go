@@ -30,7 +30,7 @@ func (b *bench) data(ctx context.Context, f *fixture) error {
 	if err != nil {
 		return err
 	}
-	rival, err := devcluster.Binary(ctx, b.say)
+	rival, err := devcluster.Kubectl(ctx)
 	if err != nil {
 		return err
 	}
@@ -55,10 +55,10 @@ func (b *bench) data(ctx context.Context, f *fixture) error {
 				return err
 			},
 			func() (err error) {
-				if _, theirs, err = child(ctx, rival, "kubectl", "--kubeconfig", kubeconfig, "get", "things.bench.example.org", "-o", "yaml"); err != nil {
+				if _, theirs, err = child(ctx, rival.Path, "--kubeconfig", kubeconfig, "get", "things.bench.example.org", "-o", "yaml"); err != nil {
 					return err
 				}
-				_, idle, err = child(ctx, rival, "version")
+				_, idle, err = child(ctx, rival.Path, "version", "--client")
 				return err
 			},
 		}

@@ -279,7 +279,7 @@ func (s *stage) showNamespaces(ctx context.Context, t *teller) error {
 func (s *stage) kubectl(ctx context.Context, t *teller, kubeconfig, want string, args ...string) error {
 	of, _, _ := strings.Cut(filepath.Base(kubeconfig), ".")
 	t.say("   $ kubectl --context %s %s", of, quoted(args...))
-	out, err := s.command(ctx, s.clone, filepath.Join(s.source, "bin/devcluster"), append([]string{"kubectl", "--kubeconfig", kubeconfig}, args...)...)
+	out, err := s.command(ctx, s.clone, filepath.Join(s.source, "bin/kubectl"), append([]string{"--kubeconfig", kubeconfig}, args...)...)
 	if err != nil {
 		return err
 	}

@@ -21,9 +21,6 @@ func (s *stage) lookAround(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.writeKubectl(); err != nil {
-		return err
-	}
 	setup := s.setup(config, s.registry.Host())
 	commands := []struct{ text, shows string }{
 		{"gitopsd status", "the fleet, as the daemon has it"},
@@ -61,23 +58,11 @@ func (s *stage) lookAround(ctx context.Context) error {
 // setup returns the lines of a shell that make the commands to look around with work.
 func (s *stage) setup(config, registry string) []string {
 	return []string{
-		"export KUBECONFIG=" + quoted(config) + " PATH=" + quoted(s.programs()+":"+filepath.Join(s.source, "bin")) + ":$PATH",
+		"export KUBECONFIG=" + quoted(config) + " PATH=" + quoted(filepath.Join(s.source, "bin")) + ":$PATH",
 		"export GITOPSD_KUBECONFIG_DIR=" + quoted(s.kubeconfigs()) + " GITOPSD_CACHE_DIR=" + quoted(filepath.Join(s.dir, "cache")),
 		"export GITOPSD_REGISTRY_MIRROR=" + quoted(canonical+"="+registry) + " GITOPSD_ADDRESS=" + quoted(strings.TrimPrefix(s.api, "http://")),
 		"cd " + quoted(s.clone) + " && git pull -q --ff-only",
 	}
-}
-
-// programs is the directory with kubectl.
-func (s *stage) programs() string { return filepath.Join(s.dir, "bin") }
-
-// writeKubectl writes a program kubectl, which is devcluster's.
-func (s *stage) writeKubectl() error {
-	if err := os.MkdirAll(s.programs(), 0o755); err != nil {
-		return err
-	}
-	text := fmt.Sprintf("#!/bin/sh\nexec %s kubectl \"$@\"\n", quoted(filepath.Join(s.source, "bin/devcluster")))
-	return os.WriteFile(filepath.Join(s.programs(), "kubectl"), []byte(text), 0o755)
 }
 
 // plainWord is a word that a shell takes as it is.

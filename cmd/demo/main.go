@@ -102,7 +102,7 @@ func repositoryRoot() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, need := range []string{"clusters.yaml", "examples", "bin/gitopsd", "bin/devcluster"} {
+	for _, need := range []string{"clusters.yaml", "examples", "bin/gitopsd", "bin/devcluster", "bin/kubectl"} {
 		if _, err := os.Stat(filepath.Join(dir, need)); err != nil {
 			return "", fmt.Errorf("%s is missing in %s: run `make demo` at the root of the checkout", need, dir)
 		}

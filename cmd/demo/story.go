@@ -423,7 +423,7 @@ func (s *stage) webhooks(ctx context.Context, t *teller) error {
 		}
 		args := []string{"create", "--dry-run=server", "-f", "../" + o.file, "-o", "jsonpath={.metadata.annotations}"}
 		t.say("   $ kubectl --context dev %s", quoted(args...))
-		cmd := exec.CommandContext(ctx, filepath.Join(s.source, "bin/devcluster"), append([]string{"kubectl", "--kubeconfig", s.kubeconfig("dev")}, args...)...)
+		cmd := exec.CommandContext(ctx, filepath.Join(s.source, "bin/kubectl"), append([]string{"--kubeconfig", s.kubeconfig("dev")}, args...)...)
 		cmd.Dir = s.clone
 		out, err := cmd.CombinedOutput()
 		if denied := o.host == deniedHost; denied == (err == nil) || !strings.Contains(string(out), o.want) {

@@ -38,8 +38,7 @@ and aggregated APIs work. Cluster IPs and pod IPs lead nowhere else.
 
 Everything is kept in the directory that --dir names, logs in its logs/.
 
-"devcluster kubectl" is kubectl of the same version, and "devcluster sample-apiserver"
-Kubernetes' example of an aggregated API server.`,
+"devcluster sample-apiserver" is Kubernetes' example of an aggregated API server.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -123,7 +122,7 @@ With --foreground it says "running until interrupted" when all is ready, stays
 until it is interrupted or its parent ends, and takes all processes along, even
 if it is killed. The data stays; see "down".`,
 		Example: `  devcluster up --dir /tmp/fleet --clusters hub,dev,prod
-  devcluster kubectl --kubeconfig /tmp/fleet/hub.kubeconfig get nodes`,
+  kubectl --kubeconfig /tmp/fleet/hub.kubeconfig get nodes`,
 		Args: cobra.NoArgs,
 		RunE: run(func(ctx context.Context, cfg controlplane.Config, _ []string) error {
 			if err := complete(); err != nil {

@@ -1,7 +1,8 @@
 // Devcluster runs real Kubernetes control planes on one machine, for
 // development, demos and tests: etcd, kube-apiserver, kube-controller-manager
-// and a stand-in for a node, all from this one binary, and kubectl with them. The
-// binary is Kubernetes' sample-apiserver, too, which is a client of etcd like them.
+// and a stand-in for a node, all from this one binary. The binary is Kubernetes'
+// sample-apiserver, too, which is a client of etcd like them. Directory kubectl has
+// the kubectl of the same version.
 //
 // commands.go has the command line. Below internal/, controlplane decides which
 // processes run when, component configures each, servers runs it, process starts and
@@ -18,9 +19,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	componentcli "k8s.io/component-base/cli"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-
 	"gitopsd.dev/cmd/devcluster/internal/controlplane"
 	"gitopsd.dev/cmd/devcluster/internal/servers"
 )
@@ -32,9 +30,6 @@ func main() {
 		switch os.Args[1] {
 		case controlplane.Subcommand:
 			os.Exit(servers.Run(os.Args[2:], os.Stdin, os.Stderr))
-		case "kubectl":
-			os.Args = os.Args[1:] // where kubectl looks for its name and arguments
-			os.Exit(componentcli.Run(kubectl.NewDefaultKubectlCommand()))
 		case "sample-apiserver":
 			os.Exit(servers.SampleAPIServer(os.Args[2:], os.Stdout, os.Stderr))
 		}

@@ -17,13 +17,13 @@ import (
 )
 
 // BinaryVariable is the environment variable with the path of a devcluster that
-// is already built.
+// is already built; kubectl is beside it.
 const BinaryVariable = "GITOPSD_DEVCLUSTER"
 
 // Binary returns the path of devcluster: the value of BinaryVariable, or else a
-// binary built from the sources in this repository and kept in the user's cache
-// directory under their hash. Processes that need it at the same time build it
-// once. A build reports on log: with a cold cache it takes minutes.
+// binary built from the sources in this repository and kept, with kubectl, in the
+// user's cache directory under their hash. Processes that need it at the same time
+// build it once. A build reports on log: with a cold cache it takes minutes.
 func Binary(ctx context.Context, log io.Writer) (string, error) {
 	if path := os.Getenv(BinaryVariable); path != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -44,8 +44,9 @@ func Binary(ctx context.Context, log io.Writer) (string, error) {
 		return "", fmt.Errorf("where to keep devcluster: %w", err)
 	}
 	cache = filepath.Join(cache, "gitopsd")
-	path := filepath.Join(cache, "devcluster-"+hash)
-	if exists(path) {
+	dir := filepath.Join(cache, "devcluster-"+hash)
+	path := filepath.Join(dir, "devcluster")
+	if exists(dir) {
 		return path, nil
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
@@ -56,23 +57,23 @@ func Binary(ctx context.Context, log io.Writer) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	if exists(path) {
+	if exists(dir) {
 		return path, nil
 	}
-	if err := build(ctx, source, path, log); err != nil {
+	if err := build(ctx, source, dir, log); err != nil {
 		return "", err
 	}
-	removeOthers(cache, path)
+	removeOthers(cache, dir)
 	return path, nil
 }
 
-// Kubectl returns a command that runs the kubectl that devcluster contains.
+// Kubectl returns a command that runs the kubectl beside devcluster.
 func Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	binary, err := Binary(ctx, io.Discard)
 	if err != nil {
 		return nil, err
 	}
-	return exec.CommandContext(ctx, binary, append([]string{"kubectl"}, args...)...), nil
+	return exec.CommandContext(ctx, filepath.Join(filepath.Dir(binary), "kubectl"), args...), nil
 }
 
 func exists(path string) bool {
@@ -80,26 +81,32 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func build(ctx context.Context, source, path string, log io.Writer) error {
+// build makes dir with both programs.
+func build(ctx context.Context, source, dir string, log io.Writer) error {
 	fmt.Fprintln(log, "building devcluster: kube-apiserver, kube-controller-manager and etcd; some minutes when the cache is cold")
 	start := time.Now()
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path+".new", ".")
+	made, err := os.MkdirTemp(filepath.Dir(dir), "new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(made)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", made, ".", "./kubectl")
 	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building devcluster in %s: %w\n%s", source, err, out)
 	}
 	fmt.Fprintf(log, "devcluster was built in %s\n", time.Since(start).Round(time.Second))
-	return os.Rename(path+".new", path)
+	return os.Rename(made, dir)
 }
 
 // removeOthers removes binaries of older sources; one that is running is not
 // disturbed.
-func removeOthers(cache, path string) {
+func removeOthers(cache, dir string) {
 	old, _ := filepath.Glob(filepath.Join(cache, "devcluster-*"))
 	for _, o := range old {
-		if o != path {
-			os.Remove(o)
+		if o != dir {
+			os.RemoveAll(o)
 		}
 	}
 }
