@@ -258,6 +258,7 @@ spec:
   path: clusters/dev
   kubeconfig: {file: dev.yaml}
 `,
+		dir + "runtime.yaml": crashRuntime,
 		dir + "widgets.yaml": crashDeclaration("Provider", "widgets", "v1.0.0"),
 		dir + "kept.yaml":    crashConfigMap("kept", "default", "back"),
 		dir + "going.yaml":   crashConfigMap("going", "default", "back"),
@@ -474,6 +475,14 @@ func (f *crashFleet) selectedNext(d direction) string {
 	}
 	return fmt.Sprintf("v1.%d.0", f.versions)
 }
+
+// crashRuntime has the controller be ready at once, since every run waits for it.
+const crashRuntime = `
+apiVersion: pkg.crossplane.io/v1beta1
+kind: DeploymentRuntimeConfig
+metadata: {name: default}
+spec: {deploymentTemplate: {spec: {minReadySeconds: 0}}}
+`
 
 func crashDeclaration(kind, name, version string) string {
 	return fmt.Sprintf("apiVersion: pkg.crossplane.io/v1\nkind: %s\nmetadata: {name: %s}\nspec: {package: registry.example.org/acme/%s:%s}\n", kind, name, name, version)
