@@ -35,10 +35,16 @@ image: ## Build the container image for amd64 and arm64, with the list of its mo
 	@$(GO) run ./cmd/image $(if $(IMAGE),-push '$(IMAGE)',-layout bin/image)
 
 .PHONY: demo
-demo: tools $(DEVCLUSTER) build ## Watch a real fleet follow a real Git repository (KEEP=1 leaves it running)
-	@echo "building the demo"
-	@$(GO) build -o $(BIN)/demo ./cmd/demo
+demo: tools ## Watch a real fleet follow a real Git repository (KEEP=1 leaves it running)
+	@$(MAKE) --no-print-directory -j 2 $(DEVCLUSTER) programs
 	@exec $(BIN)/demo $(if $(KEEP),--keep)
+
+# In one command, and beside devcluster: each ends with a package or program that
+# nothing else can be compiled beside.
+.PHONY: programs
+programs:
+	@echo "building gitopsd and the demo; a few minutes when the cache is cold"
+	@$(GO) build -o $(BIN)/ ./cmd/gitopsd ./cmd/demo
 
 .PHONY: test
 test: tools lint $(DEVCLUSTER) ## Everything that CI checks
