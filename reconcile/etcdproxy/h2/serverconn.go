@@ -84,6 +84,7 @@ func (c *serverConn) serve() {
 		var of http2.ConnectionError
 		if errors.As(err, &of) {
 			c.cancel()
+			defer time.AfterFunc(2*linger, c.kill).Stop() // it may read nothing
 			c.goAway(http2.ErrCode(of), "", true)
 			_, _ = io.Copy(io.Discard, c.read) // until the client has read why; see hangUp
 		}
@@ -178,6 +179,9 @@ func (c *serverConn) frame(f http2.Frame) error {
 
 // applySettings takes up settings of the other side.
 func applySettings(f *http2.SettingsFrame, out *writer, s *sending) error {
+	if f.HasDuplicates() { // each of which would be work for each stream
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
 	err := f.ForeachSetting(func(is http2.Setting) error {
 		if err := is.Valid(); err != nil {
 			return err
