@@ -26,6 +26,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/reconcile/etcdproxy/proxytest"
 	"gitopsd.dev/testscripts/upstream"
 )
 
@@ -107,9 +108,16 @@ func (s suite) test(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, kind := range proxytest.Kinds {
+		t.Run(kind.Name, func(t *testing.T) { s.through(t, dir, kind, known) })
+	}
+}
+
+// through runs the tests through a kind of proxy.
+func (s suite) through(t *testing.T, dir string, kind proxytest.Kind, known map[string]expectation) {
 	results := make(map[string]result)
 	for _, r := range s.runs {
-		maps.Copy(results, s.run(t, dir, r, known))
+		maps.Copy(results, s.run(t, dir, r, kind, known))
 	}
 	passed := 0
 	for _, r := range results {
@@ -209,7 +217,7 @@ type result struct{ outcome, output string }
 
 // run runs tests, and returns results by package and name, "pkg/storage/etcd3 TestCreate".
 // A test that is listed as not run is not.
-func (s suite) run(t *testing.T, dir string, r run, known map[string]expectation) map[string]result {
+func (s suite) run(t *testing.T, dir string, r run, kind proxytest.Kind, known map[string]expectation) map[string]result {
 	t.Helper()
 	args := []string{"test", "-mod=mod", "-json", "-count", "1", "-vet", "off", "-timeout", "25m", "-tags", s.tags, "-run", r.pattern}
 	if omitted := omittedBy(known, r.packages); omitted != "" {
@@ -220,7 +228,7 @@ func (s suite) run(t *testing.T, dir string, r run, known map[string]expectation
 	}
 	cmd := upstream.Command(t, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath", kind.Env())
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
