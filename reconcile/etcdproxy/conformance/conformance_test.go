@@ -354,8 +354,13 @@ func compare(known map[string]expectation, results map[string]result) (problems 
 		}
 	}
 	below := func(name string) bool {
+		depth := strings.Count(name, "/") + 1
 		for k, e := range known {
-			if e.outcome == "fail" && strings.HasPrefix(k, name+"/") {
+			parts := strings.Split(k, "/")
+			if e.outcome != "fail" || len(parts) <= depth {
+				continue
+			}
+			if ok, _ := path.Match(strings.Join(parts[:depth], "/"), name); ok {
 				return true
 			}
 		}
@@ -384,11 +389,11 @@ func compare(known map[string]expectation, results map[string]result) (problems 
 func TestCompare(t *testing.T) {
 	known := map[string]expectation{
 		"a TestListed": {"fail", "r"}, "a TestParent/sub": {"fail", "r"}, "a TestSkipped": {"skip", "r"}, "a TestOmitted": {"omit", "r"},
-		"a TestMany/*/x": {"skip", "r"},
+		"a TestMany/*/x": {"skip", "r"}, "a TestDeep/*/x": {"fail", "r"},
 	}
 	as := func(more ...string) map[string]result {
 		m := map[string]result{"a TestListed": {"fail", ""}, "a TestParent": {"fail", ""}, "a TestParent/sub": {"fail", ""}, "a TestSkipped": {"skip", ""}, "a TestGood": {"pass", ""},
-			"a TestMany/0/x": {"skip", ""}, "a TestMany/1/x": {"skip", ""}}
+			"a TestMany/0/x": {"skip", ""}, "a TestMany/1/x": {"skip", ""}, "a TestDeep/0/x": {"fail", ""}, "a TestDeep/0": {"fail", ""}, "a TestDeep": {"fail", ""}}
 		for _, change := range more {
 			name, outcome, _ := strings.Cut(change, "=")
 			m[name] = result{outcome, ""}
@@ -415,6 +420,8 @@ func TestCompare(t *testing.T) {
 		"a TestMany/1/x=":       0,
 		"a TestMany/2/x=skip":   0,
 		"a TestMany/1/y=skip":   1,
+		"a TestDeep/0/y=fail":   1,
+		"a TestDeep/1=pass":     0,
 	} {
 		if problems := compare(known, as(change)); len(problems) != want {
 			t.Errorf("%s: %v", change, problems)
