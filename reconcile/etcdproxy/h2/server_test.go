@@ -350,9 +350,21 @@ func TestStreamErrors(t *testing.T) {
 	}
 }
 
-// A client that opens streams and resets them at once has no more calls in progress than it may have
-// streams, and is served when it behaves.
+// A client that opens streams and resets them at once, or has the server do it, has no more calls in
+// progress than it may have streams, and is served when it behaves.
 func TestRapidReset(t *testing.T) {
+	t.Parallel()
+	for name, reset := range map[string]func(p *peer, id uint32) error{
+		"by the client": func(p *peer, id uint32) error { return p.WriteRSTStream(id, http2.ErrCodeCancel) },
+		"by the server": func(p *peer, id uint32) error {
+			return p.WriteRawFrame(http2.FrameWindowUpdate, 0, id, make([]byte, 4))
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testRapidReset(t, reset) })
+	}
+}
+
+func testRapidReset(t *testing.T, reset func(p *peer, id uint32) error) {
 	t.Parallel()
 	var running, most, begun atomic.Int64
 	release := make(chan struct{})
@@ -375,7 +387,7 @@ func TestRapidReset(t *testing.T) {
 	go func() {
 		for i := range uint32(resets) {
 			err := p.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: p.fields(slow...), EndHeaders: true, EndStream: true})
-			if err = errors.Join(err, p.WriteRSTStream(2*i+1, http2.ErrCodeCancel)); err != nil {
+			if err = errors.Join(err, reset(p, 2*i+1)); err != nil {
 				sent <- err
 				return
 			}
