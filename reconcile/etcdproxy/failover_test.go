@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"gitopsd.dev/testscripts/etcdserver"
 )
@@ -256,4 +258,46 @@ func testDrainsCalls(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// Watches that have nothing to say do not hold up the end of a proxy, and each ends as one that is to be
+// begun again elsewhere: not as if its client had canceled it.
+func TestDrainsIdleWatches(t *testing.T) { both(t, testDrainsIdleWatches) }
+
+func testDrainsIdleWatches(t *testing.T) {
+	t.Parallel()
+	a := newTenantIn(t, "a")
+	p := serve(t, Config{Limits: Limits{Drain: 100 * time.Millisecond}}, a)
+	url, stop, ended := p.replica(t)
+	at := p
+	at.addr = strings.TrimPrefix(url, "https://")
+	watches := etcdserverpb.NewWatchClient(at.plain(t, a.certificate(t)))
+	const many = 200
+	told := make(chan error, many)
+	for range many {
+		w, err := watches.Watch(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte("k")}}}); err != nil {
+			t.Fatal(err)
+		}
+		if created, err := w.Recv(); err != nil || !created.Created {
+			t.Fatalf("%v, %v", created, err)
+		}
+		go func() {
+			_, err := w.Recv()
+			told <- err
+		}()
+	}
+	stop()
+	for range many {
+		if err := <-told; status.Code(err) != codes.Unavailable {
+			t.Fatalf("a watch ended with %v", err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	waitFor(t, "no call to be left", func() bool { return p.Counts()[a.ID].Calls == 0 })
 }

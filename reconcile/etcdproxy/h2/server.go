@@ -150,7 +150,7 @@ func (s *Server) GracefulStop() {
 func (s *Server) Stop() {
 	for raw, c := range s.close() {
 		if c != nil {
-			c.kill()
+			go c.kill() // which may wait for a client to read
 		} else {
 			raw.Close()
 		}

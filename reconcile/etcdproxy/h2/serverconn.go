@@ -69,10 +69,11 @@ func newReader(from io.Reader, o Options) *http2.Framer {
 	return fr
 }
 
-// kill ends the connection and its calls, without a word.
+// kill ends the connection and its calls, without a word: a call that ends before the connection would
+// tell the client that it was canceled, which clients take for a wish of their own.
 func (c *serverConn) kill() {
-	c.cancel()
 	c.net.Close()
+	c.cancel()
 }
 
 // serve serves the connection until it ends, and all calls have.
