@@ -610,6 +610,11 @@ func TestGracefulStop(t *testing.T) {
 	}
 	idle.Conn.Close()
 	<-stopped
+	select {
+	case s.work <- nil:
+		t.Error("somebody still waits for calls to make")
+	default:
+	}
 	if err := <-s.ended; err != nil {
 		t.Error(err)
 	}
