@@ -29,7 +29,8 @@ type writer struct {
 	hpack   *hpack.Encoder
 	pending *[]byte // nil if empty
 	writing bool
-	timed   bool // flushed within maxDelay
+	writes  uint64 // how many were begun
+	timed   bool   // flushed within maxDelay
 	err     error
 	room    chan struct{} // closed when pending is taken; nil if nobody waits
 	// failed is closed when no more can be written.
@@ -114,6 +115,7 @@ func (w *writer) flush() {
 	for w.pending != nil && w.err == nil {
 		out := w.pending
 		w.pending = nil
+		w.writes++
 		w.admit()
 		w.mu.Unlock()
 		_, err := w.to.Write(*out)
@@ -134,6 +136,16 @@ func (w *writer) flush() {
 	if end != nil {
 		end()
 	}
+}
+
+// underWay returns the number of the write that is under way; 0 if none is.
+func (w *writer) underWay() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.writing {
+		return 0
+	}
+	return w.writes
 }
 
 // fail notes that no more can be written. The lock is held.
