@@ -192,6 +192,8 @@ func (a *answer) text(changed func(file string) string) string {
 		}
 	case a.Written == (manifest.Origin{}):
 		line("written", "by gitopsd, for the packages' controllers")
+	case a.Written.For != "":
+		line("written", "by gitopsd, for %s", a.Written.For)
 	case !made:
 		line("written", "%s%s%s", a.Written, original, changed(a.Written.File))
 	}
