@@ -138,6 +138,7 @@ func explain(ctx context.Context, state *desired.State, question string) ([]*ans
 }
 
 func writeWhy(w io.Writer, answers []*answer, h *history) error {
+	w = show.Cleaned(w) // subjects of commits, names of files and values are anybody's
 	for i, a := range answers {
 		if i > 0 {
 			fmt.Fprintln(w)
