@@ -70,7 +70,7 @@ func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	}
 	level := slog.LevelInfo
 	switch {
-	case o.Phase == before.Phase && o.Message == before.Message && o.Changed == 0 && slices.Equal(o.Problems, before.Problems):
+	case o.Phase == before.Phase && problem.Same(o.Message, before.Message) && o.Changed == 0 && problem.Unchanged(o.Problems, before.Problems):
 		outcome.Debug("nothing to do")
 		return
 	case o.Phase == status.Failed || o.Phase == status.Unreachable:
@@ -82,10 +82,8 @@ func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	default:
 		outcome.Info(summary(j, o))
 	}
-	for _, p := range o.Problems {
-		if !slices.Contains(before.Problems, p) {
-			logProblem(log, level, p.WithoutCluster())
-		}
+	for _, p := range problem.News(o.Problems, before.Problems, problem.Problem.String) {
+		logProblem(log, level, p.WithoutCluster())
 	}
 }
 

@@ -461,24 +461,18 @@ func (d *Daemon) follow(now *revision) {
 	problems := state.Problems()
 	if len(problems) > 0 {
 		d.again = true
-		if !slices.Equal(problems, before) {
+		if !problem.Unchanged(problems, before) {
 			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", len(problems))
 		}
-		for _, p := range problems {
-			if !slices.Contains(before, p) {
-				logProblem(d.cfg.Log, slog.LevelError, p)
-			}
+		for _, p := range problem.News(problems, before, problem.Problem.String) {
+			logProblem(d.cfg.Log, slog.LevelError, p)
 		}
 	}
-	for _, w := range state.Waiting {
-		if !slices.ContainsFunc(waiting, func(told resolve.Waiting) bool { return told.String() == w.String() }) {
-			d.cfg.Log.Info("a new revision waits for approval", "package", w.Ref.String(), "clusters", strings.Join(w.Clusters, ", "), "active", w.Active.String(), "new", w.New, "approve", w.String())
-		}
+	for _, w := range problem.News(state.Waiting, waiting, resolve.Waiting.String) {
+		d.cfg.Log.Info("a new revision waits for approval", "package", w.Ref.String(), "clusters", strings.Join(w.Clusters, ", "), "active", w.Active.String(), "new", w.New, "approve", w.String())
 	}
-	for _, note := range notes(state) {
-		if !slices.Contains(noted, note) {
-			d.cfg.Log.Warn(note)
-		}
+	for _, note := range problem.News(notes(state), noted, func(note string) string { return note }) {
+		d.cfg.Log.Warn(note)
 	}
 	var names []string
 	for _, u := range state.Clusters {

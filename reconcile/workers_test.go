@@ -16,6 +16,7 @@ import (
 
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
@@ -464,6 +465,46 @@ func TestPanicIsOneClustersError(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A commit that moves lines says nothing new of what is wrong.
+func TestLinesMove(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1)
+		lines := func(commit string, origins ...string) {
+			t.Helper()
+			f.mu.Lock()
+			f.log.Reset()
+			f.mu.Unlock()
+			f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
+				o := unit.Outcome{Phase: status.Failed, Message: "a.yaml:" + commit + ": and more"}
+				for _, origin := range origins {
+					o.Problems = append(o.Problems, problem.Problem{Cluster: "dev", Object: "configmap/a/b", Origin: origin, Reason: "no"})
+				}
+				return o
+			})
+			f.pass(state(commit, "dev"))
+		}
+		said := func(want int, why string) {
+			t.Helper()
+			synctest.Wait()
+			if have := strings.Count(f.log.String(), "msg=problem"); have != want {
+				t.Errorf("%s: %d problems are logged, want %d:\n%s", why, have, want, f.log)
+			}
+		}
+		lines("1", "a.yaml:1")
+		said(1, "the first commit")
+		lines("2", "a.yaml:2")
+		said(0, "lines moved")
+		if strings.Contains(f.log.String(), "and more") {
+			t.Errorf("lines moved: the outcome is logged anew:\n%s", f.log)
+		}
+		lines("3", "a.yaml:3", "a.yaml:30")
+		said(1, "once more")
+		lines("4", "b.yaml:3", "b.yaml:30")
+		said(2, "another file")
+	})
 }
 
 // A cluster that is down is tried less often, and is back soon.

@@ -7,14 +7,24 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"gitopsd.dev/render/immutable"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
 
-// maxName is the longest value of a label; every object of a package carries its
-// name in one.
-const maxName = 63
+// checkName checks the name of a package. Every object of the package carries it in a
+// label, and those of its controller have it for a name.
+func checkName(name string) error {
+	switch {
+	case len(name) > validation.LabelValueMaxLength:
+		return fmt.Errorf("more than %d characters", validation.LabelValueMaxLength)
+	case len(validation.IsDNS1123Subdomain(name)) > 0:
+		return fmt.Errorf("%q cannot be the name of an object: want lower-case letters, digits, '-' and '.', and a letter or digit at both ends", name)
+	}
+	return nil
+}
 
 // declaration reads a Provider, Configuration or Function strictly: a field that
 // gitopsd does not honour is an error that names the field.
@@ -35,8 +45,8 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 	if v := o.Version(); v != "v1" && (v != "v1beta1" || d.Kind != sources.Function) {
 		return d, fmt.Errorf("apiVersion: %s is not known; write %s/v1", o.APIVersion(), manifest.GroupPackages)
 	}
-	if len(d.Name) > maxName {
-		return d, fmt.Errorf("metadata.name: more than %d characters", maxName)
+	if err := checkName(d.Name); err != nil {
+		return d, fmt.Errorf("metadata.name: %w", err)
 	}
 	for key := range o.Tree() {
 		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec", "status"}, key) {
@@ -194,8 +204,15 @@ var specFields = map[string]func(v any, d *sources.Declaration) error{
 		return boolean(v, &d.SkipDependencyResolution)
 	},
 	"commonLabels": func(v any, d *sources.Declaration) (err error) {
-		d.CommonLabels, err = metadataMap(v)
-		return err
+		if d.CommonLabels, err = metadataMap(v); err != nil {
+			return err
+		}
+		for _, key := range slices.Sorted(maps.Keys(d.CommonLabels)) {
+			if wrong := validation.IsValidLabelValue(d.CommonLabels[key]); len(wrong) > 0 {
+				return fmt.Errorf("%s: %q: %s", key, d.CommonLabels[key], wrong[0])
+			}
+		}
+		return nil
 	},
 	"commonAnnotations": func(v any, d *sources.Declaration) (err error) {
 		d.CommonAnnotations, err = metadataMap(v)
@@ -250,6 +267,9 @@ func metadataMap(v any) (map[string]string, error) {
 		}
 		if reserved(key) {
 			return nil, fmt.Errorf("%s: is gitopsd's own to set", key)
+		}
+		if wrong := validation.IsQualifiedName(strings.ToLower(key)); len(wrong) > 0 {
+			return nil, fmt.Errorf("%q: %s", key, wrong[0])
 		}
 	}
 	return values, nil

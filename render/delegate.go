@@ -22,8 +22,8 @@ func delegates(in Input, kind sources.PackageKind) bool {
 // does not resolve them, and it does not pull a digest twice.
 func delegated(s sources.Selected) (*manifest.Object, error) {
 	d := s.Declaration
-	if len(d.Name) > maxName {
-		return nil, fmt.Errorf("its name has more than %d characters; declare it with a shorter one", maxName)
+	if err := checkName(d.Name); err != nil { // that of a dependency is the last part of its repository
+		return nil, fmt.Errorf("its name: %w; declare it under another", err)
 	}
 	if s.Origin.Directory != "" {
 		return nil, fmt.Errorf("it is built from %s, and Crossplane installs packages from registries only; publish it", s.Origin)

@@ -51,8 +51,9 @@ func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 		return nil, errors.New("its content was not fetched")
 	case d.Kind != p.Meta.Kind:
 		return nil, fmt.Errorf("%s is a %s package; declare it as one", s.Pin, p.Meta.Kind)
-	case len(d.Name) > maxName:
-		return nil, fmt.Errorf("its name has more than %d characters; declare it with a shorter one", maxName)
+	}
+	if err := checkName(d.Name); err != nil { // that of a dependency is the last part of its repository
+		return nil, fmt.Errorf("its name: %w; declare it under another", err)
 	}
 	e, err := held(s)
 	if err != nil {

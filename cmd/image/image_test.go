@@ -11,6 +11,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -126,7 +128,7 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := i.push(t.Context(), tag); err != nil {
+	if err := i.push(t.Context(), tag, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	pushed, err := remote.Index(tag)
@@ -381,10 +383,36 @@ func TestPushRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := i.push(t.Context(), tag); err == nil || !strings.Contains(err.Error(), "log in with `docker login "+server.Host()+"`") {
+	if err := i.push(t.Context(), tag, time.Hour); err == nil || !strings.Contains(err.Error(), "log in with `docker login "+server.Host()+"`") {
 		t.Errorf("have %v", err)
 	}
 	if n := server.Count(http.MethodPut, "/v2/platform/hello/manifests/"); n > 0 {
 		t.Errorf("%d manifests were pushed", n)
+	}
+}
+
+// A registry that takes the connection and nothing else is given up.
+func TestPushTakesTooLong(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	hanging := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-hanging:
+		case <-r.Context().Done():
+		}
+	}))
+	defer server.Close()
+	defer close(hanging)
+	tag, err := name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/platform/hello:v1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := assemble([]*program{{platform: platforms[0], content: []byte("x"), info: &debug.BuildInfo{Path: "example.org/hello"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = i.push(t.Context(), tag, 50*time.Millisecond)
+	if want := "push " + tag.String() + ": " + tag.RegistryStr() + " did not take everything within 50ms"; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("have %v, want %s", err, want)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 )
@@ -38,14 +39,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	layout := flags.String("layout", "", "write the image into this directory, an OCI image layout, in the place of one that is there")
 	push := flags.String("push", "", "push the image to this reference, with the credentials of Docker's configuration")
+	patience := flags.Duration("push-timeout", 20*time.Minute, "give up pushing after this time")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	if flags.NArg() > 0 || *layout == "" && *push == "" {
-		fmt.Fprintln(stderr, "usage: image [-layout DIR] [-push REGISTRY/REPOSITORY:TAG]")
+		fmt.Fprintln(stderr, "usage: image [-layout DIR] [-push REGISTRY/REPOSITORY:TAG [-push-timeout DURATION]]")
 		return 2
 	}
-	if err := publish(ctx, ".", *layout, *push, stdout, stderr); err != nil {
+	if err := publish(ctx, ".", *layout, *push, *patience, stdout, stderr); err != nil {
 		fmt.Fprintf(stderr, "image: %v\n", err)
 		return 1
 	}
@@ -54,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // publish makes the image of the program in a module, and prints where it is with its
 // digest. Messages go to say.
-func publish(ctx context.Context, module, layout, push string, out, say io.Writer) error {
+func publish(ctx context.Context, module, layout, push string, patience time.Duration, out, say io.Writer) error {
 	var tag name.Tag
 	if push != "" {
 		var err error
@@ -79,7 +81,7 @@ func publish(ctx context.Context, module, layout, push string, out, say io.Write
 	}
 	if push != "" {
 		fmt.Fprintf(say, "image: pushing %s\n", tag)
-		if err := made.push(ctx, tag); err != nil {
+		if err := made.push(ctx, tag, patience); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "%s@%s\n", tag, made.digest)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -76,8 +77,11 @@ func (i *image) write(dir string) (err error) {
 }
 
 // push pushes the image and what refers to it. The tag comes last, so that whoever
-// pulls it finds everything.
-func (i *image) push(ctx context.Context, tag name.Tag) error {
+// pulls it finds everything. A registry that takes longer than patience is given up.
+func (i *image) push(ctx context.Context, tag name.Tag, patience time.Duration) error {
+	slow := fmt.Errorf("%s did not take everything within %s; what it has is kept, so that another try has less to push", tag.RegistryStr(), patience)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, slow)
+	defer cancel()
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("gitopsd-image")}
 	repository := tag.Context()
 	err := remote.WriteIndex(repository.Digest(i.digest.String()), i.index, options...)
@@ -95,6 +99,9 @@ func (i *image) push(ctx context.Context, tag name.Tag) error {
 	}
 	if refused := (*transport.Error)(nil); errors.As(err, &refused) && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden) {
 		return fmt.Errorf("push %s: %w; log in with `docker login %s`, as an account that may push there", tag, err, repository.RegistryStr())
+	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("push %s: %w", tag, err)

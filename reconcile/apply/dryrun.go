@@ -139,6 +139,10 @@ func (a *Applier) dryRunStep(ctx context.Context, s *plan.Step) error {
 		if after, err = managed.WithoutLeftovers(s.Object, &meta.ObjectMeta, &answer.Meta.ObjectMeta, answer.Tree, from(s)); err != nil {
 			return err
 		}
+		// Of what the former owners filled in, the API server fills some in again.
+		if after, err = a.cluster.Merged(ctx, t, s.ID, live, after); err != nil {
+			return err
+		}
 	}
 	s.Changes = plan.Reveal(plan.Diff(s.ID, live, after), s.Object.Unknown())
 	return nil

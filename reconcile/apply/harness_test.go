@@ -245,7 +245,11 @@ func (b *bed) send(method string, o *manifest.Object, subresource, query, conten
 	if o.ID().Namespace != "" {
 		path += "/namespaces/" + o.ID().Namespace
 	}
-	req, err := http.NewRequestWithContext(b.t.Context(), method, config.Host+path+"/"+typ.Resource+"/"+o.ID().Name+subresource+"?"+query, bytes.NewReader(body))
+	path += "/" + typ.Resource
+	if method != http.MethodPost || subresource != "" {
+		path += "/" + o.ID().Name + subresource
+	}
+	req, err := http.NewRequestWithContext(b.t.Context(), method, config.Host+path+"?"+query, bytes.NewReader(body))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/kube/kubeconfig"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
@@ -46,24 +47,37 @@ func (c *Connector) Connect(ctx context.Context, cl clusters.Cluster) (*kube.Cli
 		cfg.ServiceAccount = &kube.ServiceAccount{Namespace: ns, Name: name}
 	}
 	k := cl.Spec.Kubeconfig
+	where := "spec.kubeconfig.inCluster"
 	var err error
 	switch {
 	case k.InCluster:
 		if !c.AllowInCluster {
-			return nil, fmt.Errorf("spec.kubeconfig.inCluster: the daemon was not started with --allow-in-cluster")
+			return nil, fmt.Errorf("%s: the daemon was not started with --allow-in-cluster", where)
 		}
 		cfg.InCluster = true
 	case k.File != "":
+		where = "spec.kubeconfig.file " + k.File
 		cfg.Kubeconfig, err = c.file(k.File)
 	case k.ClusterProfileRef != nil:
+		where = "spec.kubeconfig.clusterProfileRef " + k.ClusterProfileRef.Name
 		cfg.Kubeconfig, err = c.profile(ctx, cl.Name, k.ClusterProfileRef.Name)
 	default:
+		where = "spec.kubeconfig.secretRef " + k.SecretRef.Name
 		cfg.Kubeconfig, err = c.secret(ctx, cl.Name, *k.SecretRef)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return kube.New(cfg)
+	client, err := kube.New(cfg)
+	if err != nil {
+		var errs []error
+		for _, p := range problem.Of(err) {
+			p.Reason = where + ": " + p.Reason
+			errs = append(errs, p)
+		}
+		return nil, errors.Join(errs...)
+	}
+	return client, nil
 }
 
 // Entry returns how a registered cluster is reached, and the credentials of its
@@ -148,6 +162,8 @@ func (c *Connector) secret(ctx context.Context, cluster string, ref clusters.Sec
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s is not in the hub; make it there, labelled %s: %s, with a kubeconfig under the key %s", c.Hub.where(ref.Name), manifest.ClusterLabel, cluster, cmp.Or(ref.Key, kubeconfigKey))
 	case errors.Is(err, errNoHub) && c.Contexts != nil:
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w; to use a context of your own kubeconfig for this cluster, add --context %s=CONTEXT", err, cluster)
+	case errors.Is(err, errNoHub):
+		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w; name it with --kubeconfig, or register a file of --kubeconfig-dir: kubeconfig: {file: %s.yaml}", err, cluster)
 	case err != nil:
 		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
 	}

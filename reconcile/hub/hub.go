@@ -149,10 +149,10 @@ type secret struct {
 	labels map[string]string
 }
 
-// where returns the name of a Secret for errors.
 // Namespace returns the namespace whose Secrets are read.
 func (h *Hub) Namespace() string { return h.cfg.Namespace }
 
+// where returns the name of a Secret for errors.
 func (h *Hub) where(name string) string { return fmt.Sprintf("Secret %s/%s", h.cfg.Namespace, name) }
 
 // secret reads a Secret in the hub's namespace.

@@ -419,13 +419,20 @@ func TestInCluster(t *testing.T) {
 		want    string
 	}{
 		{want: "spec.kubeconfig.inCluster: the daemon was not started with --allow-in-cluster"},
-		{allowed: true, want: "cluster dev: unable to load in-cluster configuration"}, // this is no pod
+		{allowed: true, want: "cluster dev: spec.kubeconfig.inCluster: unable to load in-cluster configuration"}, // this is no pod
 	} {
 		_, err := (&Connector{Hub: h, AllowInCluster: tt.allowed}).Connect(t.Context(), registered(clusters.Kubeconfig{InCluster: true}))
 		expect(t, err, tt.want)
 	}
-	_, err := (&Connector{Hub: h}).Connect(t.Context(), registered(ref("dev", "")))
-	expect(t, err, "no hub to read Secrets from: this process runs in no pod, and no --kubeconfig names the hub")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "dev.yaml"), []byte(strings.Replace(fleetFile, "token:", "as-uid: x, tokenFile:", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := (&Connector{Hub: h, Dir: dir}).Connect(t.Context(), registered(clusters.Kubeconfig{File: "dev.yaml"}))
+	expect(t, err, "cluster dev: spec.kubeconfig.file dev.yaml: kubeconfig: user \"main\": tokenFile names a file")
+	expect(t, err, "\ncluster dev: spec.kubeconfig.file dev.yaml: kubeconfig: user \"main\": as-groups")
+	_, err = (&Connector{Hub: h}).Connect(t.Context(), registered(ref("dev", "")))
+	expect(t, err, "no hub to read Secrets from: this process runs in no pod, and no --kubeconfig names the hub's; name it with --kubeconfig, or register a file of --kubeconfig-dir: kubeconfig: {file: dev.yaml}")
 }
 
 // A context is for a cluster that is registered, as far as the registry can be read.

@@ -236,8 +236,9 @@ var (
 	conflictWith   = regexp.MustCompile(`^conflict with "((?:[^"\\]|\\.)*)"`)
 )
 
-// statusError classifies an answer of 400 and above.
-func (c *Client) statusError(op operation, code int, header http.Header, body []byte) *Error {
+// statusError classifies an answer of 400 and above. It asks nothing, unless the account that
+// the client acts as has no right to what was tried: then whether it exists.
+func (c *Client) statusError(ctx context.Context, op operation, code int, header http.Header, body []byte) *Error {
 	e := &Error{Class: Server, Cluster: c.name, Verb: op.verb, ID: op.id}
 	var status metav1.Status
 	structured := json.Unmarshal(body, &status) == nil && status.Kind == "Status"
@@ -278,7 +279,7 @@ func (c *Client) statusError(op operation, code int, header http.Header, body []
 		e.Class = NoNamespace
 	case code == http.StatusForbidden:
 		e.Class = Forbidden
-		e.Message += c.missingRule(e.Message)
+		e.Message += c.missingRule(ctx, e.Message)
 	case code == http.StatusNotFound:
 		c.notFound(e, structured, details)
 	case code == http.StatusConflict && status.Reason == metav1.StatusReasonAlreadyExists:

@@ -100,6 +100,7 @@ type Client struct {
 	userAgent string
 	mayWrite  func(context.Context) error // nil: always
 	actsAs    string                      // the user of Config.ServiceAccount; empty for none
+	account   *account                    // whether it exists; nil if actsAs is empty
 
 	mu     sync.Mutex
 	groups map[string]*group      // by group name; see types.go
@@ -147,12 +148,18 @@ func New(c Config) (*Client, error) {
 	}
 	if c.ServiceAccount != nil {
 		cl.actsAs = accountUser(*c.ServiceAccount)
+		own := rest.CopyConfig(cfg)
+		own.Impersonate = rest.ImpersonationConfig{}
+		cl.account = &account{ServiceAccount: *c.ServiceAccount, base: base, own: own}
 	}
 	if cl.timeout == 0 {
 		cl.timeout = DefaultTimeout
 	}
 	if cl.userAgent == "" {
 		cl.userAgent = "gitopsd"
+	}
+	if cl.account != nil {
+		cl.account.userAgent = cl.userAgent
 	}
 	return cl, nil
 }

@@ -231,7 +231,7 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			e := cluster(t, "https://127.0.0.1:1").statusError(operation{"apply", aService}, tt.code, tt.header, []byte(tt.body))
+			e := cluster(t, "https://127.0.0.1:1").statusError(t.Context(), operation{"apply", aService}, tt.code, tt.header, []byte(tt.body))
 			tt.want.Cluster, tt.want.Verb, tt.want.ID = "prod", "apply", aService
 			if !reflect.DeepEqual(*e, tt.want) {
 				t.Errorf("have %#v\nwant %#v", *e, tt.want)
@@ -264,7 +264,7 @@ func TestSecretsInErrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			e := cluster(t, "https://127.0.0.1:1").statusError(operation{"apply", aSecret}, tt.code, nil,
+			e := cluster(t, "https://127.0.0.1:1").statusError(t.Context(), operation{"apply", aSecret}, tt.code, nil,
 				[]byte(`{"kind":"Status","status":"Failure",`+tt.body+`}`))
 			if shown := fmt.Sprintf("%v %+v", e, *e); strings.Contains(shown, "hunter2") {
 				t.Fatalf("the error shows a value: %s", shown)

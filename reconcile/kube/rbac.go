@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strings"
@@ -16,7 +17,7 @@ var lacksRight = regexp.MustCompile(`forbidden: User "([^"]*)" cannot ([a-z:-]+)
 
 // missingRule returns the advice for an answer that a user lacks a right: the rule to
 // paste into a role. It returns "" for any other message.
-func (c *Client) missingRule(message string) string {
+func (c *Client) missingRule(ctx context.Context, message string) string {
 	m := lacksRight.FindStringSubmatch(message)
 	if m == nil {
 		return ""
@@ -39,8 +40,15 @@ func (c *Client) missingRule(message string) string {
 	}
 	who := "that user"
 	if c.actsAs != "" && user == c.actsAs {
-		account := strings.Replace(strings.TrimPrefix(user, accountPrefix), ":", "/", 1)
-		who = fmt.Sprintf("ServiceAccount %s (spec.serviceAccount; does it exist?)", account)
+		who = "ServiceAccount " + strings.Replace(strings.TrimPrefix(user, accountPrefix), ":", "/", 1)
+		switch exists, known := c.account.exists(ctx); {
+		case !known:
+			who += " (spec.serviceAccount; does it exist?)"
+		case !exists:
+			who += " (spec.serviceAccount) does not exist: create it, or correct the name; it"
+		default:
+			who += " (spec.serviceAccount)"
+		}
 	}
 	return fmt.Sprintf("; %s needs the rule %s in a %s", who, rule, role)
 }

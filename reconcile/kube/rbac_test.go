@@ -26,7 +26,7 @@ func TestMissingRules(t *testing.T) {
 	admin := withObjects(t, "missing-rules")
 	leases := Type{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease", Resource: "leases", Namespaced: true}
 	const ns = "missing-rules"
-	impersonated := "ServiceAccount missing-rules/%s (spec.serviceAccount; does it exist?)"
+	impersonated := "ServiceAccount missing-rules/%s (spec.serviceAccount)"
 	for _, tt := range []struct {
 		name  string
 		rules []string // that are pasted, one after the other
@@ -122,6 +122,59 @@ func TestMissingRules(t *testing.T) {
 	}
 }
 
+// An account without rights, one that does not exist, and one of which the credentials may
+// not know are told apart, and one that is made is found.
+func TestMissingAccount(t *testing.T) {
+	t.Parallel()
+	const ns = "missing-account"
+	admin := withObjects(t, ns)
+	account := func(name string) ServiceAccount {
+		t.Helper()
+		if _, err := admin.Apply(t.Context(), accounts, accounts.ID(ns, name), object(t, accounts, ns, name, nil), ApplyOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		return ServiceAccount{Namespace: ns, Name: name}
+	}
+	said := func(c *Client) string {
+		t.Helper()
+		_, err := c.GetMetadata(t.Context(), configMaps, configMaps.ID(ns, "a"))
+		_, who, ok := strings.Cut(fmt.Sprint(err), "; ")
+		who, _, found := strings.Cut(who, " needs the rule ")
+		if ClassOf(err) != Forbidden || !ok || !found {
+			t.Fatalf("want an error with the rule that is missing, have: %v", err)
+		}
+		return who
+	}
+	missing := connect(t, Config{ServiceAccount: &ServiceAccount{Namespace: ns, Name: "later"}})
+	impersonator := account("impersonator")
+	paste(t, admin, impersonator, "impersonator", `{apiGroups: [""], resources: [serviceaccounts], verbs: [impersonate]}`, ns)
+	for _, tt := range []struct {
+		name string
+		c    *Client
+		want string
+	}{
+		{"without rights", connect(t, Config{ServiceAccount: new(account("there"))}), "ServiceAccount missing-account/there (spec.serviceAccount)"},
+		{"not there", missing, "ServiceAccount missing-account/later (spec.serviceAccount) does not exist: create it, or correct the name; it"},
+		{"in no namespace", connect(t, Config{ServiceAccount: &ServiceAccount{Namespace: "missing-namespace", Name: "a"}}), "ServiceAccount missing-namespace/a (spec.serviceAccount) does not exist: create it, or correct the name; it"},
+		{"not to be known", limited(t, admin, impersonator, true, "there"), "ServiceAccount missing-account/there (spec.serviceAccount; does it exist?)"},
+	} {
+		deadline := time.Now().Add(10 * time.Second)
+		have := said(tt.c)
+		for have == "that user" && time.Now().Before(deadline) { // the API server has not seen the role yet
+			time.Sleep(50 * time.Millisecond)
+			have = said(tt.c)
+		}
+		if have != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, have, tt.want)
+		}
+	}
+	account("later")
+	missing.account.asked = time.Time{} // or some seconds later
+	if have, want := said(missing), "ServiceAccount missing-account/later (spec.serviceAccount)"; have != want {
+		t.Errorf("%q, want %q", have, want)
+	}
+}
+
 // A rule is the one that the message asks for, or none.
 func TestMissingRuleText(t *testing.T) {
 	t.Parallel()
@@ -141,7 +194,7 @@ func TestMissingRuleText(t *testing.T) {
 		{message: lacks + `get path "/*"`},
 		{message: lacks + `* resource "pods" in API group ""`},
 	} {
-		if have := (&Client{actsAs: tt.actsAs}).missingRule(tt.message); have != tt.want {
+		if have := (&Client{actsAs: tt.actsAs}).missingRule(t.Context(), tt.message); have != tt.want {
 			t.Errorf("%s\n%q, want\n%q", tt.message, have, tt.want)
 		}
 	}

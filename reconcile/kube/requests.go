@@ -123,7 +123,7 @@ func (c *Client) once(ctx context.Context, op operation, r request, limit time.D
 		return nil, resp.Header, nil
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		return nil, nil, c.statusError(op, resp.StatusCode, resp.Header, errorBody(resp))
+		return nil, nil, c.statusError(ctx, op, resp.StatusCode, resp.Header, errorBody(resp))
 	}
 	most := cmp.Or(r.limit, maxObjectBytes)
 	body, err := readAll(resp, most)

@@ -77,12 +77,12 @@ func (c *Client) Watch(ctx context.Context, t Type, namespace, selector, version
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return c.statusError(op, resp.StatusCode, resp.Header, errorBody(resp))
+		return c.statusError(ctx, op, resp.StatusCode, resp.Header, errorBody(resp))
 	}
 	late.Stop()
 	quiet := time.AfterFunc(c.quiet, func() { cancel(errQuiet) })
 	defer quiet.Stop()
-	err = c.events(op, resp.Body, func(e Event) {
+	err = c.events(ctx, op, resp.Body, func(e Event) {
 		quiet.Reset(c.quiet)
 		yield(e)
 	})
@@ -103,7 +103,7 @@ func (c *Client) Watch(ctx context.Context, t Type, namespace, selector, version
 
 // events reads a stream of JSON objects, one a line. An error that is no [Error] is
 // the stream's.
-func (c *Client) events(op operation, stream io.Reader, yield func(Event)) error {
+func (c *Client) events(ctx context.Context, op operation, stream io.Reader, yield func(Event)) error {
 	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, maxEventBytes)
 	for lines.Scan() {
@@ -122,7 +122,7 @@ func (c *Client) events(op operation, stream io.Reader, yield func(Event)) error
 			if err := json.Unmarshal(event.Object, &status); err != nil {
 				return c.malformed(op, err)
 			}
-			return c.statusError(op, int(status.Code), nil, event.Object)
+			return c.statusError(ctx, op, int(status.Code), nil, event.Object)
 		}
 		meta, err := decodeItem(event.Object, false)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strings"
 	"time"
 
@@ -213,6 +214,64 @@ func (c *Client) Patch(ctx context.Context, t Type, id manifest.ID, fields map[s
 		accept: mimeMetadata, contentType: mimeMergePatch, body: body,
 	})
 	return err
+}
+
+// Merged returns the object as it would be with another content, by a dry run: what is not in
+// the content goes, and the API server fills in what it does for any object. From is the
+// object as it is.
+func (c *Client) Merged(ctx context.Context, t Type, id manifest.ID, from, to map[string]any) (map[string]any, error) {
+	op := operation{verb: "patch", id: id}
+	if err := c.checkScope(op, t); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(mergePatch(withoutServers(from), withoutServers(to)))
+	if err != nil {
+		return nil, err
+	}
+	answer, _, err := c.do(ctx, op, request{
+		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}, "dryRun": {"All"}},
+		accept: mimeJSON, contentType: mimeMergePatch, body: body,
+	})
+	if err != nil {
+		return nil, err
+	}
+	tree, _, err := c.decodeFull(op, answer)
+	return tree, err
+}
+
+// withoutServers returns an object without the metadata that the API server alone writes.
+func withoutServers(tree map[string]any) map[string]any {
+	tree = maps.Clone(tree)
+	metadata := maps.Clone(manifest.Mapping(tree, "metadata"))
+	for _, key := range []string{"creationTimestamp", "generation", "managedFields", "resourceVersion", "uid"} {
+		delete(metadata, key)
+	}
+	tree["metadata"] = metadata
+	return tree
+}
+
+// mergePatch returns the merge patch (RFC 7386) that makes one mapping another.
+func mergePatch(from, to map[string]any) map[string]any {
+	patch := make(map[string]any)
+	for key := range from {
+		if _, stays := to[key]; !stays {
+			patch[key] = nil
+		}
+	}
+	for key, now := range to {
+		was, is := from[key]
+		before, isMap := was.(map[string]any)
+		after, staysMap := now.(map[string]any)
+		switch {
+		case is && isMap && staysMap:
+			if part := mergePatch(before, after); len(part) > 0 {
+				patch[key] = part
+			}
+		case !is || !reflect.DeepEqual(was, now):
+			patch[key] = now
+		}
+	}
+	return patch
 }
 
 // Delete deletes the object that has the given UID, and reports whether it is gone. If

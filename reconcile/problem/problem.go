@@ -22,8 +22,8 @@ type Problem struct {
 	// Reason says what is wrong, without the names above.
 	Reason string `json:"reason"`
 	// Origin is where in the repository the object, or what is wrong in it, is written,
-	// "file:line", or several places; of an object that gitopsd makes, what it is made for,
-	// such as "spec.conversion of the Cluster". It is empty if the object comes from a package.
+	// "file:line", or several places; of an object that gitopsd makes for something else than
+	// a package, "made by gitopsd for spec.conversion of the Cluster" or the like. It is empty if the object comes from a package.
 	Origin string `json:"origin,omitempty"`
 	// Advice says what to do about it, if that is known.
 	Advice string `json:"advice,omitempty"`

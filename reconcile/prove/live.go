@@ -77,7 +77,7 @@ func (l *Live) Why() string {
 }
 
 // mostNamed is how many objects a finding names, and mostWays how many findings there
-// are.
+// are of a law: what is allowed leaves room for what is not.
 const (
 	mostNamed = 3
 	mostWays  = 50
@@ -117,7 +117,13 @@ func (t *Trial) Try(ctx context.Context, tree map[string]any) error {
 		text := f.Brief()
 		i := slices.IndexFunc(t.live.Findings, func(seen LiveFinding) bool { return seen.Text == text })
 		if i < 0 {
-			if len(t.live.Findings) == mostWays {
+			of := 0
+			for _, seen := range t.live.Findings {
+				if seen.Law == f.Law {
+					of++
+				}
+			}
+			if of == mostWays {
 				continue
 			}
 			i = len(t.live.Findings)

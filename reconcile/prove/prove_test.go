@@ -3,12 +3,14 @@ package prove
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/conversion/proof"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 )
@@ -192,6 +194,15 @@ func TestLive(t *testing.T) {
 	f := r.Findings[0]
 	if f.Text != "v1 -> v2: the result is not valid (spec.name)" || f.Times != 4 || len(f.Objects) != mostNamed || f.Objects[0].String() != "widget.example.io/default/a" {
 		t.Errorf("finding %+v", f)
+	}
+	// Rules that fail in very many ways leave room for what breaks a law.
+	trial.Again()
+	for i := range 2 * mostWays {
+		trial.live.Findings = append(trial.live.Findings, LiveFinding{Law: proof.RuleFails, Text: fmt.Sprint(i)}, LiveFinding{Law: proof.RoundTrip, Text: fmt.Sprint("w", i), Allowed: "on purpose"})
+	}
+	try("e", secret)
+	if !r.Failed() || !strings.Contains(r.Why(), "v1 -> v2: the result is not valid (spec.name): widget.example.io/default/e") {
+		t.Errorf("beside many others: failed is %t, %q", r.Failed(), r.Why())
 	}
 	if err := trial.Try(t.Context(), manifesttest.Tree(t, "{apiVersion: example.io/v7, kind: Widget, metadata: {name: x}}")); err == nil || err.Error() != "the rules have no version v7" {
 		t.Errorf("error: %v", err)

@@ -123,7 +123,7 @@ func Objects(c Config) ([]*manifest.Object, error) {
 		Args:   []string{"conversion-server", "--log-format=json", "--tls-dir=" + tlsDir},
 		Port:   workload.Port{Name: "https", Service: Port, Pod: tlsPort},
 		Volume: workload.Volume{Name: "tls", Secret: secretName, Path: tlsDir},
-		Memory: memory, SoftMemory: softMemory, Origin: manifest.Origin{File: "spec.conversion of the Cluster"},
+		Memory: memory, SoftMemory: softMemory, Origin: manifest.Origin{For: "spec.conversion of the Cluster"},
 	}
 	var objects []*manifest.Object
 	for _, make := range []func() (*manifest.Object, error){

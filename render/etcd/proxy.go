@@ -147,7 +147,7 @@ var Definition = sync.OnceValues(func() (*manifest.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return manifest.New(docs[0].Tree, manifest.Origin{File: "gitopsd, which keeps etcd namespaces"})
+	return manifest.New(docs[0].Tree, manifest.Origin{For: "etcd namespaces"})
 })
 
 // Defines reports whether an object is the definition of EtcdNamespace.

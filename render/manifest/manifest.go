@@ -68,7 +68,7 @@ func (id ID) Compare(other ID) int {
 // Origin is the place that an object comes from. Origins are comparable.
 type Origin struct {
 	// File is a path in the fleet repository, or in Package if that is set; empty
-	// for an object that gitopsd makes for a package. In a remote base it begins
+	// for an object that gitopsd makes. In a remote base it begins
 	// with the repository and commit (remote.Root).
 	File string
 	// Line is where the object starts in File, from 1; 0 if unknown.
@@ -76,16 +76,22 @@ type Origin struct {
 	// Package is the pinned package that holds the object; the zero Pin for an
 	// object of the fleet repository.
 	Package sources.Pin
+	// For is what gitopsd makes the object for, if not for a package: "spec.pins of
+	// the Cluster".
+	For string
 }
 
 // String returns the origin as errors and `gitopsd why` show it: "file:line" for the
-// repository, "package reference@digest" and the line for a package.
+// repository, "package reference@digest" and the line for a package, "made by gitopsd for"
+// what it is for.
 func (o Origin) String() string {
 	file := o.File
 	if o.Line > 0 {
 		file += ":" + strconv.Itoa(o.Line)
 	}
 	switch {
+	case o.For != "":
+		return "made by gitopsd for " + o.For
 	case o.Package == (sources.Pin{}) && o.File == "":
 		return "an unknown place"
 	case o.Package == (sources.Pin{}):
@@ -96,10 +102,10 @@ func (o Origin) String() string {
 	return "package " + o.Package.String() + ", " + file
 }
 
-// Place returns "file:line" for an object of the fleet repository; empty for one that comes
-// from a package, or from nowhere.
+// Place returns "file:line" for an object of the fleet repository, and what String returns for
+// one that gitopsd makes; empty for one that comes from a package, or from nowhere.
 func (o Origin) Place() string {
-	if o.File == "" || o.Package != (sources.Pin{}) {
+	if o.File+o.For == "" || o.Package != (sources.Pin{}) {
 		return ""
 	}
 	return o.String()

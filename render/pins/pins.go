@@ -46,7 +46,7 @@ import (
 const Name = "gitopsd-pins"
 
 // Origin is where the objects come from that Objects makes.
-var Origin = manifest.Origin{File: "spec.pins of the Cluster"}
+var Origin = manifest.Origin{For: "spec.pins of the Cluster"}
 
 // Of reports whether an object is one that Objects makes. A label does not make a
 // person's object one.

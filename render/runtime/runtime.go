@@ -109,7 +109,7 @@ func workload(c Controller) ([]map[string]any, error) {
 // System returns the namespace in which controllers run. One that is there is taken
 // over: operators create it for what a package needs before it starts, such as a CA.
 func System() (*manifest.Object, error) {
-	o, err := manifest.New(object(manifest.Namespace, Namespace, "", nil), manifest.Origin{File: "gitopsd"})
+	o, err := manifest.New(object(manifest.Namespace, Namespace, "", nil), manifest.Origin{For: "the packages' controllers"})
 	if err != nil {
 		return nil, err
 	}

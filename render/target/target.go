@@ -62,7 +62,7 @@ var Definitions = sync.OnceValues(func() ([]*manifest.Object, error) {
 	}
 	var all []*manifest.Object
 	for _, doc := range docs {
-		o, err := manifest.New(doc.Tree, manifest.Origin{File: "gitopsd, which keeps targets and applications"})
+		o, err := manifest.New(doc.Tree, manifest.Origin{For: "targets and applications"})
 		if err != nil {
 			return nil, err
 		}

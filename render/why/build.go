@@ -111,7 +111,7 @@ func (e *explainer) written(a *Answer) {
 	if err != nil || len(e.field) == 0 {
 		return
 	}
-	value, line, ok := e.field.find(content, a.Written.Line, is(e.id))
+	value, line, _, ok := e.field.find(content, a.Written.Line, is(e.id))
 	if !ok {
 		return
 	}

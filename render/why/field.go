@@ -80,35 +80,34 @@ func differences(at field.Path, a, b any) []string {
 }
 
 // find looks for a field in the text of a file, in the object that starts at a
-// line or is the item of a List there, and returns its value and line.
-func (p question) find(content []byte, from int, is func(tree map[string]any) bool) (v any, line int, ok bool) {
+// line or is the item of a List there, and returns its value and line. Without the field
+// it returns how much of the path is there, and the line of that.
+func (p question) find(content []byte, from int, is func(tree map[string]any) bool) (v any, line, steps int, ok bool) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	for {
 		var doc yaml.Node
 		if decoder.Decode(&doc) != nil || len(doc.Content) == 0 {
-			return nil, 0, false
+			return nil, 0, 0, false
 		}
 		if doc.Content[0].Line < from {
 			continue
 		}
 		node := object(doc.Content[0], is)
 		if node == nil {
-			return nil, 0, false
+			return nil, 0, 0, false
 		}
-		for _, s := range p {
-			var key *yaml.Node
-			if node, key = below(node, s); node == nil {
-				return nil, 0, false
+		line = node.Line
+		for i, s := range p {
+			value, key := below(node, s)
+			if value == nil {
+				return nil, line, i, false
 			}
-			line = node.Line
+			node, line = value, value.Line
 			if key != nil {
 				line = key.Line
 			}
 		}
-		if node.Decode(&v) != nil {
-			return nil, 0, false
-		}
-		return v, line, true
+		return v, line, len(p), node.Decode(&v) == nil
 	}
 }
 
@@ -159,8 +158,9 @@ func below(n *yaml.Node, s field.Step) (value, key *yaml.Node) {
 }
 
 // Line returns the line in which a field of an object is written, in the file and after
-// the line that the object is from; 0 if that is not known, as of a field that a patch
-// sets. The path is one that the API server names, "spec.ports[0].port".
+// the line that the object is from; for a field that the object lacks, the line of what is
+// there and should have it. It is 0 if that is not known, as of a field that a patch sets.
+// The path is one that the API server names, "spec.ports[0].port".
 func Line(files fs.FS, o *manifest.Object, path string) int {
 	p, err := field.Parse(path)
 	if err != nil || len(p) == 0 {
@@ -170,7 +170,12 @@ func Line(files fs.FS, o *manifest.Object, path string) int {
 	if err != nil {
 		return 0
 	}
-	_, line, _ := question(p).find(content, o.Origin().Line, is(o.ID()))
+	_, line, steps, ok := question(p).find(content, o.Origin().Line, is(o.ID()))
+	if !ok && steps < len(p) {
+		if _, more := p[:steps+1].In(o.Tree()); more {
+			return 0
+		}
+	}
 	return line
 }
 

@@ -28,9 +28,15 @@ spec:
   - name: http
     prot: 80
   - {name: admin, prot: 81}
+  selector:
+    app: web
 `)}}
 	at := func(file string, line int) *manifest.Object {
-		o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"name": "eu-web", "namespace": "a"}}, manifest.Origin{File: file, Line: line})
+		o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"name": "eu-web", "namespace": "a"},
+			"spec": map[string]any{
+				"prots": []any{}, "selector": map[string]any{"app": "web"}, "type": "ClusterIP", "cidr": map[string]any{},
+				"ports": []any{map[string]any{"name": "http", "prot": 80}, map[string]any{"name": "admin", "prot": 81}},
+			}}, manifest.Origin{File: file, Line: line})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +51,15 @@ spec:
 		{"a/web.yaml", 9, "spec.prots", 13},
 		{"a/web.yaml", 9, "spec.ports[0].prot", 16},
 		{"a/web.yaml", 9, `spec.ports[name="admin"].prot`, 17},
-		{"a/web.yaml", 9, "spec.selectr", 0},
+		{"a/web.yaml", 9, "spec.selectr", 12},
+		{"a/web.yaml", 9, "spec.ports[0].port", 15},
+		{"a/web.yaml", 9, "spec.ports[2].port", 14},
+		{"a/web.yaml", 9, `spec.ports[name="admin"].port`, 17},
+		{"a/web.yaml", 9, "spec.selector.tier", 18},
+		{"a/web.yaml", 9, "spec.selector.app.more", 19},
+		{"a/web.yaml", 9, "status.a", 9},
+		{"a/web.yaml", 9, "spec.type", 0},       // a patch sets it
+		{"a/web.yaml", 9, "spec.cidr.block", 0}, // a patch sets what lacks it
 		{"a/web.yaml", 9, "spec..", 0},
 		{"a/web.yaml", 9, "", 0},
 		{"a", 0, "spec.prots", 0},

@@ -46,7 +46,9 @@ func wrongArguments(cmd *cobra.Command, args []string) error {
 				names = append(names, sub.Name())
 			}
 		}
-		return fmt.Errorf("%s has no command %q%s", cmd.CommandPath(), args[0], sources.Meant(args[0], names))
+		if meant := sources.Meant(args[0], names); meant != "" || cmd.Flags().Lookup("cluster") == nil {
+			return fmt.Errorf("%s has no command %q%s", cmd.CommandPath(), args[0], meant)
+		}
 	}
 	_, parameters, _ := strings.Cut(cmd.Use, " ")
 	switch takes := parameters != "" && !strings.HasPrefix(parameters, "-"); {
@@ -76,6 +78,9 @@ func meantFlag(cmd *cobra.Command, err error) string {
 		return "" // among short flags nothing is near
 	}
 	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
-	return sources.Meant("--"+unknown.GetSpecifiedName(), names)
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if meant := sources.Closest(unknown.GetSpecifiedName(), names); meant != "" {
+		return "; did you mean --" + meant + "?"
+	}
+	return ""
 }

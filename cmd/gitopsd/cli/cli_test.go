@@ -88,6 +88,9 @@ func TestFaults(t *testing.T) {
 	}{
 		{name: "unknown command", args: []string{"aply"}, want: `gitopsd has no command "aply"`},
 		{name: "misspelt command", args: []string{"paln"}, want: "gitopsd has no command \"paln\"; did you mean plan?\nSee `gitopsd --help`"},
+		{name: "argument of a command that has commands", args: []string{"lock", "dev"}, want: "gitopsd lock takes no argument \"dev\"; for a cluster write --cluster dev\nSee `gitopsd lock --help`"},
+		{name: "misspelt command of a command that does something itself", args: []string{"lock", "mrege"}, want: "gitopsd lock has no command \"mrege\"; did you mean merge?"},
+		{name: "flag that is like none", args: []string{"why", "--field", "x"}, want: "unknown flag: --field\nSee"},
 		{name: "misspelt command of a command", args: []string{"package", "biuld", "x"}, want: "gitopsd package has no command \"biuld\"; did you mean build?\nSee `gitopsd package --help`"},
 		{name: "a cluster in the place of the flag", args: []string{"render", "dev"}, want: "gitopsd render takes no argument \"dev\"; for a cluster write --cluster dev"},
 		{name: "an argument too many", args: []string{"version", "a", "b"}, want: `gitopsd version takes no arguments, have "a" "b"`},

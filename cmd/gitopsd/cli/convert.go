@@ -351,6 +351,7 @@ func (o *convertOptions) text(tree map[string]any, origin manifest.Origin) ([]by
 
 // writeReport says what a conversion did beside converting.
 func writeReport(w io.Writer, object *manifest.Object, r conversion.Report) {
+	w = show.Cleaned(w)
 	say := func(notes []conversion.Note, what func(conversion.Note) string) {
 		for _, n := range notes {
 			fmt.Fprintf(w, "%s: %s: %s -> %s: %s\n", object.Origin(), object.ID(), n.From, n.To, what(n))
@@ -383,7 +384,7 @@ func (o *convertOptions) prove(cmd *cobra.Command, sets []ruleSet, names []strin
 		given = append(given, objects...)
 	}
 	failed := false
-	w := cmd.OutOrStdout()
+	w := show.Cleaned(cmd.OutOrStdout()) // it shows values of objects
 	for i := range sets {
 		s := &sets[i]
 		c := proof.Config{Rules: s.Set, Documents: s.documents, Definition: s.tree, Stash: manifest.ConversionStashAnnotation}
@@ -396,7 +397,7 @@ func (o *convertOptions) prove(cmd *cobra.Command, sets []ruleSet, names []strin
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: there is no object of %s\n", strings.Join(names, ", "), s.Name())
 		}
 		for _, warning := range s.Warnings() {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", s.Name(), warning)
+			fmt.Fprintf(show.Cleaned(cmd.ErrOrStderr()), "%s: %s\n", s.Name(), warning)
 		}
 		result, err := proof.Run(cmd.Context(), c)
 		if err != nil {
@@ -427,6 +428,7 @@ func (o *convertOptions) runTests(w io.Writer, sets []ruleSet) error {
 	} else {
 		files = []string{o.test}
 	}
+	w = show.Cleaned(w)
 	tests, failed := 0, 0
 	for _, name := range files {
 		objects, err := readObjects(name, nil)

@@ -387,22 +387,27 @@ func (p asked) look(ctx context.Context, client *kube.Client, served *kube.Every
 }
 
 // parseObject finds the type that a cluster serves and the ID of an object by its name,
-// kind[.group]/[namespace/]name. The kind may be its plural, and case does not matter.
+// kind[.group]/[namespace/]name. The kind may be its plural or, of Kubernetes' own, its
+// short name, and case does not matter.
 func parseObject(served *kube.Everything, text string) (kube.Type, manifest.ID, error) {
 	word, rest, _ := strings.Cut(text, "/")
 	kind, group, hasGroup := strings.Cut(word, ".")
+	builtIn, _ := manifest.BuiltInKind(kind)
 	var fits []kube.Type
+	var kinds []string
 	for _, t := range served.Types {
-		if (strings.EqualFold(t.Kind, kind) || strings.EqualFold(t.Resource, kind)) && (!hasGroup || t.Group == group) {
+		named := strings.EqualFold(t.Kind, kind) || strings.EqualFold(t.Resource, kind) || builtIn == manifest.GroupKind{Group: t.Group, Kind: t.Kind}
+		if named && (!hasGroup || t.Group == group) {
 			fits = append(fits, t)
 		}
+		kinds = append(kinds, strings.ToLower(t.Kind))
 	}
 	slices.SortFunc(fits, func(a, b kube.Type) int { return cmp.Compare(a.Group, b.Group) })
 	switch {
 	case len(fits) == 0 && len(served.Stale) > 0:
 		return kube.Type{}, manifest.ID{}, fmt.Errorf("%s: the cluster serves no such kind, as far as it can say: %s do not answer", text, strings.Join(served.Stale, ", "))
 	case len(fits) == 0:
-		return kube.Type{}, manifest.ID{}, fmt.Errorf("%s: %w", text, errNoKind)
+		return kube.Type{}, manifest.ID{}, fmt.Errorf("%s: %w%s", text, errNoKind, sources.Meant(kind, kinds))
 	case len(fits) > 1 && fits[0].Group != "":
 		var names []string
 		for _, t := range fits {

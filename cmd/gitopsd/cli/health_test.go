@@ -145,7 +145,10 @@ func TestParseObject(t *testing.T) {
 		{"event.events.k8s.io/shop/e", "event.events.k8s.io/shop/e"},
 		{"gadget.b.example.org/g", "gadget.b.example.org/g"},
 		{"gadget/g", "gadget/g: the cluster serves several such kinds: write gadget.a.example.org or gadget.b.example.org"},
+		{"deploy/shop/web", "deployment.apps/shop/web"},
+		{"deploy.example.org/shop/web", "deploy.example.org/shop/web: the cluster serves no such kind"},
 		{"gizmo/g", "gizmo/g: the cluster serves no such kind"},
+		{"depoyment/shop/web", "depoyment/shop/web: the cluster serves no such kind; did you mean deployment?"},
 		{"deployment/web", "deployment/web: a Deployment has a namespace: write deployment/NAMESPACE/web"},
 		{"gadget.a.example.org/shop/g", "gadget.a.example.org/shop/g: a Gadget has no namespace: write gadget.a.example.org/g"},
 	} {

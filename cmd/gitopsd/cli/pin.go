@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -110,7 +111,7 @@ func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
 		for _, p := range pins {
 			p.faults, p.done, p.right = nil, nil, 0
 			p.note = func(format string, args ...any) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: "+format+"\n", args...)
+				fmt.Fprintf(show.Cleaned(cmd.ErrOrStderr()), "gitopsd: "+format+"\n", args...)
 			}
 			changed, err := p.file(name, text)
 			if err != nil {
@@ -139,7 +140,7 @@ func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
 		}
 	}
 	for _, l := range done {
-		if _, err := fmt.Fprintln(cmd.OutOrStdout(), l); err != nil {
+		if _, err := fmt.Fprintln(show.Cleaned(cmd.OutOrStdout()), l); err != nil {
 			return err
 		}
 	}
@@ -288,7 +289,7 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourO
 	defer fleet.Close()
 	for _, c := range fleet.Clusters {
 		for _, p := range c.Problems() {
-			fmt.Fprintf(cmd.ErrOrStderr(), "gitopsd: cluster %s is known in part only: %s\n", c.Name, p.WithoutCluster())
+			fmt.Fprintf(show.Cleaned(cmd.ErrOrStderr()), "gitopsd: cluster %s is known in part only: %s\n", c.Name, p.WithoutCluster())
 		}
 	}
 	typeOf = func(gvk schema.GroupVersionKind) (string, string, error) {

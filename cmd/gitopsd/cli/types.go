@@ -185,6 +185,7 @@ func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
 	if o.output.format == "json" {
 		return show.JSON(w, all)
 	}
+	w = show.Cleaned(w) // arguments of controllers are a package's words
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	head := "KIND\tGROUP/VERSION\tDIGEST\tPACKAGE\tCONTROLLER"
 	if several {
@@ -348,6 +349,7 @@ func (o *typesOptions) writeComparison(w io.Writer, all []comparedTypes) error {
 	if o.output.format == "json" {
 		return show.JSON(w, all)
 	}
+	w = show.Cleaned(w)
 	named := make(map[string]int)
 	changes := make([]compat.Change, len(all))
 	for i, c := range all {

@@ -138,6 +138,7 @@ func explain(ctx context.Context, state *desired.State, question string) ([]*ans
 }
 
 func writeWhy(w io.Writer, answers []*answer, h *history) error {
+	w = show.Cleaned(w) // subjects of commits, names of files and values are anybody's
 	for i, a := range answers {
 		if i > 0 {
 			fmt.Fprintln(w)
@@ -192,6 +193,8 @@ func (a *answer) text(changed func(file string) string) string {
 		}
 	case a.Written == (manifest.Origin{}):
 		line("written", "by gitopsd, for the packages' controllers")
+	case a.Written.For != "":
+		line("written", "by gitopsd, for %s", a.Written.For)
 	case !made:
 		line("written", "%s%s%s", a.Written, original, changed(a.Written.File))
 	}

@@ -282,6 +282,7 @@ func writePackageWhy(w io.Writer, format string, all []*packageWhy, h *history) 
 	if format == "json" {
 		return show.JSON(w, all)
 	}
+	w = show.Cleaned(w)
 	for i, a := range all {
 		if i > 0 {
 			fmt.Fprintln(w)

@@ -140,9 +140,36 @@ func controllerChanges(s *plan.Step) []behaviour.Difference {
 		}
 	case s.ID.Is(manifest.Workloads...):
 		for _, c := range s.Changes {
-			if d, ok := workloadChange(c); ok {
-				all = append(all, d)
+			all = append(all, workloadChanges(c)...)
+		}
+	}
+	return all
+}
+
+// workloadChanges returns what the change of a field of a workload changes: a list of
+// containers that comes or goes as a whole is a change of each.
+func workloadChanges(c plan.Change) []behaviour.Difference {
+	if m := podPath.FindStringSubmatch(c.Path); m == nil || m[0] != c.Path || m[1] != "initContainers" && m[1] != "containers" {
+		if d, ok := workloadChange(c); ok {
+			return []behaviour.Difference{d}
+		}
+		return nil
+	}
+	var all []behaviour.Difference
+	for _, list := range []struct {
+		value          any
+		added, removed bool
+	}{{c.Old, false, true}, {c.New, true, false}} {
+		containers, _ := list.value.([]any)
+		for _, v := range containers {
+			container, _ := v.(map[string]any)
+			d := behaviour.Difference{What: "image", Name: manifest.Text(container, "name"), Added: list.added, Removed: list.removed}
+			if list.added {
+				d.After = imageOf(v)
+			} else {
+				d.Before = imageOf(v)
 			}
+			all = append(all, d)
 		}
 	}
 	return all

@@ -25,6 +25,7 @@ func rebuilt(t *testing.T, more ...plan.Step) *Fleet {
 			{Path: c + ".env[name=PASSWORD].value", Old: "hunter2", New: "swordfish"},
 			{Path: c + ".image", Old: old, New: now},
 			{Path: "spec.template.spec.containers[name=sidecar]", Added: true, New: map[string]any{"image": "reg.io/sidecar:v1"}},
+			{Path: "spec.template.spec.initContainers", Added: true, New: []any{map[string]any{"name": "migrate", "image": "reg.io/migrate:v1"}}},
 			{Path: "spec.template.spec.serviceAccountName", Old: "a", New: "b"},
 		}},
 		{Action: plan.Unchanged, ID: crdID("things.acme.example"), Object: some, Package: "things"},
@@ -43,6 +44,7 @@ func TestControllers(t *testing.T) {
 	want := `Controller of package things (reg.io/things v1.0.0 -> v1.0.1) in dev, prod: types unchanged, controller changed
   ~ image package-runtime: sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb
   ~ image sidecar added: reg.io/sidecar:v1
+  ~ image migrate added: reg.io/migrate:v1
   ~ argument of package-runtime
   ~ variable package-runtime PASSWORD
   ~ rights ClusterRole gitopsd:provider:things

@@ -29,7 +29,7 @@ const shownProofs = 3
 // one.
 func (f *Fleet) ProofTables() []*ProofTable {
 	return shared(f, (*ClusterPlan).proofTables, func(t *ProofTable) (string, *[]string) {
-		return fmt.Sprint(t.Definition, t.Proof.Version, t.Proof.Origin, t.Proof.Refused), &t.Clusters
+		return fmt.Sprintf("%q", []any{t.Definition, t.Proof.Version, t.Proof.Origin, t.Proof.Refused, t.Proof.Allowed, t.Proof.Unfinished}), &t.Clusters
 	}, func(_, _ *ProofTable) {})
 }
 
@@ -105,6 +105,9 @@ func (t textWriter) proof(table *ProofTable) {
 	}
 	for _, f := range table.findings(false) {
 		t.Say(show.Plain, "  "+f.Brief())
+	}
+	if n := table.Proof.MoreFailing; n > 0 {
+		t.Line("  … %s", prose.Count(n, "more failing rule"))
 	}
 	for _, w := range table.Proof.Warnings {
 		t.Say(show.Plain, "  "+w)

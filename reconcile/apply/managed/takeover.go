@@ -141,10 +141,22 @@ func WithoutLeftovers(o *manifest.Object, before, applied *metav1.ObjectMeta, tr
 		if err != nil {
 			return nil, err
 		}
-		left = left.Difference(theirs)
+		left = left.Difference(withParents(theirs))
 	}
 	rest, _ := without(tree, left).(map[string]any)
 	return rest, nil
+}
+
+// withParents returns a set with what the fields of the set are in: a mapping does not go
+// with one of its owners while another one has a field in it.
+func withParents(set *fieldpath.Set) *fieldpath.Set {
+	all := fieldpath.NewSet()
+	set.Iterate(func(p fieldpath.Path) {
+		for n := range p {
+			all.Insert(p[:n+1])
+		}
+	})
+	return all
 }
 
 // without returns a copy of a value without the fields of a set.

@@ -144,14 +144,14 @@ func checkUser(name string, u *api.AuthInfo, accept Accept) error {
 	if u.AuthProvider != nil && accept == Restricted {
 		refuse("auth-provider plugins are refused; use a token or a client certificate of a service account")
 	}
-	const flatten = " (kubectl config view --flatten)" // which leaves a tokenFile as it is
+	const flatten = "put its content into %s (kubectl config view --flatten)" // which leaves a tokenFile as it is
 	for _, file := range []struct{ key, value, data, how string }{
 		{"client-certificate", u.ClientCertificate, "client-certificate-data", flatten},
 		{"client-key", u.ClientKey, "client-key-data", flatten},
-		{"tokenFile", u.TokenFile, "token", ""},
+		{"tokenFile", u.TokenFile, "token", "put its content into %s, or if that expires the token of an account for gitopsd (examples/cluster/account.yaml)"},
 	} {
 		if file.value != "" {
-			refuse("%s names a file of the machine gitopsd runs on; put its content into %s%s", file.key, file.data, file.how)
+			refuse("%s names a file of the machine gitopsd runs on; "+file.how, file.key, file.data)
 		}
 	}
 	if u.Impersonate == "" && (u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0) {

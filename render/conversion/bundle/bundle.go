@@ -60,7 +60,7 @@ func Object(set *conversion.Set, definition map[string]any, documents []conversi
 		"apiVersion": manifest.ConfigMap.APIVersion("v1"), "kind": id.Kind,
 		"metadata":   map[string]any{"name": id.Name, "namespace": id.Namespace, "labels": map[string]any{manifest.ConversionLabel: "true"}},
 		"binaryData": map[string]any{dataKey: base64.StdEncoding.EncodeToString(data)},
-	}, manifest.Origin{File: "spec.conversion of the Cluster"})
+	}, manifest.Origin{For: "spec.conversion of the Cluster"})
 }
 
 // Pack returns rules and the schemas of their definition as bytes. What does not

@@ -149,7 +149,17 @@ func (r *Result) String() string {
 	if r.More > 0 {
 		fmt.Fprintf(&b, "\n\n… and %d more", r.More)
 	}
+	if r.MoreFailing > 0 {
+		fmt.Fprintf(&b, "\n\n… and %s fail on values, which are kept in the stash", moreRules(r.MoreFailing))
+	}
 	return b.String()
+}
+
+func moreRules(n int) string {
+	if n == 1 {
+		return "1 more rule"
+	}
+	return fmt.Sprintf("%d more rules", n)
 }
 
 func objectsShow(n int) string {

@@ -71,9 +71,11 @@ const (
 type Result struct {
 	// Pairs are what was tried, in the order of the definition's versions.
 	Pairs []Pair
-	// Findings are the laws that were broken, at most twenty; More counts the others.
-	Findings []Finding
-	More     int
+	// Findings are the ways in which laws were broken: at most twenty, and the first of each
+	// law. Beside them are at most twenty of rules that failed. More counts the other ways in
+	// which laws were broken, MoreFailing the other rules that failed.
+	Findings          []Finding
+	More, MoreFailing int
 	// Laws are those that were broken, in order, also by what More counts.
 	Laws []Law
 }
@@ -88,9 +90,7 @@ type Pair struct {
 
 // Failed reports whether a law was broken. Rules that failed on a value break none,
 // since the value is kept.
-func (r *Result) Failed() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Law != RuleFails })
-}
+func (r *Result) Failed() bool { return len(r.Laws) > 0 }
 
 // Run tries the rules. It fails if a schema is not one that the API server accepts; what
 // is wrong with the rules is in the result. If ctx ends, the error is ctx's, and the
@@ -261,8 +261,7 @@ func (t *trial) report(f Finding, object map[string]any, partial bool, again fun
 	if p.seen[key] > 1 {
 		return
 	}
-	if len(p.result.Findings) >= mostFindings {
-		p.result.More++
+	if !p.room(f.Law) {
 		return
 	}
 	small := shrink(object, !partial, func(smaller map[string]any) bool {
@@ -290,6 +289,27 @@ func (t *trial) report(f Finding, object map[string]any, partial bool, again fun
 		f.Rules = p.intent.writers(from, to, general(path))
 	}
 	p.result.Findings = append(p.result.Findings, f)
+}
+
+// room reports whether a finding is kept, and counts one that is not. Rules that fail leave
+// no law without an example, and nor does a law that is broken in many ways.
+func (p *prover) room(law Law) bool {
+	kept, first := 0, true
+	for _, f := range p.result.Findings {
+		if (f.Law == RuleFails) == (law == RuleFails) {
+			kept++
+		}
+		first = first && f.Law != law
+	}
+	switch {
+	case kept < mostFindings || first:
+		return true
+	case law == RuleFails:
+		p.result.MoreFailing++
+	default:
+		p.result.More++
+	}
+	return false
 }
 
 func (t *trial) named(f Finding) Finding {

@@ -361,3 +361,38 @@ func TestFindingOfItsObject(t *testing.T) {
 		t.Errorf("%v is said to become %v", object, converted)
 	}
 }
+
+// Rules that fail in many ways hide no law that is broken, and a law that is broken in many
+// ways hides no other.
+func TestManyFindings(t *testing.T) {
+	t.Parallel()
+	var failing conversion.Report
+	for i := range 3 * mostFindings {
+		failing.Failed = append(failing.Failed, conversion.Note{Rule: fmt.Sprint("rule ", i), Err: "no"})
+	}
+	loses := handWritten{report: failing, spoil: func(o, c map[string]any, to string) {
+		if to == "v2" {
+			delete(manifest.Mapping(c, "spec"), "first")
+		}
+	}}
+	r, err := Run(t.Context(), Config{Rules: loses, Definition: crd(t, before, after), Most: 50, Stash: stash})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Failed() || len(r.Laws) != 1 || r.Laws[0] != RoundTrip || r.More != 0 || r.MoreFailing == 0 {
+		t.Errorf("failed is %t, laws %v, %d more, %d more failing", r.Failed(), r.Laws, r.More, r.MoreFailing)
+	}
+	if text := r.String(); !strings.HasPrefix(text, "2 counterexamples;") || !strings.Contains(text, "spec.firstName does not come back") || !strings.Contains(text, "more rules fail on values") {
+		t.Errorf("%s", text)
+	}
+
+	p := &prover{}
+	for i := range 3 * mostFindings {
+		if p.room(RoundTrip) {
+			p.result.Findings = append(p.result.Findings, Finding{Law: RoundTrip, about: fmt.Sprint(i)})
+		}
+	}
+	if !p.room(Admitted) || p.result.More != 2*mostFindings {
+		t.Errorf("%d more", p.result.More)
+	}
+}
