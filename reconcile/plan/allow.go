@@ -84,10 +84,13 @@ func allowBreaking(refused []string, version, cause string) *Allow {
 // annotated by itself.
 func (c Claim) adopt(pkg string) *Allow {
 	a := &Allow{On: OnObject, Annotation: manifest.AdoptAnnotation, Value: "true", Sources: strings.Join(c.Sources, ","), Cause: "it is " + c.Text}
-	if pkg != "" {
-		return a.ForAlike()
+	switch {
+	case pkg == "":
+		return a
+	case a.Sources == "":
+		return nil // the Reason says how
 	}
-	return a
+	return a.ForAlike()
 }
 
 // allowPrune is the annotation that lets so many objects go at once.

@@ -207,8 +207,11 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		if s.Package != "" {
 			how = "have one of the Cluster's spec.patches annotate it"
 		}
-		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over, or the Cluster with %s: %s for all that is", claim.Text, how, manifest.AdoptAnnotation,
-			manifest.AdoptAnnotation, strings.Join(claim.Sources, ","))
+		all := ""
+		if len(claim.Sources) > 0 {
+			all = fmt.Sprintf(", or the Cluster with %s: %s for all that is", manifest.AdoptAnnotation, strings.Join(claim.Sources, ","))
+		}
+		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over%s", claim.Text, how, manifest.AdoptAnnotation, all)
 	}
 	s.Force = true
 	was, now := parseRecord(meta.Annotations[manifest.AppliedAnnotation]), parseRecord(c.inv.Applied(o))

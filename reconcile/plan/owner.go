@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,14 +59,30 @@ type Claim struct {
 	// Text completes "it is …".
 	Text string
 	// Sources name the claimant as a Cluster's manifest.AdoptAnnotation does, as in
-	// "flux/apps". Each of several field managers is a source, and all must be named.
+	// "flux/apps". Each of several field managers is a source, and all must be named. There
+	// are none if one of them cannot be: then each object is adopted by itself.
 	Sources []string
 }
 
-// claimant returns who owns a live object. An object of ours that only lost its label
+// claimant returns who owns a live object. The names that it returns are whatever the
+// object's writers have put there, and are pasted into the registry.
+func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
+	c := claimOf(meta, inv)
+	for _, source := range c.Sources {
+		if named, err := ParseAdopt(source); err != nil || !slices.Equal(named, []string{source}) || strings.ContainsFunc(source, unprintable) {
+			c.Sources = nil
+			break
+		}
+	}
+	return c
+}
+
+func unprintable(r rune) bool { return !strconv.IsPrint(r) }
+
+// claimOf returns who owns a live object. An object of ours that only lost its label
 // is nobody's. It checks, in this order: a controller that owns it, another ApplySet,
 // another tool's marks, and the field managers that wrote to it (except to status).
-func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
+func claimOf(meta *metav1.ObjectMeta, inv Inventory) Claim {
 	for _, o := range meta.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
 			source := controllerSource + "/" + o.Kind + "/" + o.Name

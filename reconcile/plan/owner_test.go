@@ -59,6 +59,33 @@ func TestClaimOfApplier(t *testing.T) {
 }
 
 // Where several wrote, all of them must be adopted from.
+// A name that would be read as another source, or as several, is not one to paste.
+func TestClaimOfHostileNames(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		release, want string
+	}{
+		{"web", "helm/web"},
+		{"web,flux", ""},
+		{"", ""},
+		{" web", "helm/ web"},
+		{"web ", ""},
+		{"web\nflux", ""},
+		{"web\x1b[2J", ""},
+	} {
+		c := claimant(&metav1.ObjectMeta{Annotations: map[string]string{"meta.helm.sh/release-name": tt.release}}, Inventory{FieldManager: "gitopsd"})
+		if have := strings.Join(c.Sources, ";"); have != tt.want || !strings.HasPrefix(c.Text, "managed by Helm release") {
+			t.Errorf("%q is %q's, %s, want %q", tt.release, have, c.Text, tt.want)
+		}
+		if all := c.adopt("").ForAlike(); (all.On == OnCluster) != (tt.want != "") {
+			t.Errorf("%q: it is adopted by %+v", tt.release, all)
+		}
+		if all := c.adopt("web"); (all != nil) != (tt.want != "") {
+			t.Errorf("%q: an object of a package is adopted by %+v", tt.release, all)
+		}
+	}
+}
+
 func TestAdoptable(t *testing.T) {
 	t.Parallel()
 	two := Claim{Sources: []string{"kubectl", "manager/tool"}}

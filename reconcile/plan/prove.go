@@ -22,6 +22,7 @@ func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Con
 		return nil
 	}
 	var g errgroup.Group
+	untried := make([]bool, len(p.Steps))
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		of := rules[s.ID.Name]
@@ -32,15 +33,16 @@ func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Con
 		}
 		g.Go(func() error {
 			proof, err := proofs.Prove(ctx, of)
-			switch {
-			case ctx.Err() != nil:
+			if ctx.Err() != nil {
 				return context.Cause(ctx)
-			case err != nil:
-				s.Action, s.Reason = Refused, fmt.Sprintf("its conversion rules cannot be tried: %v", err)
-				return nil
 			}
-			s.Proof = proof
-			if why := proof.Why(); why != "" && s.Action == Refused {
+			why := ""
+			if err != nil {
+				why, untried[i] = fmt.Sprintf("its conversion rules cannot be tried: %v", err), true
+			} else {
+				s.Proof, why = proof, proof.Why()
+			}
+			if why != "" && s.Action == Refused {
 				s.Reason += "; " + why
 				if s.Allow != nil {
 					s.Allow.Cause += "; " + why
@@ -56,7 +58,11 @@ func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Con
 	}
 	why := make(map[string]string)
 	for i := range p.Steps {
-		if s := &p.Steps[i]; s.Package != "" && s.Proof != nil && len(s.Proof.Refused) > 0 && why[s.Package] == "" {
+		switch s := &p.Steps[i]; {
+		case s.Package == "" || why[s.Package] != "":
+		case untried[i]:
+			why[s.Package] = fmt.Sprintf("its package has conversion rules that cannot be tried: %s", s.ID.Name)
+		case s.Proof != nil && len(s.Proof.Refused) > 0:
 			why[s.Package] = fmt.Sprintf("its package has conversion rules with a counterexample: %s", s.ID.Name)
 		}
 	}

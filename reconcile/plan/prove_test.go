@@ -179,3 +179,33 @@ func TestRefuseUnconverted(t *testing.T) {
 		}
 	}
 }
+
+// Rules that cannot be tried refuse their definition, with the package that it is of, and
+// hide no other reason.
+func TestConversionsNotTried(t *testing.T) {
+	t.Parallel()
+	o, rules := withRules(t, "odd", "v1.spec.title")
+	tree := manifesttest.Tree(t, string(o.AppendJSON(nil)))
+	tree["spec"].(map[string]any)["versions"].([]any)[1].(map[string]any)["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{"spec": map[string]any{}}}}
+	var err error
+	if rules.Definition, err = manifest.New(tree, manifest.Origin{File: "crd.yaml"}); err != nil {
+		t.Fatal(err)
+	}
+	controller := manifest.Deployment.ID("gitopsd-system", "odd")
+	p := &Plan{Steps: []Step{
+		{Action: Refused, Reason: "breaking", Compatibility: compat.Breaking, ID: o.ID(), Object: o, Package: "p"},
+		{Action: Configure, ID: controller, Package: "p"}, {Action: Configure, ID: controller, Package: "q"},
+	}}
+	if err := CheckConversions(t.Context(), p, map[string]*render.Conversion{"odd.example.io": rules}, new(prove.Cache)); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.Steps[0]; s.Action != Refused || !strings.HasPrefix(s.Reason, "breaking; its conversion rules cannot be tried: ") {
+		t.Errorf("the definition: %s %s", s.Action, s.Reason)
+	}
+	if s := p.Steps[1]; s.Action != Refused || s.Reason != "its package has conversion rules that cannot be tried: odd.example.io" {
+		t.Errorf("the controller: %s %s", s.Action, s.Reason)
+	}
+	if s := p.Steps[2]; s.Action != Configure {
+		t.Errorf("another package: %s %s", s.Action, s.Reason)
+	}
+}

@@ -171,10 +171,29 @@ func Line(files fs.FS, o *manifest.Object, path string) int {
 		return 0
 	}
 	_, line, steps, ok := question(p).find(content, o.Origin().Line, is(o.ID()))
-	if !ok && steps < len(p) {
-		if _, more := p[:steps+1].In(o.Tree()); more {
-			return 0
+	if ok || steps == len(p) {
+		return line
+	}
+	if s := p[steps]; s.List && s.Match != nil {
+		// The API server may name an element by a key that it took for granted.
+		only := 0
+		for i, there := 0, true; there; i++ {
+			q := slices.Clone(p)
+			q[steps] = field.Index(i)
+			_, at, reached, ok := question(q).find(content, o.Origin().Line, is(o.ID()))
+			switch there = reached > steps; {
+			case ok && only == 0:
+				only = at
+			case ok:
+				return line // any of them
+			}
 		}
+		if only > 0 {
+			return only
+		}
+	}
+	if _, more := p[:steps+1].In(o.Tree()); more {
+		return 0
 	}
 	return line
 }

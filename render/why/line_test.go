@@ -28,6 +28,7 @@ spec:
   - name: http
     prot: 80
   - {name: admin, prot: 81}
+  - nodePrt: 3
   selector:
     app: web
 `)}}
@@ -53,10 +54,13 @@ spec:
 		{"a/web.yaml", 9, `spec.ports[name="admin"].prot`, 17},
 		{"a/web.yaml", 9, "spec.selectr", 12},
 		{"a/web.yaml", 9, "spec.ports[0].port", 15},
-		{"a/web.yaml", 9, "spec.ports[2].port", 14},
+		{"a/web.yaml", 9, "spec.ports[3].port", 14},
 		{"a/web.yaml", 9, `spec.ports[name="admin"].port`, 17},
-		{"a/web.yaml", 9, "spec.selector.tier", 18},
-		{"a/web.yaml", 9, "spec.selector.app.more", 19},
+		{"a/web.yaml", 9, `spec.ports[port=0,protocol="TCP"].prot`, 14},
+		{"a/web.yaml", 9, `spec.ports[port=0,protocol="TCP"].nodePrt`, 18},
+		{"a/web.yaml", 9, `spec.ports[port=0,protocol="TCP"].nope`, 14},
+		{"a/web.yaml", 9, "spec.selector.tier", 19},
+		{"a/web.yaml", 9, "spec.selector.app.more", 20},
 		{"a/web.yaml", 9, "status.a", 9},
 		{"a/web.yaml", 9, "spec.type", 0},       // a patch sets it
 		{"a/web.yaml", 9, "spec.cidr.block", 0}, // a patch sets what lacks it

@@ -1,6 +1,7 @@
 package preview
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -420,5 +421,19 @@ func TestDiffColours(t *testing.T) {
 	const want = "  package p\n+     a\n!   ~ b: changed\n        data.x: 1 -> 2\n-     c\n-   ! d refused\n#   = e held\n    … 3 more"
 	if have := diff(text); have != want {
 		t.Errorf("have\n%s\nwant\n%s", have, want)
+	}
+}
+
+// A fleet without clusters has no table of them.
+func TestNoClusters(t *testing.T) {
+	t.Parallel()
+	var markdown, text strings.Builder
+	f := new(Fleet)
+	if err := errors.Join(f.WriteMarkdown(&markdown), f.WriteText(&text, show.Options{})); err != nil {
+		t.Fatal(err)
+	}
+	const verdict = "No changes: no cluster is registered"
+	if markdown.String() != "### gitopsd plan\n\n**"+verdict+"**\n" || text.String() != verdict+"\n" {
+		t.Errorf("%s\n%s", &markdown, &text)
 	}
 }

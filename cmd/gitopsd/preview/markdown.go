@@ -41,7 +41,7 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	verdict := "**" + escaped(f.verdict().text) + "**\n"
 	fmt.Fprintf(b, "### %s\n\n%s", escaped(shortText(title, maxTitle)), verdict)
 	all := f.alike()
-	if quiet := len(all) == 1 && all[0].first().silent(); !quiet {
+	if quiet := len(all) == 0 || len(all) == 1 && all[0].first().silent(); !quiet {
 		writeClusters(b, all)
 	}
 	if len(f.Errors) > 0 {

@@ -102,3 +102,22 @@ func TestProofs(t *testing.T) {
 		t.Errorf("Markdown:\n%s", b.String())
 	}
 }
+
+// Clusters whose rules are the same, and are allowed to break a law for other reasons, are
+// told apart; failing rules that are not listed are counted, and are no counterexamples.
+func TestProofsByAllowance(t *testing.T) {
+	t.Parallel()
+	step := func(reason string) ClusterPlan {
+		p := &prove.Proof{Result: &proof.Result{MoreFailing: 3}, Version: "h1:AAAAAAAAAAAA", Allowed: map[string]string{"edits": reason}}
+		return ClusterPlan{Plan: &plan.Plan{Steps: []plan.Step{{Action: plan.Configure, ID: manifest.CRD.ID("", "widgets.example.io"), Proof: p}}}}
+	}
+	f := &Fleet{Clusters: []ClusterPlan{step("nobody edits v2"), step("nobody edits v2"), step("v2 is new")}}
+	tables := f.ProofTables()
+	if len(tables) != 2 || len(tables[0].Clusters) != 2 {
+		t.Errorf("%d tables", len(tables))
+	}
+	text := show.Sprint(func(text *show.Text) { textWriter{Text: text}.proofs(tables[:1]) })
+	if !strings.Contains(text, ": no counterexample in 0 objects\n") || !strings.Contains(text, "  … 3 more failing rules\n") {
+		t.Error(text)
+	}
+}
