@@ -44,7 +44,7 @@ func testModel(t *testing.T) {
 	t.Parallel()
 	x := newTenantIn(t, "model")
 	p := serve(t, Config{Limits: Limits{Unread: time.Hour}}, x) // watches are read at the end
-	alone, err := etcdserver.StartOpen() // without users, proxy and neighbours
+	alone, err := etcdserver.StartOpen()                        // without users, proxy and neighbours
 	if err != nil {
 		t.Fatal(err)
 	}
