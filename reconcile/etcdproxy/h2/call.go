@@ -318,8 +318,8 @@ func (x *clientConn) frame(f http2.Frame) error {
 		}
 		return applySettings(f, x.out, &x.sending)
 	case *http2.PingFrame:
-		if data := f.Data; !f.IsAck() {
-			x.out.control(func(fr *http2.Framer) error { return fr.WritePing(true, data) })
+		if !f.IsAck() {
+			x.out.pong(f.Data)
 		}
 	case *http2.WindowUpdateFrame:
 		err := x.sending.grow(f.StreamID, f.Increment)

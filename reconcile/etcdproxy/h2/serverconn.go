@@ -396,9 +396,7 @@ func (c *serverConn) pings(f *http2.PingFrame) error {
 		}
 		return nil
 	}
-	// grpc-go's clients send one after most answers, to measure the way, and then ask for more.
-	data := f.Data
-	c.out.soon(func(fr *http2.Framer) error { return fr.WritePing(true, data) })
+	c.out.pong(f.Data)
 	now, before := time.Now(), c.ping
 	c.ping = now
 	if c.answered.Swap(false) {

@@ -12,8 +12,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// maxDelay is how long a frame may wait for others that it can go with.
-const maxDelay = 10 * time.Millisecond
+// Answers to pings wait: grpc-go's peers send one with most data, as soon as the last was answered, to
+// measure the way, and each costs more than most frames. After pongDelay one goes with what is sent then,
+// after maxDelay by itself. No more than maxPongs wait.
+const (
+	pongDelay = 5 * time.Millisecond
+	maxDelay  = 10 * time.Millisecond
+	maxPongs  = 32
+)
 
 // pendingBytes is how much waits for the connection before others have to wait with more.
 const pendingBytes = 64 << 10
@@ -29,7 +35,10 @@ type writer struct {
 	hpack   *hpack.Encoder
 	pending *[]byte // nil if empty
 	writing bool
-	timed   bool // flushed within maxDelay
+	pongs   [][8]byte   // wait
+	ponged  time.Time   // since when the first of them does
+	timer   *time.Timer // for those that nothing goes with; nil if there never was one
+	timed   bool        // it runs
 	err     error
 	room    chan struct{} // closed when pending is taken; nil if nobody waits
 	// failed is closed when no more can be written.
@@ -112,6 +121,9 @@ func (w *writer) flush() {
 	}
 	w.writing = true
 	for w.pending != nil && w.err == nil {
+		if len(w.pongs) > 0 && time.Since(w.ponged) >= pongDelay {
+			w.addPongs()
+		}
 		out := w.pending
 		w.pending = nil
 		w.admit()
@@ -188,19 +200,46 @@ func (w *writer) control(frame func(*http2.Framer) error) {
 	w.flush()
 }
 
-// soon is control for a frame that may wait a little for others: a write costs more than most
-// frames do.
-func (w *writer) soon(frame func(*http2.Framer) error) {
+// pong answers a ping, later.
+func (w *writer) pong(data [8]byte) {
 	w.lock(nil)
-	defer w.mu.Unlock()
-	_ = frame(w.framer) // into memory
-	if w.timed || w.writing || w.err != nil {
+	if len(w.pongs) == 0 {
+		w.ponged = time.Now()
+	}
+	w.pongs = append(w.pongs, data)
+	switch {
+	case len(w.pongs) >= maxPongs:
+		w.addPongs()
+		w.flush()
 		return
+	case w.timed:
+	case w.timer == nil:
+		w.timer = time.AfterFunc(maxDelay, w.flushPongs)
+	default:
+		w.timer.Reset(maxDelay)
 	}
 	w.timed = true
-	time.AfterFunc(maxDelay, func() {
-		w.mu.Lock()
-		w.timed = false
-		w.flush()
-	})
+	w.mu.Unlock()
+}
+
+// addPongs adds the answers that wait. The lock is held.
+func (w *writer) addPongs() {
+	for _, data := range w.pongs {
+		_ = w.framer.WritePing(true, data) // into memory
+	}
+	w.pongs = w.pongs[:0]
+}
+
+// flushPongs sends answers that have waited long enough.
+func (w *writer) flushPongs() {
+	w.mu.Lock()
+	left := maxDelay - time.Since(w.ponged)
+	w.timed = len(w.pongs) > 0 && left > 0 && w.err == nil
+	if w.timed { // the ones that it was for have gone
+		w.timer.Reset(left)
+		w.mu.Unlock()
+		return
+	}
+	w.addPongs()
+	w.flush()
 }
