@@ -33,6 +33,8 @@ type writer struct {
 	framer  *http2.Framer // adds to pending
 	block   bytes.Buffer
 	hpack   *hpack.Encoder
+	table   int // counts the changes of the encoder's table
+	fixed   map[*fixed]encoded
 	pending *[]byte // nil if empty
 	writing bool
 	pongs   [][8]byte   // wait
@@ -54,7 +56,7 @@ var buffers = sync.Pool{New: func() any {
 }}
 
 func newWriter(to io.Writer) *writer {
-	w := &writer{to: to, failed: make(chan struct{})}
+	w := &writer{to: to, failed: make(chan struct{}), table: 1, fixed: make(map[*fixed]encoded)}
 	w.framer = http2.NewFramer((*pending)(w), nil)
 	w.hpack = hpack.NewEncoder(&w.block)
 	return w
@@ -80,30 +82,86 @@ func (w *writer) add(b []byte) {
 	*w.pending = append(*w.pending, b...)
 }
 
-// headers adds headers, which fit into one frame or are continued in others. The lock is held.
-func (w *writer) headers(stream uint32, end bool, fields ...hpack.HeaderField) {
+// fixed are headers that are sent often.
+type fixed []hpack.HeaderField
+
+// encoded are headers as the other side understands them, while its table is what it was.
+type encoded struct {
+	table int
+	block []byte
+}
+
+// headers adds headers, which fit into one frame or are continued in others: the fixed ones, if any, and
+// others. The lock is held.
+func (w *writer) headers(stream uint32, end bool, fields *fixed, more ...hpack.HeaderField) {
 	w.block.Reset()
-	for _, f := range fields {
-		_ = w.hpack.WriteField(f) // into memory
+	if fields != nil {
+		w.encodeFixed(fields)
+	}
+	for _, f := range more {
+		w.encode(f)
 	}
 	block := w.block.Bytes()
-	first := block[:min(len(block), maxFrame)]
-	block = block[len(first):]
-	_ = w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: first, EndStream: end, EndHeaders: len(block) == 0})
-	for len(block) > 0 {
+	flags := http2.FlagHeadersEndHeaders
+	if end {
+		flags |= http2.FlagHeadersEndStream
+	}
+	if len(block) <= maxFrame {
+		w.frame(http2.FrameHeaders, flags, stream, block, nil)
+		return
+	}
+	w.frame(http2.FrameHeaders, flags&^http2.FlagHeadersEndHeaders, stream, block[:maxFrame], nil)
+	for block = block[maxFrame:]; len(block) > 0; {
 		next := block[:min(len(block), maxFrame)]
 		block = block[len(next):]
-		_ = w.framer.WriteContinuation(stream, len(block) == 0, next)
+		_ = w.framer.WriteContinuation(stream, len(block) == 0, next) // into memory
 	}
 }
 
-// data adds a frame of data in two parts. Unlike the framer's it is copied once. The lock is held.
-func (w *writer) data(stream uint32, end bool, head, tail []byte) {
-	n := len(head) + len(tail)
-	header := [9]byte{byte(n >> 16), byte(n >> 8), byte(n), byte(http2.FrameData)}
-	if end {
-		header[4] = byte(http2.FlagDataEndStream)
+// encodeFixed encodes headers as before, if that still holds.
+func (w *writer) encodeFixed(fields *fixed) {
+	if is := w.fixed[fields]; is.table == w.table {
+		w.block.Write(is.block)
+		return
 	}
+	for _, f := range *fields {
+		w.encode(f)
+	}
+	if block := w.block.Bytes(); indexed(block) {
+		w.fixed[fields] = encoded{w.table, bytes.Clone(block)}
+	}
+}
+
+// encode encodes a header. One that is sensitive is in no table.
+func (w *writer) encode(f hpack.HeaderField) {
+	before := w.block.Len()
+	_ = w.hpack.WriteField(f) // into memory
+	if !f.Sensitive && !indexed(w.block.Bytes()[before:]) {
+		w.table++
+	}
+}
+
+// tableSize sets the size of the table, which the other side is told of with the next headers.
+func (w *writer) tableSize(size uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hpack.SetMaxDynamicTableSize(size)
+	w.table++
+}
+
+// data adds a frame of data in two parts. The lock is held.
+func (w *writer) data(stream uint32, end bool, head, tail []byte) {
+	var flags http2.Flags
+	if end {
+		flags = http2.FlagDataEndStream
+	}
+	w.frame(http2.FrameData, flags, stream, head, tail)
+}
+
+// frame adds a frame in two parts. Unlike the framer's it is copied once. The lock is held.
+func (w *writer) frame(is http2.FrameType, flags http2.Flags, stream uint32, head, tail []byte) {
+	n := len(head) + len(tail)
+	header := [frameHeader]byte{byte(n >> 16), byte(n >> 8), byte(n), byte(is), byte(flags)}
 	binary.BigEndian.PutUint32(header[5:], stream)
 	w.add(header[:])
 	w.add(head)
