@@ -49,8 +49,9 @@ type clientConn struct {
 // call is one in progress.
 type call struct {
 	outgoing
-	most int
-	done chan struct{} // has an element once it has ended
+	most  int
+	alone bool          // there was no other when it began
+	done  chan struct{} // has an element once it has ended
 
 	// Of the reader, and then of who waits for done.
 	in       incoming
@@ -93,7 +94,11 @@ func (x *clientConn) do(ctx context.Context, method string, headers map[string]s
 	if whole {
 		x.out.data(k.id, true, head[:], request)
 	}
-	x.out.flush()
+	if k.alone {
+		x.out.flush()
+	} else {
+		x.out.flushWith()
+	}
 	if !whole {
 		x.send(ctx, k, head[:], request)
 	}
@@ -133,6 +138,7 @@ func (x *clientConn) begin(k *call) bool {
 	k.id = x.next
 	x.next += 2
 	x.calls[k.id] = k
+	k.alone = len(x.calls) == 1
 	x.sending.open(&k.outgoing)
 	return true
 }

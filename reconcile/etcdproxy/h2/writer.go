@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -37,6 +38,7 @@ type writer struct {
 	fixed   map[*fixed]encoded
 	pending *[]byte // nil if empty
 	writing bool
+	yields  bool        // somebody lets others go first, and writes then
 	pongs   [][8]byte   // wait
 	ponged  time.Time   // since when the first of them does
 	timer   *time.Timer // for those that nothing goes with; nil if there never was one
@@ -170,6 +172,21 @@ func (w *writer) frame(is http2.FrameType, flags http2.Flags, stream uint32, hea
 
 // full reports whether more has to wait. The lock is held.
 func (w *writer) full() bool { return w.pending != nil && len(*w.pending) >= pendingBytes }
+
+// flushWith is flush, once others that are about to send something had their turn: it costs less than
+// a write does.
+func (w *writer) flushWith() {
+	if !w.writing && !w.yields {
+		w.yields = true
+		w.mu.Unlock()
+		runtime.Gosched()
+		w.mu.Lock()
+		w.yields = false
+		w.flush()
+		return
+	}
+	w.mu.Unlock()
+}
 
 // flush writes out what is pending, unless somebody does that, and gives up the lock.
 func (w *writer) flush() {
