@@ -3,6 +3,7 @@ package etcdproxy
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -14,8 +15,12 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"gitopsd.dev/testscripts/etcdserver"
 )
@@ -256,4 +261,97 @@ func testDrainsCalls(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// Watches that have nothing to say do not hold up the end of a proxy, and each ends as one that is to be
+// begun again elsewhere: not as if its client had canceled it.
+func TestDrainsIdleWatches(t *testing.T) { both(t, testDrainsIdleWatches) }
+
+func testDrainsIdleWatches(t *testing.T) {
+	t.Parallel()
+	a := newTenantIn(t, "a")
+	p := serve(t, Config{Limits: Limits{Drain: 100 * time.Millisecond}}, a)
+	url, stop, ended := p.replica(t)
+	at := p
+	at.addr = strings.TrimPrefix(url, "https://")
+	watches := etcdserverpb.NewWatchClient(at.plain(t, a.certificate(t)))
+	const many = 200
+	told := make(chan error, many)
+	for range many {
+		w, err := watches.Watch(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte("k")}}}); err != nil {
+			t.Fatal(err)
+		}
+		if created, err := w.Recv(); err != nil || !created.Created {
+			t.Fatalf("%v, %v", created, err)
+		}
+		go func() {
+			_, err := w.Recv()
+			told <- err
+		}()
+	}
+	stop()
+	for range many {
+		if err := <-told; status.Code(err) != codes.Unavailable {
+			t.Fatalf("a watch ended with %v", err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	waitFor(t, "no call to be left", func() bool { return p.Counts()[a.ID].Calls == 0 })
+}
+
+// A member of etcd that has lost its leader is left for another one, though it answers.
+func TestLosesLeader(t *testing.T) { both(t, testLosesLeader) }
+
+func testLosesLeader(t *testing.T) {
+	t.Parallel()
+	rogues, x := startRogues(t, 2)
+	for _, r := range rogues {
+		r.answer = func(method string) (proto.Message, error) {
+			if method == watchMethod {
+				return nil, rpctypes.ErrGRPCNoLeader
+			}
+			return &etcdserverpb.RangeResponse{}, nil
+		}
+	}
+	conn := serve(t, Config{}, x).plain(t, x.certificate(t))
+	read := func() {
+		t.Helper()
+		if _, err := etcdserverpb.NewKVClient(conn).Range(t.Context(), &etcdserverpb.RangeRequest{Key: []byte("k")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read()
+	at, other := rogues[0], rogues[1]
+	if at.asked() == 0 {
+		at, other = other, at
+	}
+	for range 50 { // until all kinds of connections are open
+		read()
+		time.Sleep(time.Millisecond)
+	}
+	if n := other.asked(); n != 0 {
+		t.Fatalf("%d calls went to the other member", n)
+	}
+	w, err := etcdserverpb.NewWatchClient(conn).Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Send(&etcdserverpb.WatchRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Recv(); !errors.Is(err, rpctypes.ErrGRPCNoLeader) {
+		t.Errorf("the watch ended with %v", err)
+	}
+	waitFor(t, "calls to go to the other member", func() bool {
+		read()
+		before := at.asked()
+		read()
+		return other.asked() > 0 && at.asked() == before
+	})
 }

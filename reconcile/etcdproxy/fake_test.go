@@ -64,6 +64,13 @@ func (r *rogue) handle(_ any, s grpc.ServerStream) error {
 // startRogue starts it, and returns a tenant that uses it.
 func startRogue(t *testing.T) (*rogue, tenantIn) {
 	t.Helper()
+	rogues, x := startRogues(t, 1)
+	return rogues[0], x
+}
+
+// startRogues starts several, which are members of one etcd to the tenant.
+func startRogues(t *testing.T, n int) (rogues []*rogue, x tenantIn) {
+	t.Helper()
 	ca, err1 := etcdserver.NewAuthority("etcd")
 	clients, err2 := etcdserver.NewAuthority("clients")
 	if err1 != nil || err2 != nil {
@@ -77,20 +84,32 @@ func startRogue(t *testing.T) (*rogue, tenantIn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := new(rogue)
-	server := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(r.handle),
-		grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool()})))
-	go server.Serve(l)
-	t.Cleanup(server.Stop)
-	return r, tenantIn{ca: clients, Tenant: Tenant{
+	x = tenantIn{ca: clients, Tenant: Tenant{
 		Namespace: etcd.Namespace{ID: etcd.ID{Cluster: "rogue"}, Number: 7, Prefix: "/a/"},
 		ClientCAs: clients.Pool(),
-		Upstream:  Upstream{Endpoints: []string{"https://" + l.Addr().String()}, Certificate: user, CAs: ca.Pool()},
+		Upstream:  Upstream{Certificate: user, CAs: ca.Pool()},
 	}}
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := new(rogue)
+		server := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.UnknownServiceHandler(r.handle),
+			grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool()})))
+		go server.Serve(l)
+		t.Cleanup(server.Stop)
+		rogues = append(rogues, r)
+		x.Upstream.Endpoints = append(x.Upstream.Endpoints, "https://"+l.Addr().String())
+	}
+	return rogues, x
+}
+
+// asked is how many calls it got.
+func (r *rogue) asked() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.metadata)
 }
 
 // A response with a key or a lease of others is not passed on, whatever the call, and is counted.

@@ -7,7 +7,7 @@
 //
 //   - proxy.go: [Config], [Tenant], [Proxy]; what is served and how that changes
 //   - identity.go, session.go: who a connection belongs to, and closing it once it no longer may
-//   - upstream.go: the connection to etcd that a tenant has
+//   - upstream.go, leader.go: the connection to etcd that a tenant has, and leaving a member
 //   - fast.go: the same without grpc-go, for what is called most
 //   - local.go: an etcd in the same process
 //   - calls.go: each method, and how it is served; refusal of all others

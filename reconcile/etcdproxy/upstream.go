@@ -47,9 +47,9 @@ var reconnect = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.
 // upstream is the connection of a tenant to etcd. It is opened by the first call, and closed
 // when there was none for a long time.
 type upstream struct {
-	conn  *grpc.ClientConn
-	where *manual.Resolver
-	creds *upstreamCreds
+	conn    *grpc.ClientConn
+	members *members
+	creds   *upstreamCreds
 	// Other ways of calls with one request and response; nil if there is none.
 	local *localUpstream
 	fast  *fastUpstream
@@ -71,6 +71,7 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 	if cfg.Member != nil {
 		creds.open = cfg.Member.Dial
 	}
+	of := &members{where: where, creds: creds, all: state}
 	conn, err := grpc.NewClient("etcd:///etcd",
 		grpc.WithContextDialer(creds.dial),
 		grpc.WithResolvers(where),
@@ -79,7 +80,8 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 		grpc.WithDisableServiceConfig(),
 		// gRPC may still send a call again that etcd certainly did not process.
 		grpc.WithDisableRetry(),
-		grpc.WithUnaryInterceptor(resend),
+		grpc.WithChainUnaryInterceptor(of.unary, resend),
+		grpc.WithStreamInterceptor(of.stream),
 		grpc.WithKeepaliveParams(clientKeepalive),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: minConnect}),
 		grpc.WithNoProxy(),
@@ -95,7 +97,7 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	up := &upstream{conn: conn, where: where, creds: creds}
+	up := &upstream{conn: conn, members: of, creds: creds}
 	switch {
 	case cfg.Member != nil:
 		up.local = &localUpstream{member: cfg.Member, creds: creds}
@@ -115,6 +117,7 @@ func (u *upstream) invoke(ctx context.Context, method string, in, got *frame, mo
 	}
 	if u.fast != nil {
 		if made, err := u.fast.invoke(ctx, method, in, got, most); made {
+			u.members.heard(err)
 			return err
 		}
 	}
@@ -129,7 +132,7 @@ func (u *upstream) set(to Upstream) error {
 		return err
 	}
 	if changed := u.creds.set(to, state); changed {
-		u.where.UpdateState(state)
+		u.members.set(state)
 	}
 	return nil
 }
@@ -138,6 +141,7 @@ func (u *upstream) close() {
 	if u.fast != nil {
 		u.fast.close()
 	}
+	u.members.close()
 	u.conn.Close()
 }
 

@@ -174,7 +174,7 @@ func (f *follower) record(ctx context.Context) (record, error) {
 }
 
 func read(ctx context.Context, kv etcdserverpb.KVClient, prefix string) (record, error) {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(needsLeader(ctx), silence)
 	defer cancel()
 	out, err := kv.Range(ctx, &etcdserverpb.RangeRequest{Key: limit.FloorKey(prefix)}, asProto)
 	if err != nil {
@@ -270,7 +270,7 @@ func Raise(ctx context.Context, etcd grpc.ClientConnInterface, prefix string, fl
 	return status.Error(codes.Unavailable, "etcdserver: others compact the namespace at the same time; try again")
 }
 
-// needsLeader has etcd end a watch on a member that lost its leader, and may not learn of
+// needsLeader has etcd refuse a call, and end a watch, on a member that lost its leader, and may not learn of
 // changes.
 func needsLeader(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)

@@ -26,6 +26,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/reconcile/etcdproxy/proxytest"
 	"gitopsd.dev/testscripts/upstream"
 )
 
@@ -107,9 +108,16 @@ func (s suite) test(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, kind := range proxytest.Kinds {
+		t.Run(kind.Name, func(t *testing.T) { s.through(t, dir, kind, known) })
+	}
+}
+
+// through runs the tests through a kind of proxy.
+func (s suite) through(t *testing.T, dir string, kind proxytest.Kind, known map[string]expectation) {
 	results := make(map[string]result)
 	for _, r := range s.runs {
-		maps.Copy(results, s.run(t, dir, r, known))
+		maps.Copy(results, s.run(t, dir, r, kind, known))
 	}
 	passed := 0
 	for _, r := range results {
@@ -209,7 +217,7 @@ type result struct{ outcome, output string }
 
 // run runs tests, and returns results by package and name, "pkg/storage/etcd3 TestCreate".
 // A test that is listed as not run is not.
-func (s suite) run(t *testing.T, dir string, r run, known map[string]expectation) map[string]result {
+func (s suite) run(t *testing.T, dir string, r run, kind proxytest.Kind, known map[string]expectation) map[string]result {
 	t.Helper()
 	args := []string{"test", "-mod=mod", "-json", "-count", "1", "-vet", "off", "-timeout", "25m", "-tags", s.tags, "-run", r.pattern}
 	if omitted := omittedBy(known, r.packages); omitted != "" {
@@ -220,7 +228,7 @@ func (s suite) run(t *testing.T, dir string, r run, known map[string]expectation
 	}
 	cmd := upstream.Command(t, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath", kind.Env())
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -346,8 +354,13 @@ func compare(known map[string]expectation, results map[string]result) (problems 
 		}
 	}
 	below := func(name string) bool {
+		depth := strings.Count(name, "/") + 1
 		for k, e := range known {
-			if e.outcome == "fail" && strings.HasPrefix(k, name+"/") {
+			parts := strings.Split(k, "/")
+			if e.outcome != "fail" || len(parts) <= depth {
+				continue
+			}
+			if ok, _ := path.Match(strings.Join(parts[:depth], "/"), name); ok {
 				return true
 			}
 		}
@@ -376,11 +389,11 @@ func compare(known map[string]expectation, results map[string]result) (problems 
 func TestCompare(t *testing.T) {
 	known := map[string]expectation{
 		"a TestListed": {"fail", "r"}, "a TestParent/sub": {"fail", "r"}, "a TestSkipped": {"skip", "r"}, "a TestOmitted": {"omit", "r"},
-		"a TestMany/*/x": {"skip", "r"},
+		"a TestMany/*/x": {"skip", "r"}, "a TestDeep/*/x": {"fail", "r"},
 	}
 	as := func(more ...string) map[string]result {
 		m := map[string]result{"a TestListed": {"fail", ""}, "a TestParent": {"fail", ""}, "a TestParent/sub": {"fail", ""}, "a TestSkipped": {"skip", ""}, "a TestGood": {"pass", ""},
-			"a TestMany/0/x": {"skip", ""}, "a TestMany/1/x": {"skip", ""}}
+			"a TestMany/0/x": {"skip", ""}, "a TestMany/1/x": {"skip", ""}, "a TestDeep/0/x": {"fail", ""}, "a TestDeep/0": {"fail", ""}, "a TestDeep": {"fail", ""}}
 		for _, change := range more {
 			name, outcome, _ := strings.Cut(change, "=")
 			m[name] = result{outcome, ""}
@@ -407,6 +420,8 @@ func TestCompare(t *testing.T) {
 		"a TestMany/1/x=":       0,
 		"a TestMany/2/x=skip":   0,
 		"a TestMany/1/y=skip":   1,
+		"a TestDeep/0/y=fail":   1,
+		"a TestDeep/1=pass":     0,
 	} {
 		if problems := compare(known, as(change)); len(problems) != want {
 			t.Errorf("%s: %v", change, problems)

@@ -9,7 +9,7 @@ import (
 )
 
 // keepalive finds out that the other side of a connection is gone: it says nothing for a time, and
-// then does not answer a ping.
+// then does not answer a ping; or it reads nothing for a time, whatever it says.
 type keepalive struct {
 	out           *writer
 	time, timeout time.Duration
@@ -21,6 +21,9 @@ type keepalive struct {
 	// asked is what last was when it was asked, and since when that was; 0 if it was not.
 	asked int64
 	since time.Time
+	// write is the one that was under way at the last check, and writing since when that was seen.
+	write   uint64
+	writing time.Time
 	// idle reports that it is not to be asked; nil if it always is.
 	idle func() bool
 }
@@ -60,6 +63,10 @@ func (k *keepalive) check() {
 	last := k.last.Load()
 	silent := time.Since(time.Unix(0, last))
 	switch {
+	case k.stuck():
+		k.mu.Unlock()
+		k.gone()
+		return
 	case k.asked == last:
 		left := k.timeout - time.Since(k.since)
 		if left > 0 {
@@ -83,4 +90,14 @@ func (k *keepalive) check() {
 	k.timer.Reset(min(k.time, k.timeout)) // before something is written, which may not end
 	k.mu.Unlock()
 	k.out.control(func(fr *http2.Framer) error { return fr.WritePing(false, [8]byte{}) })
+}
+
+// stuck reports whether one write has been under way for as long as the other side may be silent.
+func (k *keepalive) stuck() bool {
+	n := k.out.underWay()
+	if n == 0 || n != k.write {
+		k.write, k.writing = n, time.Now()
+		return false
+	}
+	return time.Since(k.writing) >= k.time
 }

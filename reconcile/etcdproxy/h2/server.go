@@ -37,6 +37,10 @@ type ServerConfig struct {
 type Server struct {
 	ServerConfig
 	work chan *Stream // to workers that have nothing to do
+	// over is closed once there are no connections any more, and end closes it.
+	over    chan struct{}
+	end     func()
+	workers sync.WaitGroup
 
 	mu        sync.Mutex
 	conns     map[net.Conn]*serverConn // nil until it is authenticated
@@ -52,12 +56,15 @@ func NewServer(cfg ServerConfig) *Server {
 	cfg.KeepaliveTime = cmp.Or(cfg.KeepaliveTime, 2*time.Minute)
 	cfg.KeepaliveTimeout = cmp.Or(cfg.KeepaliveTimeout, 20*time.Second)
 	cfg.PingPause = cmp.Or(cfg.PingPause, 5*time.Second)
-	return &Server{
+	s := &Server{
 		ServerConfig: cfg,
 		work:         make(chan *Stream),
+		over:         make(chan struct{}),
 		conns:        make(map[net.Conn]*serverConn),
 		listeners:    make(map[net.Listener]struct{}),
 	}
+	s.end = sync.OnceFunc(func() { close(s.over) })
+	return s
 }
 
 // Serve serves connections to a listener until it fails or the server ends, and closes it. The error
@@ -143,19 +150,26 @@ func (s *Server) GracefulStop() {
 			go c.drain()
 		}
 	}
-	s.serving.Wait()
+	s.wait()
 }
 
 // Stop ends all connections and their calls.
 func (s *Server) Stop() {
 	for raw, c := range s.close() {
 		if c != nil {
-			c.kill()
+			go c.kill() // which may wait for a client to read
 		} else {
 			raw.Close()
 		}
 	}
+	s.wait()
+}
+
+// wait waits until everything has ended. No connections are accepted any more.
+func (s *Server) wait() {
 	s.serving.Wait()
+	s.end()
+	s.workers.Wait()
 }
 
 // close closes the listeners, and returns the connections.
@@ -181,7 +195,7 @@ func (s *Server) run(call *Stream) {
 	select {
 	case s.work <- call:
 	default:
-		go s.worker(call)
+		s.workers.Go(func() { s.worker(call) })
 	}
 }
 
@@ -194,6 +208,8 @@ func (s *Server) worker(call *Stream) {
 		select {
 		case call = <-s.work:
 		case <-idle.C:
+			return
+		case <-s.over:
 			return
 		}
 	}

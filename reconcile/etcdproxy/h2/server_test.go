@@ -221,7 +221,7 @@ func TestBreaks(t *testing.T) {
 	t.Parallel()
 	s := serve(t, echo, func(c *ServerConfig) { c.Setup = 200 * time.Millisecond })
 	other := dial(t, s.addr)
-	window := http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 31}
+	window, once := http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 31}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}
 	for name, tt := range map[string]struct {
 		code string
 		do   func(*peer)
@@ -261,6 +261,7 @@ func TestBreaks(t *testing.T) {
 		"a window beyond its end":        {"FLOW_CONTROL_ERROR", func(p *peer) { p.WriteWindowUpdate(0, maxWindow); p.WriteWindowUpdate(0, maxWindow) }},
 		"a window that grows by nothing": {"PROTOCOL_ERROR", func(p *peer) { p.WriteRawFrame(http2.FrameWindowUpdate, 0, 0, make([]byte, 4)) }},
 		"a setting beyond its end":       {"FLOW_CONTROL_ERROR", func(p *peer) { p.WriteSettings(window) }},
+		"a setting twice":                {"PROTOCOL_ERROR", func(p *peer) { p.WriteSettings(once, once) }},
 		"settings of a stream":           {"PROTOCOL_ERROR", func(p *peer) { p.WriteRawFrame(http2.FrameSettings, 0, 1, nil) }},
 		"a ping that is no ping":         {"FRAME_SIZE_ERROR", func(p *peer) { p.WriteRawFrame(http2.FramePing, 0, 0, []byte("x")) }},
 		"pings without end": {"ENHANCE_YOUR_CALM", func(p *peer) {
@@ -349,9 +350,21 @@ func TestStreamErrors(t *testing.T) {
 	}
 }
 
-// A client that opens streams and resets them at once has no more calls in progress than it may have
-// streams, and is served when it behaves.
+// A client that opens streams and resets them at once, or has the server do it, has no more calls in
+// progress than it may have streams, and is served when it behaves.
 func TestRapidReset(t *testing.T) {
+	t.Parallel()
+	for name, reset := range map[string]func(p *peer, id uint32) error{
+		"by the client": func(p *peer, id uint32) error { return p.WriteRSTStream(id, http2.ErrCodeCancel) },
+		"by the server": func(p *peer, id uint32) error {
+			return p.WriteRawFrame(http2.FrameWindowUpdate, 0, id, make([]byte, 4))
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testRapidReset(t, reset) })
+	}
+}
+
+func testRapidReset(t *testing.T, reset func(p *peer, id uint32) error) {
 	t.Parallel()
 	var running, most, begun atomic.Int64
 	release := make(chan struct{})
@@ -374,7 +387,7 @@ func TestRapidReset(t *testing.T) {
 	go func() {
 		for i := range uint32(resets) {
 			err := p.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: p.fields(slow...), EndHeaders: true, EndStream: true})
-			if err = errors.Join(err, p.WriteRSTStream(2*i+1, http2.ErrCodeCancel)); err != nil {
+			if err = errors.Join(err, reset(p, 2*i+1)); err != nil {
 				sent <- err
 				return
 			}
@@ -467,11 +480,18 @@ func TestKeepalive(t *testing.T) {
 	}
 	s := serve(t, flood, func(c *ServerConfig) { c.KeepaliveTime, c.KeepaliveTimeout = 50*time.Millisecond, 50*time.Millisecond })
 	silent := client(t, s.addr)
-	deaf := client(t, s.addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
-	deaf.must(deaf.WriteWindowUpdate(0, maxWindow-initialWindow))
-	deaf.open(1, true)
+	deaf(t, s)
 	if err := <-ended; status.Code(err) != codes.Canceled {
 		t.Errorf("what was sent to a client that reads nothing ended with %v", err)
+	}
+	talks := deaf(t, s)
+	go func() {
+		for talks.WriteWindowUpdate(3, 1) == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	if err := <-ended; status.Code(err) != codes.Canceled {
+		t.Errorf("what was sent to a client that talks and reads nothing ended with %v", err)
 	}
 	silent.broken()
 	alive := client(t, serve(t, echo, func(c *ServerConfig) { c.KeepaliveTime, c.KeepaliveTimeout = 20*time.Millisecond, time.Minute }).addr)
@@ -491,6 +511,43 @@ func TestKeepalive(t *testing.T) {
 			t.Fatalf("call %d: %s", i, got)
 		}
 	}
+}
+
+// deaf is a client that reads nothing of all that its call is answered.
+func deaf(t *testing.T, s *served) *peer {
+	t.Helper()
+	p := client(t, s.addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
+	p.must(p.WriteWindowUpdate(0, maxWindow-initialWindow))
+	p.open(1, true)
+	return p
+}
+
+// A client that breaks the rules and reads nothing loses the connection, too, without having read why.
+func TestBreaksUnread(t *testing.T) {
+	t.Parallel()
+	var sent atomic.Int64
+	s := serve(t, func(s *Stream) error {
+		for {
+			if err := s.Send(bytesOf(make([]byte, 100_000))); err != nil {
+				return err
+			}
+			sent.Add(1)
+		}
+	})
+	p := deaf(t, s)
+	last := int64(-1)
+	waitFor(t, "the client to have no more room", func() bool {
+		now := sent.Load()
+		defer func() { last = now }()
+		time.Sleep(20 * time.Millisecond)
+		return now > 0 && now == last
+	})
+	p.open(2, true)
+	waitFor(t, "the connection to end", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.conns) == 0
+	})
 }
 
 // A server that stops tells its clients, takes what they had sent already, ends what is in progress and
@@ -553,6 +610,11 @@ func TestGracefulStop(t *testing.T) {
 	}
 	idle.Conn.Close()
 	<-stopped
+	select {
+	case s.work <- nil:
+		t.Error("somebody still waits for calls to make")
+	default:
+	}
 	if err := <-s.ended; err != nil {
 		t.Error(err)
 	}

@@ -55,10 +55,11 @@ func newServerConn(s *Server, conn net.Conn, auth credentials.AuthInfo) *serverC
 	return c
 }
 
-// kill ends the connection and its calls, without a word.
+// kill ends the connection and its calls, without a word: a call that ends before the connection would
+// tell the client that it was canceled, which clients take for a wish of their own.
 func (c *serverConn) kill() {
-	c.cancel()
 	c.net.Close()
+	c.cancel()
 }
 
 // serve serves the connection until it ends, and all calls have.
@@ -70,6 +71,7 @@ func (c *serverConn) serve() {
 		var of http2.ConnectionError
 		if errors.As(err, &of) {
 			c.cancel()
+			defer time.AfterFunc(2*linger, c.kill).Stop() // it may read nothing
 			c.goAway(http2.ErrCode(of), "", true)
 			_, _ = io.Copy(io.Discard, c.in.buf) // until the client has read why; see hangUp
 		}
@@ -164,6 +166,9 @@ func (c *serverConn) frame(f http2.Frame) error {
 
 // applySettings takes up settings of the other side.
 func applySettings(f *http2.SettingsFrame, out *writer, s *sending) error {
+	if f.HasDuplicates() { // each of which would be work for each stream
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
 	err := f.ForeachSetting(func(is http2.Setting) error {
 		if err := is.Valid(); err != nil {
 			return err

@@ -39,6 +39,7 @@ type writer struct {
 	pending *[]byte // nil if empty
 	writing bool
 	yields  bool        // somebody lets others go first, and writes then
+	writes  uint64      // how many were begun
 	pongs   [][8]byte   // wait
 	ponged  time.Time   // since when the first of them does
 	timer   *time.Timer // for those that nothing goes with; nil if there never was one
@@ -201,6 +202,7 @@ func (w *writer) flush() {
 		}
 		out := w.pending
 		w.pending = nil
+		w.writes++
 		w.admit()
 		w.mu.Unlock()
 		_, err := w.to.Write(*out)
@@ -221,6 +223,16 @@ func (w *writer) flush() {
 	if end != nil {
 		end()
 	}
+}
+
+// underWay returns the number of the write that is under way; 0 if none is.
+func (w *writer) underWay() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.writing {
+		return 0
+	}
+	return w.writes
 }
 
 // fail notes that no more can be written. The lock is held.

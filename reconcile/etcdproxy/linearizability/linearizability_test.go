@@ -45,18 +45,18 @@ type size struct{ clients, requests, kills int }
 // linearizable, and watchers see every change once and in order.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
-	for name, fast := range map[string]bool{"grpc": false, "fast": true} {
-		t.Run(name, func(t *testing.T) { testLinearizable(t, fast) })
+	for _, kind := range proxytest.Kinds {
+		t.Run(kind.Name, func(t *testing.T) { testLinearizable(t, kind) })
 	}
 }
 
-func testLinearizable(t *testing.T, fast bool) {
+func testLinearizable(t *testing.T, kind proxytest.Kind) {
 	t.Parallel()
 	s := size{clients: 5, requests: 120, kills: 4}
 	if *all {
 		s = size{clients: 8, requests: 3000, kills: 60}
 	}
-	f := start(t, fast)
+	f := start(t, kind)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -144,7 +144,7 @@ type fixture struct {
 	processes [2]*proxytest.Process
 }
 
-func start(t *testing.T, fast bool) *fixture {
+func start(t *testing.T, kind proxytest.Kind) *fixture {
 	t.Helper()
 	e, err := proxytest.Start(t.TempDir(), proxytest.NewConfig())
 	check(t, err)
@@ -157,7 +157,7 @@ func start(t *testing.T, fast bool) *fixture {
 	check(t, err)
 	certificate, err := servers.Server()
 	check(t, err)
-	f := &fixture{etcd: e, config: proxytest.Config{Tenants: []proxytest.Served{served}, Fast: fast}}
+	f := &fixture{etcd: e, config: proxytest.Config{Tenants: []proxytest.Served{served}, Fast: kind.Fast}}
 	f.config.Certificate, f.config.Key, err = proxytest.EncodePair(certificate)
 	check(t, err)
 	for i := range f.processes {

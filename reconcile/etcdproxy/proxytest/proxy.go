@@ -3,6 +3,7 @@
 //
 //   - etcd.go: an [Etcd] in this process or another, with a user for each namespace
 //   - proxy.go: a [Proxy] in this process
+//   - kind.go: a [Kind] of proxy
 //   - process.go: the same in a [Process] of its own, which can be killed
 //   - tunnel.go: clients and servers that do not speak TLS
 //   - pki.go: certificates
