@@ -18,7 +18,7 @@ import (
 // after maxDelay by itself. No more than maxPongs wait.
 const (
 	pongDelay = 5 * time.Millisecond
-	maxDelay  = 10 * time.Millisecond
+	maxDelay  = 20 * time.Millisecond
 	maxPongs  = 32
 )
 
