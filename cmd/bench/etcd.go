@@ -200,7 +200,7 @@ func (f *fixture) gitopsdProxy(ctx context.Context, s *etcdSide, server *proxyte
 	if err != nil {
 		return err
 	}
-	config := proxytest.Config{Tenants: []proxytest.Served{served}, Fast: fast}
+	config := proxytest.Config{Tenants: []proxytest.Served{served}, GRPCGo: !fast}
 	if config.Certificate, config.Key, err = proxytest.EncodePair(certificate); err != nil {
 		return err
 	}

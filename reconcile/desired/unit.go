@@ -256,7 +256,7 @@ func (cl *Unit) Input(files fs.FS) render.Input {
 		in.Converter = render.Converter{URL: c.URL}
 	}
 	if e := cl.Spec.Etcd; e != nil && e.Proxy != nil {
-		in.Etcd = etcd.Proxy{Image: e.Proxy.Image, URL: e.Proxy.URL}
+		in.Etcd = etcd.Proxy{Image: e.Proxy.Image, GRPCGo: e.Proxy.GRPCGo, URL: e.Proxy.URL}
 		if e.Proxy.Replicas != nil {
 			in.Etcd.Replicas = *e.Proxy.Replicas
 		}

@@ -498,7 +498,10 @@ func dead(a *attacker, err error) error {
 // TestAttacks has one tenant try every call of etcd's API against another: through the proxy, and
 // then with what the proxy is to etcd, as if it rewrote nothing. Nothing of the victim's comes back,
 // and nothing of it is changed.
-func TestAttacks(t *testing.T) { all(t, testAttacks) }
+func TestAttacks(t *testing.T) {
+	all(t, testAttacks)
+	t.Run("grpc/local", testAttacks)
+}
 
 func testAttacks(t *testing.T) {
 	t.Parallel()

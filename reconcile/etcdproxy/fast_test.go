@@ -29,7 +29,7 @@ import (
 func TestFastPath(t *testing.T) {
 	t.Parallel()
 	r, x := startRogue(t)
-	p := serve(t, Config{Fast: true}, x)
+	p := serve(t, Config{}, x)
 	conn := p.plain(t, x.certificate(t))
 	r.answer = func(string) (proto.Message, error) { return &pb.RangeResponse{}, nil }
 	last := func() metadata.MD {
@@ -67,7 +67,8 @@ type transports struct {
 
 func newTransports(t testing.TB) *transports {
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
-	plain, fast := serve(t, Config{Limits: Limits{RequestBytes: 100_000, ResponseBytes: 200_000}}, a, b), serve(t, Config{Fast: true, Limits: Limits{RequestBytes: 100_000, ResponseBytes: 200_000}}, a, b)
+	limits := Limits{RequestBytes: 100_000, ResponseBytes: 200_000}
+	plain, fast := serve(t, Config{GRPCGo: true, Limits: limits}, a, b), serve(t, Config{Limits: limits}, a, b)
 	x := &transports{t: t, plain: plain.plain(t, a.certificate(t)), fast: fast.plain(t, a.certificate(t)), other: fast.plain(t, b.certificate(t))}
 	for i := range 20 {
 		put, err := proto.Marshal(&pb.PutRequest{Key: fmt.Append(nil, "k", i%3), Value: fmt.Append(nil, i), PrevKv: true})

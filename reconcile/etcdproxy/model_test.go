@@ -43,8 +43,8 @@ func TestModel(t *testing.T) { all(t, testModel) }
 func testModel(t *testing.T) {
 	t.Parallel()
 	x := newTenantIn(t, "model")
-	p := serve(t, Config{}, x)
-	alone, err := etcdserver.StartOpen() // without users, proxy and neighbours
+	p := serve(t, Config{Limits: Limits{Unread: time.Hour}}, x) // watches are read at the end
+	alone, err := etcdserver.StartOpen()                        // without users, proxy and neighbours
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,9 +62,10 @@ type Config struct {
 	// Member is the etcd of all tenants if it is in this process, which is then reached without
 	// sockets, whatever the endpoints; nil if it is not. See local.go.
 	Member *member.Member
-	// Fast has frames of HTTP/2 relayed without grpc-go on the way of calls that have one
-	// request and one response; see fast.go.
-	Fast bool
+	// GRPCGo has grpc-go serve clients and make all calls, which takes more CPU. Otherwise frames of
+	// HTTP/2 are relayed without it, on the way of calls that have one request and one response;
+	// see fast.go.
+	GRPCGo bool
 }
 
 // Limits bound what clients may cost. Zero fields get the defaults.
@@ -229,7 +230,7 @@ type server interface {
 
 // server returns a server of gRPC that hands each call to the proxy as bytes.
 func (p *Proxy) server() server {
-	if p.cfg.Fast {
+	if !p.cfg.GRPCGo {
 		return p.fastServer()
 	}
 	l := p.cfg.Limits

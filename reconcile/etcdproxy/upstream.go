@@ -101,7 +101,7 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 	switch {
 	case cfg.Member != nil:
 		up.local = &localUpstream{member: cfg.Member, creds: creds}
-	case cfg.Fast:
+	case !cfg.GRPCGo:
 		up.fast = &fastUpstream{creds: creds}
 	}
 	return up, nil

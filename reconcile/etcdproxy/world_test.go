@@ -135,7 +135,7 @@ func issue(t testing.TB, by *etcdserver.Authority, ids ...etcd.ID) tls.Certifica
 // both runs a test with either transport; [serve] looks at its name.
 func both(t *testing.T, test func(*testing.T)) {
 	t.Parallel()
-	for _, name := range []string{"grpc", "fast"} {
+	for _, name := range []string{"fast", "grpc"} {
 		t.Run(name, test)
 	}
 }
@@ -149,8 +149,8 @@ func all(t *testing.T, test func(*testing.T)) {
 // isLocal reports whether a test is one with an etcd in the proxy's process.
 func isLocal(t testing.TB) bool { return strings.Contains(t.Name()+"/", "/local/") }
 
-// isFast reports whether a test is one with the fast transport.
-func isFast(t testing.TB) bool { return strings.Contains(t.Name()+"/", "/fast/") }
+// isGRPC reports whether a test is one with grpc-go as the transport.
+func isGRPC(t testing.TB) bool { return strings.Contains(t.Name()+"/", "/grpc/") }
 
 // running is a proxy that serves.
 type running struct {
@@ -170,7 +170,7 @@ func serve(t testing.TB, cfg Config, tenants ...tenantIn) running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Fast = cfg.Fast || isFast(t)
+	cfg.GRPCGo = cfg.GRPCGo || isGRPC(t)
 	if isLocal(t) && cfg.Member == nil {
 		cfg.Member = sharedMember(t)
 	}

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -177,6 +178,15 @@ func TestObjects(t *testing.T) {
 	service, deployment := objects[1].Tree(), objects[3].Tree()
 	if selector, labels := manifest.Mapping(service, "spec", "selector"), manifest.Mapping(deployment, "spec", "template", "metadata", "labels"); !reflect.DeepEqual(selector, labels) || len(labels) < 2 {
 		t.Errorf("the Service selects %v, the pods have %v", selector, labels)
+	}
+	for _, grpcGo := range []bool{false, true} {
+		objects, err := Objects(d, Proxy{Image: "registry.example.org/gitopsd:v1", GRPCGo: grpcGo})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := fmt.Sprint(objects[3].Tree()); strings.Contains(text, "--grpc-go") != grpcGo {
+			t.Errorf("grpcGo is %t: %s", grpcGo, text)
+		}
 	}
 	if d.Address() != "https://sample-apiserver-etcd.default.svc:2379" {
 		t.Errorf("address %s", d.Address())

@@ -57,6 +57,8 @@ type Proxy struct {
 	Image string
 	// Replicas is the number of pods; 0 means [DefaultReplicas].
 	Replicas int
+	// GRPCGo has the pods serve by the library grpc-go.
+	GRPCGo bool
 	// URL is where the daemon serves them in the place of proxies in the cluster; empty
 	// if it does not.
 	URL string
@@ -94,6 +96,9 @@ func Objects(d *Declaration, p Proxy) ([]*manifest.Object, error) {
 		Port:   workload.Port{Name: "etcd", Service: Port, Pod: Port},
 		Volume: workload.Volume{Name: "etcd", Secret: ProxySecret(d.Name), Path: directory, Files: Files},
 		Memory: memory, SoftMemory: softMemory, Origin: d.Origin,
+	}
+	if p.GRPCGo {
+		w.Args = append(w.Args, "--grpc-go")
 	}
 	if w.Replicas == 0 {
 		w.Replicas = DefaultReplicas

@@ -177,6 +177,8 @@ type EtcdProxy struct {
 	// Replicas is how many pods each has, at least one. It is never nil with an Image:
 	// the default is 2.
 	Replicas *int `yaml:"replicas"`
+	// GRPCGo has pods serve by the library grpc-go, as gitopsd etcd-proxy --grpc-go does.
+	GRPCGo bool `yaml:"grpcGo"`
 	// URL is where the cluster reaches the daemon, which serves: https, a host and a
 	// port.
 	URL string `yaml:"url"`

@@ -135,6 +135,7 @@ func TestParseFaults(t *testing.T) {
 		{name: "etcd of a typing error", doc: cluster(meta, "spec:", where, creds, "  etcd: {namesapce: a}"), want: "clusters.yaml:7: namesapce: is not a field here; did you mean namespace?"},
 		{name: "etcd without image", doc: cluster(meta, "spec:", where, creds, "  etcd:", "    proxy: {replicas: 3}"), want: "clusters.yaml:8: spec.etcd.proxy.image: is missing"},
 		{name: "etcd without replicas", doc: cluster(meta, "spec:", where, creds, "  etcd:", "    proxy: {image: 'a.b/c:d', replicas: 0}"), want: "clusters.yaml:8: spec.etcd.proxy.replicas: 0; want 1 at least, since API servers"},
+		{name: "etcd of the daemon by grpc-go", doc: cluster(meta, "spec:", where, creds, "  etcd:", "    proxy: {grpcGo: true, url: 'https://a.b:2379'}"), want: "clusters.yaml:8: spec.etcd.proxy: want either image, for a proxy in the cluster, or url"},
 		{name: "etcd of two proxies", doc: cluster(meta, "spec:", where, creds, "  etcd:", "    proxy: {image: 'a.b/c:d', url: 'https://a.b:2379'}"), want: "clusters.yaml:8: spec.etcd.proxy: want either image, for a proxy in the cluster, or url"},
 		{name: "etcd of a proxy without a port", doc: cluster(meta, "spec:", where, creds, "  etcd:", "    proxy: {url: 'https://a.b'}"), want: "clusters.yaml:8: spec.etcd.proxy.url: want https://<host>:<port>"},
 		{name: "etcd of a proxy with a path", doc: cluster(meta, "spec:", where, creds, "  etcd:", "    proxy: {url: 'https://a.b:2379/c'}"), want: "clusters.yaml:8: spec.etcd.proxy.url: want https://<host>:<port>"},
@@ -298,11 +299,11 @@ func TestConversion(t *testing.T) {
 // A proxy has two pods unless something else is said, and a cluster's own key space needs
 // none.
 func TestEtcd(t *testing.T) {
-	r, err := Parse("clusters.yaml", []byte(strings.Replace(valid, "spec:", "spec:\n  etcd: {namespace: prod-eu, proxy: {image: 'ghcr.io/acme/gitopsd:v1'}}", 1)))
+	r, err := Parse("clusters.yaml", []byte(strings.Replace(valid, "spec:", "spec:\n  etcd: {namespace: prod-eu, proxy: {image: 'ghcr.io/acme/gitopsd:v1', grpcGo: true}}", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Etcd{Namespace: "prod-eu", Proxy: &EtcdProxy{Image: "ghcr.io/acme/gitopsd:v1", Replicas: new(2)}}
+	want := &Etcd{Namespace: "prod-eu", Proxy: &EtcdProxy{Image: "ghcr.io/acme/gitopsd:v1", Replicas: new(2), GRPCGo: true}}
 	if have := r.Clusters[0].Spec.Etcd; !reflect.DeepEqual(have, want) {
 		t.Errorf("have %+v\nwant %+v", have, want)
 	}

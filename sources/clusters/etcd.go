@@ -24,7 +24,7 @@ func (p *parser) etcd(e *Etcd, at finder) {
 	case proxy == nil:
 	case proxy.URL == "":
 		checkWorkload(fail, "proxy", proxy.Image, &proxy.Replicas, "since API servers cannot reach their keys without the proxy")
-	case proxy.Image != "" || proxy.Replicas != nil:
+	case proxy.Image != "" || proxy.Replicas != nil || proxy.GRPCGo:
 		fail("proxy", "want either image, for a proxy in the cluster, or url, where the cluster reaches the daemon")
 	default:
 		proxy.URL = strings.TrimRight(proxy.URL, "/")

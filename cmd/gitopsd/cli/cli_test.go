@@ -135,7 +135,7 @@ func TestFaults(t *testing.T) {
 		{name: "snapshot of nothing", args: []string{"etcd", "snapshot", "a"}, want: "name the etcd: --etcd-embedded DIR, or --etcd-servers"},
 		{name: "restore to nowhere", args: []string{"etcd", "restore", "a"}, want: "--etcd-embedded is required"},
 		{name: "proxy of nothing", args: []string{"etcd-proxy"}, want: "--dir is required"},
-		{name: "fast proxy without an address", args: []string{"run", "--repo", empty, "--etcd-proxy-fast"}, want: "--etcd-proxy-listen, which is not set"},
+		{name: "transport of a proxy without an address", args: []string{"run", "--repo", empty, "--etcd-proxy-grpc-go"}, want: "--etcd-proxy-listen, which is not set"},
 		{name: "proxy of an empty directory", args: []string{"etcd-proxy", "--dir", empty}, want: "namespace.json: no such file or directory"},
 		{name: "package without output", args: []string{"package", "build", empty}, want: "-o is required"},
 	} {

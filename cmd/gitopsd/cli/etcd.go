@@ -35,7 +35,7 @@ type etcdOptions struct {
 	advertise, prefixes       []string
 	compact                   bool
 	proxyListen, proxyTLSDir  string
-	proxyFast                 bool
+	proxyGRPCGo               bool
 }
 
 // register adds the flags of the etcd, and registerDaemon those about namespaces in it.
@@ -54,7 +54,7 @@ func (o *etcdOptions) registerDaemon(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "etcd-listen", "", "IP address and port of the etcd in --etcd-embedded (default a free port of this machine, which proxies in clusters do not reach)")
 	f.StringSliceVar(&o.advertise, "etcd-advertise", nil, "https URLs by which proxies in clusters reach the etcd (default --etcd-servers, or where --etcd-embedded listens)")
 	f.StringVar(&o.proxyListen, "etcd-proxy-listen", "", "address to serve etcd namespaces on, for clusters with spec.etcd.proxy.url (default: none)")
-	f.BoolVar(&o.proxyFast, "etcd-proxy-fast", false, "relay calls at --etcd-proxy-listen by frames of HTTP/2, which takes less CPU; the answers are the same")
+	f.BoolVar(&o.proxyGRPCGo, "etcd-proxy-grpc-go", false, "have the library grpc-go serve --etcd-proxy-listen, which takes more CPU than relaying frames of HTTP/2; the answers are the same")
 	f.StringVar(&o.proxyTLSDir, "etcd-proxy-tls-dir", "", "directory with tls.crt and tls.key for --etcd-proxy-listen, and ca.crt, which API servers are told to trust; read again when they are replaced (default, with --etcd-embedded: of the embedded etcd's CA, for localhost, the address and the hosts of --etcd-advertise)")
 	f.BoolVar(&o.compact, "etcd-compact", false, "compact the etcd in --etcd-servers at the lowest revision that a namespace needs, or that it had an hour ago; for everybody in it, so not if others use it who compact it themselves. The etcd in --etcd-embedded always is")
 	f.StringSliceVar(&o.prefixes, "etcd-allow-prefixes", nil, "beginnings of the prefixes that an EtcdNamespace may name, such as /team/; keys there are handed to whoever can write to the repository (default none: gitopsd chooses a prefix)")

@@ -37,8 +37,8 @@ func (o *etcdOptions) checkProxy() error {
 	switch {
 	case o.proxyListen == "" && o.proxyTLSDir != "":
 		return errors.New("--etcd-proxy-tls-dir is for --etcd-proxy-listen, which is not set")
-	case o.proxyListen == "" && o.proxyFast:
-		return errors.New("--etcd-proxy-fast is for --etcd-proxy-listen, which is not set")
+	case o.proxyListen == "" && o.proxyGRPCGo:
+		return errors.New("--etcd-proxy-grpc-go is for --etcd-proxy-listen, which is not set")
 	case o.proxyListen != "" && !o.set():
 		return errors.New("--etcd-proxy-listen needs an etcd: set --etcd-servers or --etcd-embedded")
 	case o.proxyListen != "" && o.proxyTLSDir == "" && o.embedded == "":
@@ -57,7 +57,7 @@ func (o *etcdOptions) startProxy(ctx context.Context, local *member.Member, log 
 	if p.Trust() == nil {
 		return nil, nil, fmt.Errorf("--etcd-proxy-tls-dir: %s: has no ca.crt, without which API servers trust no etcd", o.proxyTLSDir)
 	}
-	p.Daemon, err = serve.NewDaemon(serve.DaemonConfig{Certificate: p.certificates.Config().GetCertificate, Log: log, Member: local, Fast: o.proxyFast})
+	p.Daemon, err = serve.NewDaemon(serve.DaemonConfig{Certificate: p.certificates.Config().GetCertificate, Log: log, Member: local, GRPCGo: o.proxyGRPCGo})
 	if err != nil {
 		return nil, nil, err
 	}

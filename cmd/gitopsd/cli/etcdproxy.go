@@ -45,7 +45,7 @@ is no longer ready, goes on for five seconds, and lets the calls under way end.`
 	f.StringVar(&c.Port, "port", "2379", "port for etcd's clients")
 	f.StringVar(&c.HealthPort, "health-port", "8080", "port for /healthz, /readyz and /metrics, without TLS")
 	f.StringVar(&c.Dir, "dir", "", "directory of the namespace (required)")
-	f.BoolVar(&c.Fast, "fast", false, "relay calls by frames of HTTP/2, which takes less CPU; the answers are the same")
+	f.BoolVar(&c.GRPCGo, "grpc-go", false, "have the library grpc-go serve, which takes more CPU than relaying frames of HTTP/2; the answers are the same")
 	_ = cmd.MarkFlagDirname("dir") // an error means that the flag does not exist
 	return cmd
 }

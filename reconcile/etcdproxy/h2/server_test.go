@@ -219,7 +219,7 @@ func TestAnswers(t *testing.T) {
 // A client that breaks the rules of the connection loses it; others are served meanwhile.
 func TestBreaks(t *testing.T) {
 	t.Parallel()
-	s := serve(t, echo, func(c *ServerConfig) { c.Setup = 200 * time.Millisecond })
+	s, hasty := serve(t, echo), serve(t, echo, func(c *ServerConfig) { c.Setup = 200 * time.Millisecond })
 	other := dial(t, s.addr)
 	window, once := http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 31}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}
 	for name, tt := range map[string]struct {
@@ -275,7 +275,7 @@ func TestBreaks(t *testing.T) {
 			t.Parallel()
 			var p *peer
 			if tt.do == nil {
-				c, err := net.Dial("tcp", s.addr)
+				c, err := net.Dial("tcp", hasty.addr)
 				if err != nil {
 					t.Fatal(err)
 				}

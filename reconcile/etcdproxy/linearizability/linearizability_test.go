@@ -157,7 +157,7 @@ func start(t *testing.T, kind proxytest.Kind) *fixture {
 	check(t, err)
 	certificate, err := servers.Server()
 	check(t, err)
-	f := &fixture{etcd: e, config: proxytest.Config{Tenants: []proxytest.Served{served}, Fast: kind.Fast}}
+	f := &fixture{etcd: e, config: proxytest.Config{Tenants: []proxytest.Served{served}, GRPCGo: kind.GRPCGo}}
 	f.config.Certificate, f.config.Key, err = proxytest.EncodePair(certificate)
 	check(t, err)
 	for i := range f.processes {

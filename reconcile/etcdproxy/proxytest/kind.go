@@ -4,12 +4,12 @@ import "os"
 
 // Kind is a kind of proxy that tests run with.
 type Kind struct {
-	Name string
-	Fast bool // as in [etcdproxy.Config]
+	Name   string
+	GRPCGo bool // as in [etcdproxy.Config]
 }
 
 // Kinds are all of them.
-var Kinds = []Kind{{Name: "grpc"}, {Name: "fast", Fast: true}}
+var Kinds = []Kind{{Name: "fast"}, {Name: "grpc", GRPCGo: true}}
 
 const kindVariable = "GITOPSD_TEST_ETCD_PROXY"
 

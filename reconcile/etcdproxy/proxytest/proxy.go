@@ -73,8 +73,8 @@ type Config struct {
 	// Certificate and Key are the proxy's, PEM.
 	Certificate, Key []byte
 	Tenants          []Served
-	// Fast and Member are those of [etcdproxy.Config]. A proxy in another process has no Member.
-	Fast   bool
+	// GRPCGo and Member are those of [etcdproxy.Config]. A proxy in another process has no Member.
+	GRPCGo bool
 	Member *member.Member `json:"-"`
 }
 
@@ -111,7 +111,7 @@ func (c Config) Start(l net.Listener) (*Proxy, error) {
 		Log:         log,
 		Gate:        gate,
 		Floors:      gate,
-		Fast:        c.Fast,
+		GRPCGo:      c.GRPCGo,
 		Member:      c.Member,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil },
 	})

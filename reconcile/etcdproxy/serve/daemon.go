@@ -24,9 +24,9 @@ type DaemonConfig struct {
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Log gets what happens; required.
 	Log *slog.Logger
-	// Member and Fast are those of [etcdproxy.Config].
+	// Member and GRPCGo are those of [etcdproxy.Config].
 	Member *member.Member
-	Fast   bool
+	GRPCGo bool
 }
 
 // Daemon serves many namespaces on one address, in the daemon. A client's certificate says
@@ -46,7 +46,7 @@ func NewDaemon(c DaemonConfig) (*Daemon, error) {
 		return nil, err
 	}
 	proxy, err := etcdproxy.New(etcdproxy.Config{
-		Log: c.Log, Gate: gate, Floors: gate, Certificate: c.Certificate, Member: c.Member, Fast: c.Fast,
+		Log: c.Log, Gate: gate, Floors: gate, Certificate: c.Certificate, Member: c.Member, GRPCGo: c.GRPCGo,
 		Limits: etcdproxy.Limits{Drain: leaving},
 	})
 	if err != nil {

@@ -40,8 +40,8 @@ type Config struct {
 	Dir string
 	// Log gets what happens; required.
 	Log *slog.Logger
-	// Fast is that of [etcdproxy.Config].
-	Fast bool
+	// GRPCGo is that of [etcdproxy.Config].
+	GRPCGo bool
 	// Leaving is how long it goes on when it is to end; 0 means 5 s.
 	Leaving time.Duration
 }
@@ -80,7 +80,7 @@ func newServer(c Config) (*server, error) {
 		return nil, err
 	}
 	s.proxy, err = etcdproxy.New(etcdproxy.Config{
-		Log: c.Log, Gate: s.guard, Floors: s.guard, Fast: c.Fast,
+		Log: c.Log, Gate: s.guard, Floors: s.guard, GRPCGo: c.GRPCGo,
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &s.now.Load().certificate, nil },
 	})
 	if err != nil {

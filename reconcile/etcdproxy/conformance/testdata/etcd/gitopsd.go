@@ -135,7 +135,7 @@ func newFront(cfg clientv3.Config) (f *front, err error) {
 	if err != nil {
 		return nil, err
 	}
-	f.proxy, err = proxytest.Config{Certificate: crt, Key: key, Tenants: []proxytest.Served{served}, Fast: proxytest.KindOfEnv().Fast}.Start(l)
+	f.proxy, err = proxytest.Config{Certificate: crt, Key: key, Tenants: []proxytest.Served{served}, GRPCGo: proxytest.KindOfEnv().GRPCGo}.Start(l)
 	return f, err
 }
 

@@ -40,7 +40,7 @@ func RunEtcd(t testing.TB, cfg *embed.Config) *kubernetes.Client {
 	}
 	served, err := server.Serve(t.Context(), etcd.Namespace{ID: id, Number: 7, Prefix: id.DefaultPrefix()}, ca)
 	check(t, err)
-	config := proxytest.Config{Tenants: []proxytest.Served{served}, Fast: proxytest.KindOfEnv().Fast}
+	config := proxytest.Config{Tenants: []proxytest.Served{served}, GRPCGo: proxytest.KindOfEnv().GRPCGo}
 	if !brought.Empty() {
 		config.Certificate, config.Key = read(t, brought.CertFile), read(t, brought.KeyFile)
 		tlsConfig, err := brought.ClientConfig()
