@@ -25,7 +25,7 @@ type call struct {
 	client messages
 	// values returns those of a header that the client sent.
 	values func(name string) []string
-	// slow has a token once the client has not read for too long, when patience ends.
+	// slow has a token once the client of a stream has not read for too long, when patience ends.
 	slow     chan struct{}
 	patience *time.Timer
 }
@@ -50,20 +50,31 @@ const (
 // methods are all that a tenant may call.
 var methods = map[string]func(*call) error{
 	rangeMethod:                        unary(wire.RangeRequest, wire.RangeResponse),
-	rangeStreamMethod:                  (*call).rangeStream,
+	rangeStreamMethod:                  streaming((*call).rangeStream),
 	"/etcdserverpb.KV/Put":             unary(wire.PutRequest, wire.PutResponse),
 	"/etcdserverpb.KV/DeleteRange":     unary(wire.DeleteRangeRequest, wire.DeleteRangeResponse),
 	txnMethod:                          unary(wire.TxnRequest, wire.TxnResponse),
 	"/etcdserverpb.KV/Compact":         (*call).compact,
-	watchMethod:                        (*call).watch,
+	watchMethod:                        streaming((*call).watch),
 	"/etcdserverpb.Lease/LeaseGrant":   (*call).leaseGrant,
 	"/etcdserverpb.Lease/LeaseRevoke":  (*call).leaseRevoke,
-	keepAliveMethod:                    (*call).leaseKeepAlive,
+	keepAliveMethod:                    streaming((*call).leaseKeepAlive),
 	timeToLiveMethod:                   (*call).leaseTimeToLive,
 	"/etcdserverpb.Lease/LeaseLeases":  (*call).leaseLeases,
 	statusMethod:                       (*call).status,
 	"/etcdserverpb.Maintenance/Alarm":  (*call).alarms,
 	"/etcdserverpb.Cluster/MemberList": (*call).memberList,
+}
+
+// streaming returns how a call is served that has a stream to etcd: the stream ends when the call has been
+// served, which may be long before the client has read all.
+func streaming(serve func(*call) error) func(*call) error {
+	return func(c *call) error {
+		ctx, cancel := context.WithCancel(c.ctx)
+		defer cancel()
+		c.ctx, c.slow = ctx, make(chan struct{}, 1)
+		return serve(c)
+	}
 }
 
 // serve serves a call that came by gRPC.
@@ -84,13 +95,11 @@ func (p *Proxy) call(ctx context.Context, s *session, method string, values func
 		s.tenant.counts.refused.Add(1)
 		return refuse(method)
 	}
-	ctx, cancel := context.WithCancel(outgoing(ctx, values))
-	defer cancel()
 	defer func() { s.tenant.counts.done(method, err) }()
 	if s.tenant.counts.active.Add(1) > int64(p.cfg.Limits.Calls) {
 		return errTooManyCalls
 	}
-	return serve(&call{Proxy: p, tenant: s.tenant, method: method, ctx: ctx, client: client, values: values, slow: make(chan struct{}, 1)})
+	return serve(&call{Proxy: p, tenant: s.tenant, method: method, ctx: outgoing(ctx, values), client: client, values: values})
 }
 
 // refuse returns what a client is told of a method that it may not call.

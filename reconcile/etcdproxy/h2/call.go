@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"math"
@@ -28,18 +27,20 @@ var (
 type clientConn struct {
 	client  *Client
 	net     net.Conn
-	read    *bufio.Reader
-	framer  *http2.Framer // reads
+	in      *reader
 	out     *writer
 	sending sending
 	alive   *keepalive
 
-	next uint32 // the number of the next stream; under the writer's lock
+	// Under the writer's lock: the number of the next stream, and the headers of methods, of which
+	// callers have few.
+	next    uint32
+	methods map[string]*fixed
 
 	mu       sync.Mutex
 	calls    map[uint32]*call
 	most     uint32 // how many there may be
-	in       incoming
+	window   incoming
 	retired  bool // takes no more calls
 	lost     error
 	idleFrom time.Time // when there was no call any more
@@ -48,8 +49,9 @@ type clientConn struct {
 // call is one in progress.
 type call struct {
 	outgoing
-	most int
-	done chan struct{} // has an element once it has ended
+	most  int
+	alone bool          // there was no other when it began
+	done  chan struct{} // has an element once it has ended
 
 	// Of the reader, and then of who waits for done.
 	in       incoming
@@ -62,11 +64,10 @@ type call struct {
 
 func newClientConn(c *Client, conn net.Conn) *clientConn {
 	x := &clientConn{
-		client: c, net: conn, read: bufio.NewReaderSize(conn, 2*readBuffer), out: newWriter(conn), sending: newSending(),
-		next: 1, calls: make(map[uint32]*call), most: math.MaxUint32, in: incoming{size: max(c.ConnWindow, initialWindow)},
+		client: c, net: conn, in: newReader(conn, 2*readBuffer, c.Options), out: newWriter(conn), sending: newSending(),
+		next: 1, methods: make(map[string]*fixed), calls: make(map[uint32]*call), most: math.MaxUint32, window: incoming{size: max(c.ConnWindow, initialWindow)},
 		idleFrom: time.Now(),
 	}
-	x.framer = newReader(x.read, c.Options)
 	x.out.control(func(fr *http2.Framer) error {
 		_, _ = (*pending)(x.out).Write([]byte(http2.ClientPreface)) // into memory
 		return c.settings(fr, http2.Setting{ID: http2.SettingEnablePush, Val: 0})
@@ -87,13 +88,17 @@ func (x *clientConn) do(ctx context.Context, method string, headers map[string]s
 		x.out.mu.Unlock()
 		return nil, false, nil
 	}
-	x.out.headers(k.id, false, x.fields(ctx, method, headers)...)
+	x.headersOf(ctx, k, method, headers)
 	head := prefix(len(request), false)
 	whole := x.sending.whole(&k.outgoing, prefixSize+len(request))
 	if whole {
 		x.out.data(k.id, true, head[:], request)
 	}
-	x.out.flush()
+	if k.alone {
+		x.out.flush()
+	} else {
+		x.out.flushWith()
+	}
 	if !whole {
 		x.send(ctx, k, head[:], request)
 	}
@@ -133,29 +138,35 @@ func (x *clientConn) begin(k *call) bool {
 	k.id = x.next
 	x.next += 2
 	x.calls[k.id] = k
+	k.alone = len(x.calls) == 1
 	x.sending.open(&k.outgoing)
 	return true
 }
 
-// fields are the headers of a request.
-func (x *clientConn) fields(ctx context.Context, method string, headers map[string]string) []hpack.HeaderField {
-	fields := append(make([]hpack.HeaderField, 0, 10),
-		hpack.HeaderField{Name: ":method", Value: "POST"},
-		hpack.HeaderField{Name: ":scheme", Value: "https"},
-		hpack.HeaderField{Name: ":path", Value: method},
-		hpack.HeaderField{Name: ":authority", Value: x.client.Authority},
-		hpack.HeaderField{Name: "content-type", Value: grpcType},
-		hpack.HeaderField{Name: "user-agent", Value: x.client.UserAgent},
-		hpack.HeaderField{Name: "te", Value: "trailers"},
-	)
+// headersOf adds the headers of a call. The writer's lock is held.
+func (x *clientConn) headersOf(ctx context.Context, k *call, method string, headers map[string]string) {
+	var more []hpack.HeaderField
 	if at, ok := ctx.Deadline(); ok {
 		// It is another one each time, and would drive the others out of the table.
-		fields = append(fields, hpack.HeaderField{Name: "grpc-timeout", Value: encodeTimeout(time.Until(at)), Sensitive: true})
+		more = append(more, hpack.HeaderField{Name: "grpc-timeout", Value: encodeTimeout(time.Until(at)), Sensitive: true})
 	}
 	for name, value := range headers {
-		fields = append(fields, hpack.HeaderField{Name: name, Value: value})
+		more = append(more, hpack.HeaderField{Name: name, Value: value})
 	}
-	return fields
+	fields := x.methods[method]
+	if fields == nil {
+		fields = &fixed{
+			{Name: ":method", Value: "POST"},
+			{Name: ":scheme", Value: "https"},
+			{Name: ":path", Value: method},
+			{Name: ":authority", Value: x.client.Authority},
+			{Name: "content-type", Value: grpcType},
+			{Name: "user-agent", Value: x.client.UserAgent},
+			{Name: "te", Value: "trailers"},
+		}
+		x.methods[method] = fields
+	}
+	x.out.headers(k.id, false, fields, more...)
 }
 
 // send sends a request in parts, as the server has room for them, until it or the call has ended.
@@ -262,7 +273,7 @@ func (x *clientConn) serve() {
 	x.alive = newKeepalive(x.out, x.client.KeepaliveTime, x.client.KeepaliveTimeout, func() { x.fail(errSilent) })
 	x.alive.setIdle(x.idle)
 	for {
-		f, err := x.framer.ReadFrame()
+		f, err := x.in.read()
 		x.alive.heard()
 		var of http2.StreamError
 		switch {
@@ -318,8 +329,8 @@ func (x *clientConn) frame(f http2.Frame) error {
 		}
 		return applySettings(f, x.out, &x.sending)
 	case *http2.PingFrame:
-		if data := f.Data; !f.IsAck() {
-			x.out.control(func(fr *http2.Framer) error { return fr.WritePing(true, data) })
+		if !f.IsAck() {
+			x.out.pong(f.Data)
 		}
 	case *http2.WindowUpdateFrame:
 		err := x.sending.grow(f.StreamID, f.Increment)
@@ -398,8 +409,8 @@ func (x *clientConn) headers(f *http2.MetaHeadersFrame) {
 func (x *clientConn) data(f *http2.DataFrame) error {
 	size := f.Header().Length
 	x.mu.Lock()
-	fits := x.in.receive(size)
-	back := x.in.read(size)
+	fits := x.window.receive(size)
+	back := x.window.read(size)
 	k := x.calls[f.StreamID]
 	x.mu.Unlock()
 	if !fits {

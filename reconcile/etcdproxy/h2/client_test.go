@@ -349,6 +349,38 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
+// Pings of a server are all answered, in their order: many at once, and one that nothing else goes with.
+func TestPings(t *testing.T) {
+	t.Parallel()
+	var got []byte
+	c := scripted(t, func(p *peer) {
+		p.begun(1)
+		for i := range maxPongs + 1 {
+			if p.WritePing(false, [8]byte{byte(i)}) != nil {
+				return
+			}
+		}
+		for len(got) <= maxPongs {
+			f, err := p.ReadFrame()
+			if err != nil {
+				return
+			}
+			if f, ok := f.(*http2.PingFrame); ok && f.IsAck() {
+				got = append(got, f.Data[0])
+			}
+		}
+		p.respond(1, framed("out"), "grpc-status", "0")
+	})
+	if out, _, err := text(t.Context(), c, "in", messageBytes); err != nil || out != "out" {
+		t.Fatalf("%q, %v", out, err)
+	}
+	for i, data := range got {
+		if int(data) != i {
+			t.Fatalf("answers to %d came in the order %v", maxPongs+1, got)
+		}
+	}
+}
+
 // Without a connection nothing is made, and nobody waits.
 func TestNoConnection(t *testing.T) {
 	t.Parallel()

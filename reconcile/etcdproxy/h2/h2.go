@@ -4,6 +4,7 @@
 // what others have for it at that moment.
 //
 //   - writer.go: frames on their way out
+//   - reader.go: frames on their way in
 //   - flow.go: what may be sent and received before the other side reads
 //   - message.go: messages of gRPC in the data of a stream
 //   - headers.go: headers of requests and responses

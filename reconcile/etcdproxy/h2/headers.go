@@ -248,6 +248,12 @@ func startFields(http int, subtype string) []hpack.HeaderField {
 	}
 }
 
+// startOK and endOK are those of most answers.
+var (
+	startOK = new(fixed(startFields(200, "")))
+	endOK   = new(fixed(statusFields(status.New(codes.OK, ""))))
+)
+
 // statusOf reads the status in the last headers of a response.
 func statusOf(fields []hpack.HeaderField) error {
 	code, text := codes.Unknown, ""

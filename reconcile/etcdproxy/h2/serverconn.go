@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 )
@@ -23,8 +21,7 @@ type serverConn struct {
 	auth    credentials.AuthInfo
 	ctx     context.Context
 	cancel  context.CancelFunc
-	read    *bufio.Reader
-	framer  *http2.Framer // reads
+	in      *reader
 	out     *writer
 	sending sending
 	alive   *keepalive
@@ -33,7 +30,7 @@ type serverConn struct {
 
 	mu       sync.Mutex
 	streams  map[uint32]*Stream
-	in       incoming
+	window   incoming
 	last     uint32 // the highest number of a stream
 	running  int    // calls, those included whose streams were reset
 	ended    *sync.Cond
@@ -49,24 +46,13 @@ type serverConn struct {
 func newServerConn(s *Server, conn net.Conn, auth credentials.AuthInfo) *serverConn {
 	c := &serverConn{
 		server: s, net: conn, auth: auth,
-		read: bufio.NewReaderSize(conn, readBuffer), out: newWriter(conn), sending: newSending(),
-		streams: make(map[uint32]*Stream), in: incoming{size: max(s.ConnWindow, initialWindow)},
+		in: newReader(conn, readBuffer, s.Options), out: newWriter(conn), sending: newSending(),
+		streams: make(map[uint32]*Stream), window: incoming{size: max(s.ConnWindow, initialWindow)},
 		pinged: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.ended = sync.NewCond(&c.mu)
-	c.framer = newReader(c.read, s.Options)
 	return c
-}
-
-// newReader returns a framer that reads headers as a whole.
-func newReader(from io.Reader, o Options) *http2.Framer {
-	fr := http2.NewFramer(io.Discard, from)
-	fr.SetReuseFrames()
-	fr.SetMaxReadFrameSize(maxFrame)
-	fr.MaxHeaderListSize = o.HeaderBytes
-	fr.ReadMetaHeaders = hpack.NewDecoder(4<<10, nil)
-	return fr
 }
 
 // kill ends the connection and its calls, without a word: a call that ends before the connection would
@@ -87,7 +73,7 @@ func (c *serverConn) serve() {
 			c.cancel()
 			defer time.AfterFunc(2*linger, c.kill).Stop() // it may read nothing
 			c.goAway(http2.ErrCode(of), "", true)
-			_, _ = io.Copy(io.Discard, c.read) // until the client has read why; see hangUp
+			_, _ = io.Copy(io.Discard, c.in.buf) // until the client has read why; see hangUp
 		}
 	}
 	c.kill()
@@ -107,13 +93,13 @@ func (c *serverConn) begin() error {
 		return c.server.settings(fr, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: c.server.Streams})
 	})
 	preface := make([]byte, len(http2.ClientPreface))
-	if _, err := io.ReadFull(c.read, preface); err != nil {
+	if _, err := io.ReadFull(c.in.buf, preface); err != nil {
 		return err
 	}
 	if string(preface) != http2.ClientPreface {
 		return errors.New("not HTTP/2")
 	}
-	first, err := c.framer.ReadFrame()
+	first, err := c.in.read()
 	if err != nil {
 		return err
 	}
@@ -130,10 +116,10 @@ func (c *serverConn) begin() error {
 // frames reads frames until the connection ends or the client breaks the rules.
 func (c *serverConn) frames() error {
 	for {
-		if c.read.Buffered() == 0 {
+		if c.in.buf.Buffered() == 0 {
 			c.startAll() // the rest of them may take long to come
 		}
-		f, err := c.framer.ReadFrame()
+		f, err := c.in.read()
 		c.alive.heard()
 		var of http2.StreamError
 		switch {
@@ -191,9 +177,7 @@ func applySettings(f *http2.SettingsFrame, out *writer, s *sending) error {
 		case http2.SettingInitialWindowSize:
 			return s.restart(is.Val)
 		case http2.SettingHeaderTableSize:
-			out.mu.Lock()
-			defer out.mu.Unlock()
-			out.hpack.SetMaxDynamicTableSize(min(is.Val, 4<<10))
+			out.tableSize(min(is.Val, 4<<10))
 		}
 		return nil
 	})
@@ -260,8 +244,8 @@ func (c *serverConn) headers(f *http2.MetaHeadersFrame) error {
 func (c *serverConn) data(f *http2.DataFrame) error {
 	size := f.Header().Length
 	c.mu.Lock()
-	fits := c.in.receive(size)
-	back := c.in.read(size) // what a stream has is bounded by its own window
+	fits := c.window.receive(size)
+	back := c.window.read(size) // what a stream has is bounded by its own window
 	s, last := c.streams[f.StreamID], c.last
 	c.mu.Unlock()
 	if !fits {
@@ -401,9 +385,7 @@ func (c *serverConn) pings(f *http2.PingFrame) error {
 		}
 		return nil
 	}
-	// grpc-go's clients send one after most answers, to measure the way, and then ask for more.
-	data := f.Data
-	c.out.soon(func(fr *http2.Framer) error { return fr.WritePing(true, data) })
+	c.out.pong(f.Data)
 	now, before := time.Now(), c.ping
 	c.ping = now
 	if c.answered.Swap(false) {

@@ -38,7 +38,7 @@ type Stream struct {
 	// Under the writer's lock: the first headers were sent, a message was sent in part, and will
 	// not be sent to its end; and the last headers, if they wait for a message.
 	begun, amid, broken bool
-	last                []hpack.HeaderField
+	last                *fixed
 }
 
 // errEnded is for a call that ends while it sends.
@@ -258,20 +258,28 @@ func (s *Stream) begin() {
 		return
 	}
 	s.begun = true
+	if s.request.subtype == "" && s.request.compressor() == "" {
+		s.conn.out.headers(s.id, false, startOK)
+		return
+	}
 	fields := startFields(200, s.request.subtype)
 	if name := s.request.compressor(); name != "" {
 		fields = append(fields, hpack.HeaderField{Name: "grpc-encoding", Value: name})
 	}
-	s.conn.out.headers(s.id, false, fields...)
+	s.conn.out.headers(s.id, false, nil, fields...)
 }
 
 // end ends the call with a status, unless the client or the connection has ended it. A message that is
 // partly sent goes first, as the client has room for it.
 func (s *Stream) end(st *status.Status, http int) {
-	fields := statusFields(st)
 	s.conn.out.lock(nil)
-	if !s.begun {
-		fields = append(startFields(http, s.request.subtype), fields...)
+	fields := endOK
+	if st.Code() != codes.OK || !s.begun {
+		is := fixed(statusFields(st))
+		if !s.begun {
+			is = append(startFields(http, s.request.subtype), is...)
+		}
+		fields = &is
 	}
 	switch {
 	case s.amid:
@@ -289,7 +297,7 @@ func (s *Stream) end(st *status.Status, http int) {
 
 // finishWith adds the last headers, if the stream is still there. The writer's lock is held, and given
 // up.
-func (s *Stream) finishWith(fields []hpack.HeaderField) {
+func (s *Stream) finishWith(fields *fixed) {
 	c := s.conn
 	// It is forgotten before the client can know: it may begin another one then.
 	if !c.forget(s) {
@@ -298,7 +306,11 @@ func (s *Stream) finishWith(fields []hpack.HeaderField) {
 		return
 	}
 	s.cancel() // nothing more is sent
-	c.out.headers(s.id, true, fields...)
+	if fields == endOK {
+		c.out.headers(s.id, true, fields)
+	} else {
+		c.out.headers(s.id, true, nil, *fields...)
+	}
 	if !s.clientEnded() {
 		_ = c.out.framer.WriteRSTStream(s.id, http2.ErrCodeNo) // into memory
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -12,8 +13,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// maxDelay is how long a frame may wait for others that it can go with.
-const maxDelay = 10 * time.Millisecond
+// Answers to pings wait: grpc-go's peers send one with most data, as soon as the last was answered, to
+// measure the way, and each costs more than most frames. After pongDelay one goes with what is sent then,
+// after maxDelay by itself. No more than maxPongs wait.
+const (
+	pongDelay = 5 * time.Millisecond
+	maxDelay  = 20 * time.Millisecond
+	maxPongs  = 32
+)
 
 // pendingBytes is how much waits for the connection before others have to wait with more.
 const pendingBytes = 64 << 10
@@ -27,10 +34,16 @@ type writer struct {
 	framer  *http2.Framer // adds to pending
 	block   bytes.Buffer
 	hpack   *hpack.Encoder
+	table   int // counts the changes of the encoder's table
+	fixed   map[*fixed]encoded
 	pending *[]byte // nil if empty
 	writing bool
-	writes  uint64 // how many were begun
-	timed   bool   // flushed within maxDelay
+	yields  bool        // somebody lets others go first, and writes then
+	writes  uint64      // how many were begun
+	pongs   [][8]byte   // wait
+	ponged  time.Time   // since when the first of them does
+	timer   *time.Timer // for those that nothing goes with; nil if there never was one
+	timed   bool        // it runs
 	err     error
 	room    chan struct{} // closed when pending is taken; nil if nobody waits
 	// failed is closed when no more can be written.
@@ -46,7 +59,7 @@ var buffers = sync.Pool{New: func() any {
 }}
 
 func newWriter(to io.Writer) *writer {
-	w := &writer{to: to, failed: make(chan struct{})}
+	w := &writer{to: to, failed: make(chan struct{}), table: 1, fixed: make(map[*fixed]encoded)}
 	w.framer = http2.NewFramer((*pending)(w), nil)
 	w.hpack = hpack.NewEncoder(&w.block)
 	return w
@@ -72,30 +85,86 @@ func (w *writer) add(b []byte) {
 	*w.pending = append(*w.pending, b...)
 }
 
-// headers adds headers, which fit into one frame or are continued in others. The lock is held.
-func (w *writer) headers(stream uint32, end bool, fields ...hpack.HeaderField) {
+// fixed are headers that are sent often.
+type fixed []hpack.HeaderField
+
+// encoded are headers as the other side understands them, while its table is what it was.
+type encoded struct {
+	table int
+	block []byte
+}
+
+// headers adds headers, which fit into one frame or are continued in others: the fixed ones, if any, and
+// others. The lock is held.
+func (w *writer) headers(stream uint32, end bool, fields *fixed, more ...hpack.HeaderField) {
 	w.block.Reset()
-	for _, f := range fields {
-		_ = w.hpack.WriteField(f) // into memory
+	if fields != nil {
+		w.encodeFixed(fields)
+	}
+	for _, f := range more {
+		w.encode(f)
 	}
 	block := w.block.Bytes()
-	first := block[:min(len(block), maxFrame)]
-	block = block[len(first):]
-	_ = w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: first, EndStream: end, EndHeaders: len(block) == 0})
-	for len(block) > 0 {
+	flags := http2.FlagHeadersEndHeaders
+	if end {
+		flags |= http2.FlagHeadersEndStream
+	}
+	if len(block) <= maxFrame {
+		w.frame(http2.FrameHeaders, flags, stream, block, nil)
+		return
+	}
+	w.frame(http2.FrameHeaders, flags&^http2.FlagHeadersEndHeaders, stream, block[:maxFrame], nil)
+	for block = block[maxFrame:]; len(block) > 0; {
 		next := block[:min(len(block), maxFrame)]
 		block = block[len(next):]
-		_ = w.framer.WriteContinuation(stream, len(block) == 0, next)
+		_ = w.framer.WriteContinuation(stream, len(block) == 0, next) // into memory
 	}
 }
 
-// data adds a frame of data in two parts. Unlike the framer's it is copied once. The lock is held.
-func (w *writer) data(stream uint32, end bool, head, tail []byte) {
-	n := len(head) + len(tail)
-	header := [9]byte{byte(n >> 16), byte(n >> 8), byte(n), byte(http2.FrameData)}
-	if end {
-		header[4] = byte(http2.FlagDataEndStream)
+// encodeFixed encodes headers as before, if that still holds.
+func (w *writer) encodeFixed(fields *fixed) {
+	if is := w.fixed[fields]; is.table == w.table {
+		w.block.Write(is.block)
+		return
 	}
+	for _, f := range *fields {
+		w.encode(f)
+	}
+	if block := w.block.Bytes(); indexed(block) {
+		w.fixed[fields] = encoded{w.table, bytes.Clone(block)}
+	}
+}
+
+// encode encodes a header. One that is sensitive is in no table.
+func (w *writer) encode(f hpack.HeaderField) {
+	before := w.block.Len()
+	_ = w.hpack.WriteField(f) // into memory
+	if !f.Sensitive && !indexed(w.block.Bytes()[before:]) {
+		w.table++
+	}
+}
+
+// tableSize sets the size of the table, which the other side is told of with the next headers.
+func (w *writer) tableSize(size uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hpack.SetMaxDynamicTableSize(size)
+	w.table++
+}
+
+// data adds a frame of data in two parts. The lock is held.
+func (w *writer) data(stream uint32, end bool, head, tail []byte) {
+	var flags http2.Flags
+	if end {
+		flags = http2.FlagDataEndStream
+	}
+	w.frame(http2.FrameData, flags, stream, head, tail)
+}
+
+// frame adds a frame in two parts. Unlike the framer's it is copied once. The lock is held.
+func (w *writer) frame(is http2.FrameType, flags http2.Flags, stream uint32, head, tail []byte) {
+	n := len(head) + len(tail)
+	header := [frameHeader]byte{byte(n >> 16), byte(n >> 8), byte(n), byte(is), byte(flags)}
 	binary.BigEndian.PutUint32(header[5:], stream)
 	w.add(header[:])
 	w.add(head)
@@ -105,6 +174,21 @@ func (w *writer) data(stream uint32, end bool, head, tail []byte) {
 // full reports whether more has to wait. The lock is held.
 func (w *writer) full() bool { return w.pending != nil && len(*w.pending) >= pendingBytes }
 
+// flushWith is flush, once others that are about to send something had their turn: it costs less than
+// a write does.
+func (w *writer) flushWith() {
+	if !w.writing && !w.yields {
+		w.yields = true
+		w.mu.Unlock()
+		runtime.Gosched()
+		w.mu.Lock()
+		w.yields = false
+		w.flush()
+		return
+	}
+	w.mu.Unlock()
+}
+
 // flush writes out what is pending, unless somebody does that, and gives up the lock.
 func (w *writer) flush() {
 	if w.writing {
@@ -113,6 +197,9 @@ func (w *writer) flush() {
 	}
 	w.writing = true
 	for w.pending != nil && w.err == nil {
+		if len(w.pongs) > 0 && time.Since(w.ponged) >= pongDelay {
+			w.addPongs()
+		}
 		out := w.pending
 		w.pending = nil
 		w.writes++
@@ -200,19 +287,46 @@ func (w *writer) control(frame func(*http2.Framer) error) {
 	w.flush()
 }
 
-// soon is control for a frame that may wait a little for others: a write costs more than most
-// frames do.
-func (w *writer) soon(frame func(*http2.Framer) error) {
+// pong answers a ping, later.
+func (w *writer) pong(data [8]byte) {
 	w.lock(nil)
-	defer w.mu.Unlock()
-	_ = frame(w.framer) // into memory
-	if w.timed || w.writing || w.err != nil {
+	if len(w.pongs) == 0 {
+		w.ponged = time.Now()
+	}
+	w.pongs = append(w.pongs, data)
+	switch {
+	case len(w.pongs) >= maxPongs:
+		w.addPongs()
+		w.flush()
 		return
+	case w.timed:
+	case w.timer == nil:
+		w.timer = time.AfterFunc(maxDelay, w.flushPongs)
+	default:
+		w.timer.Reset(maxDelay)
 	}
 	w.timed = true
-	time.AfterFunc(maxDelay, func() {
-		w.mu.Lock()
-		w.timed = false
-		w.flush()
-	})
+	w.mu.Unlock()
+}
+
+// addPongs adds the answers that wait. The lock is held.
+func (w *writer) addPongs() {
+	for _, data := range w.pongs {
+		_ = w.framer.WritePing(true, data) // into memory
+	}
+	w.pongs = w.pongs[:0]
+}
+
+// flushPongs sends answers that have waited long enough.
+func (w *writer) flushPongs() {
+	w.mu.Lock()
+	left := maxDelay - time.Since(w.ponged)
+	w.timed = len(w.pongs) > 0 && left > 0 && w.err == nil
+	if w.timed { // the ones that it was for have gone
+		w.timer.Reset(left)
+		w.mu.Unlock()
+		return
+	}
+	w.addPongs()
+	w.flush()
 }

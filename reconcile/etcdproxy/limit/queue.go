@@ -63,7 +63,7 @@ func (s *Share) Set(weight, concurrent, depth int64) {
 // Turn is a call that was let through. The nil Turn has no slot.
 type Turn struct {
 	share *Share
-	// passed is closed when the call is let through.
+	// passed is closed when the call is let through; nil if it was at once.
 	passed chan struct{}
 	begun  bool
 	slot   bool
@@ -77,10 +77,8 @@ func (s *Share) Enter(ctx context.Context) (*Turn, error) {
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-t.passed:
+	if t.passed == nil {
 		return t, nil
-	default:
 	}
 	timeout := time.NewTimer(MaxWait)
 	defer timeout.Stop()
@@ -105,10 +103,13 @@ func (s *Share) enqueue() (*Turn, error) {
 	if len(s.waiting) >= s.depth {
 		return nil, ErrTooManyRequests
 	}
-	t := &Turn{share: s, passed: make(chan struct{})}
+	t := &Turn{share: s}
 	s.waiting = append(s.waiting, t)
 	q.offer(s)
 	q.pass()
+	if !t.begun {
+		t.passed = make(chan struct{})
+	}
 	return t, nil
 }
 
@@ -198,7 +199,9 @@ func (q *Queue) pass() {
 		s.passed++
 		q.busy++
 		t.begun, t.slot = true, true
-		close(t.passed)
+		if t.passed != nil {
+			close(t.passed)
+		}
 		q.offer(s)
 	}
 }
