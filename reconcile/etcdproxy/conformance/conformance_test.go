@@ -21,6 +21,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -119,14 +120,22 @@ func (s suite) through(t *testing.T, dir string, kind proxytest.Kind, known map[
 	for _, r := range s.runs {
 		maps.Copy(results, s.run(t, dir, r, kind, known))
 	}
+	problems := compare(known, results)
+	for _, r := range again(problems) {
+		t.Logf("%s in %s: once more, since some of them have limits that a busy machine passes", r.pattern, r.packages[0])
+		maps.Copy(results, s.run(t, dir, r, kind, known))
+	}
+	if len(problems) > 0 {
+		problems = compare(known, results)
+	}
 	passed := 0
 	for _, r := range results {
 		if r.outcome == "pass" {
 			passed++
 		}
 	}
-	for _, problem := range compare(known, results) {
-		t.Error(problem)
+	for _, p := range problems {
+		t.Error(p.text)
 	}
 	t.Logf("%d tests passed; %d are listed in %s", passed, len(known), s.known)
 	if passed < 100 {
@@ -342,9 +351,30 @@ func matches(pattern, pkg string) bool {
 	return pkg == parent || tree && strings.HasPrefix(pkg, parent+"/")
 }
 
+// problem is what is not as it is listed, and the test or the line of the list.
+type problem struct{ name, text string }
+
+// again returns how to run the tests with problems again, each as a whole.
+func again(problems []problem) (runs []run) {
+	tests := make(map[string][]string) // by package
+	for _, p := range problems {
+		pkg, test, _ := strings.Cut(p.name, " ")
+		test, _, _ = strings.Cut(test, "/")
+		tests[pkg] = append(tests[pkg], regexp.QuoteMeta(test))
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(tests)) {
+		names := slices.Compact(slices.Sorted(slices.Values(tests[pkg])))
+		runs = append(runs, run{[]string{pkg}, "^(" + strings.Join(names, "|") + ")$"})
+	}
+	return runs
+}
+
 // compare returns what is not as it is listed. A test whose subtests are listed as
 // failing fails with them and is not listed.
-func compare(known map[string]expectation, results map[string]result) (problems []string) {
+func compare(known map[string]expectation, results map[string]result) (problems []problem) {
+	wrong := func(name, format string, args ...any) {
+		problems = append(problems, problem{name, name + ": " + fmt.Sprintf(format, args...)})
+	}
 	listed, ran := make(map[string]expectation), make(map[string]bool) // by test, and by line
 	for name := range results {
 		for pattern, e := range known {
@@ -372,14 +402,14 @@ func compare(known map[string]expectation, results map[string]result) (problems 
 		case r.outcome == "pass" && k.outcome == "", r.outcome == k.outcome:
 		case r.outcome == "fail" && below(name):
 		case k.outcome == "":
-			problems = append(problems, fmt.Sprintf("%s: %s, and is not listed:\n%s", name, r.outcome, r.output))
+			wrong(name, "%s, and is not listed:\n%s", r.outcome, r.output)
 		default:
-			problems = append(problems, fmt.Sprintf("%s: %s, and is listed as %s, since %s", name, r.outcome, k.outcome, k.reason))
+			wrong(name, "%s, and is listed as %s, since %s", r.outcome, k.outcome, k.reason)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		if !ran[name] && known[name].outcome != "omit" {
-			problems = append(problems, fmt.Sprintf("%s: is listed as %s, and was not run", name, known[name].outcome))
+			wrong(name, "is listed as %s, and was not run", known[name].outcome)
 		}
 	}
 	return problems
@@ -426,6 +456,14 @@ func TestCompare(t *testing.T) {
 		if problems := compare(known, as(change)); len(problems) != want {
 			t.Errorf("%s: %v", change, problems)
 		}
+	}
+}
+
+// What is not as it is listed is run again by test and package.
+func TestAgain(t *testing.T) {
+	runs := again([]problem{{name: "b TestX/sub"}, {name: "a TestY"}, {name: "b TestZ/*/1"}, {name: "b TestX/other"}})
+	if want := []run{{[]string{"a"}, "^(TestY)$"}, {[]string{"b"}, "^(TestX|TestZ)$"}}; !reflect.DeepEqual(runs, want) {
+		t.Errorf("%v", runs)
 	}
 }
 
