@@ -20,7 +20,7 @@ func TestSetup(t *testing.T) {
 		cmd.Env = []string{"PATH=/bin", "HOME=/none"}
 		out, err := cmd.CombinedOutput()
 		want := strings.Join([]string{
-			filepath.Join(dir, "config"), filepath.Join(dir, "bin") + ":" + filepath.Join(dir, "source", "bin") + ":/bin", filepath.Join(dir, "clusters"),
+			filepath.Join(dir, "config"), filepath.Join(dir, "source", "bin") + ":/bin", filepath.Join(dir, "clusters"),
 			filepath.Join(dir, "cache"), canonical + "=127.0.0.1:2", "127.0.0.1:1", filepath.Join(dir, "clone"),
 		}, "\n") + "\n"
 		if err != nil || string(out) != want {
