@@ -311,10 +311,6 @@ func (m *model) stream(i int) {
 		return out, err
 	}
 	have, haveErr := all(m.tenant)
-	// Other tests make users meanwhile, perhaps after the first part.
-	for errors.Is(haveErr, rpctypes.ErrGRPCAuthOldRevision) {
-		have, haveErr = all(m.tenant)
-	}
 	want, wantErr := all(m.alone)
 	if status.Code(wantErr) == status.Code(haveErr) && wantErr != nil {
 		return // texts of options that it does not have are not among etcd's errors

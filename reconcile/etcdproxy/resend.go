@@ -17,7 +17,7 @@ import (
 // For what goes through the log this is found out by each member before it applies anything of the
 // request (etcdserver/apply/auth.go): it never was, and never will be, done. A read may have been
 // done, and its response is thrown away.
-const resends = 8
+const resends = 12
 
 // again reports, after a pause, whether to send a call again that failed so often before.
 func again(ctx context.Context, err error, before int) bool {
@@ -25,7 +25,7 @@ func again(ctx context.Context, err error, before int) bool {
 		return false
 	}
 	select {
-	case <-time.After(time.Millisecond << before):
+	case <-time.After(time.Millisecond << min(before, 6)):
 		return true
 	case <-ctx.Done():
 		return false

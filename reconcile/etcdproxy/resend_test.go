@@ -1,7 +1,9 @@
 package etcdproxy
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -66,6 +68,9 @@ func testUsersChange(t *testing.T) {
 		if _, err := kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("k")}); err != nil {
 			t.Fatalf("read %d: %v", i, err)
 		}
+		if err := readAll(t.Context(), kv); err != nil {
+			t.Fatalf("stream %d: %v", i, err)
+		}
 		if err := watches.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{Key: fmt.Append(nil, "other", i), WatchId: int64(i + 1)}}}); err != nil {
 			t.Fatal(err)
 		}
@@ -77,4 +82,16 @@ func testUsersChange(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// readAll reads a range in parts.
+func readAll(ctx context.Context, kv pb.KVClient) error {
+	s, err := kv.RangeStream(ctx, &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
+	for err == nil {
+		_, err = s.Recv()
+	}
+	if err == io.EOF {
+		return nil
+	}
+	return err
 }

@@ -2,8 +2,10 @@ package etcdproxy
 
 import (
 	"cmp"
+	"errors"
 	"io"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 
 	"gitopsd.dev/reconcile/etcdproxy/wire"
@@ -144,8 +146,7 @@ func (c *call) rangeStream() error {
 }
 
 // parts sends a request and passes on the parts of the response. It returns their size. What etcd
-// refused before the first part is sent again as a call is that has one response; after that the
-// client begins again, as with etcd.
+// refused before the first part is sent again as a call is that has one response.
 func (c *call) parts(in *frame, answered func()) (size int, err error) {
 	defer in.free()
 	for try := 0; ; try++ {
@@ -170,11 +171,17 @@ func (c *call) stream(in *frame, answered func()) (size int, err error) {
 	if err := up.CloseSend(); err != nil {
 		return 0, c.told(c.tenant, c.method, err)
 	}
+	whole := false // only the last part has a header
 	for {
 		var got frame
 		switch err := up.RecvMsg(&got); {
 		case err == io.EOF:
 			return size, nil
+		case whole && errors.Is(err, rpctypes.ErrGRPCAuthOldRevision):
+			// Etcd finds that users changed once it has sent everything, of one revision. If the
+			// namespace is its user's still, nobody was shown too much.
+			_, err := c.head()
+			return size, err
 		case err != nil:
 			return size, c.told(c.tenant, c.method, err)
 		}
@@ -186,6 +193,7 @@ func (c *call) stream(in *frame, answered func()) (size int, err error) {
 			return size, err
 		}
 		size += out.buf.Len()
+		whole = len(notes.Header) > 0
 		if err := c.tell(&out); err != nil {
 			return size, err
 		}
