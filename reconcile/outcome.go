@@ -60,8 +60,8 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	ws.log(w, j, o, before)
 }
 
-// log logs an outcome, and each problem that was not there before, if there is anything
-// new.
+// log logs an outcome, and each problem that was not there before and is not returned, if
+// there is anything new.
 func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	log := ws.cfg.Log.With("cluster", w.id.String())
 	outcome := log.With("commit", short(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
@@ -81,6 +81,9 @@ func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 		outcome.Warn("applied, but for what has a problem")
 	default:
 		outcome.Info(summary(j, o))
+	}
+	if ws.returns && !slices.Contains(fine, o.Phase) {
+		return
 	}
 	for _, p := range problem.News(o.Problems, before.Problems, problem.Problem.String) {
 		logProblem(log, level, p.WithoutCluster())

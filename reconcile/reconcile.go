@@ -272,26 +272,31 @@ const (
 	overtakenPause = time.Second
 )
 
+// fine are the phases of units for which Once returns no error.
+var fine = []status.Phase{status.Ready, status.Suspended, status.Degraded, status.Progressing}
+
 // Once makes one pass over all clusters and commits the lock. If somebody else pushed
 // meanwhile, it makes another pass with the new commit. With patience it then waits for so
 // long until everything is Ready, and meanwhile works as Run does. It returns everything
-// that went wrong; with patience, also what is not Ready.
+// that went wrong; with patience, also what is not Ready. Without, the problems that it
+// returns are not logged as well.
 func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 	defer d.stop()
+	d.workers.returns = patience == 0
 	if err := d.pass(ctx); err != nil {
 		return err
 	}
-	fine := []status.Phase{status.Ready, status.Suspended, status.Degraded, status.Progressing}
+	accepted := fine
 	var errs []error
 	if patience > 0 {
-		fine = fine[:2]
+		accepted = fine[:2]
 		errs = append(errs, d.awaitReady(ctx, patience))
 	}
 	errs = append(errs, d.now.state.Err())
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
 		want := d.now.state.Get(c.Name)
 		switch {
-		case slices.Contains(fine, c.Phase):
+		case slices.Contains(accepted, c.Phase):
 		case want != nil && want.Err != nil: // the state's
 		default:
 			lines := []string{fmt.Sprintf("cluster %s: %s: %s", c.Name, c.Phase, c.Message)}
@@ -465,7 +470,9 @@ func (d *Daemon) follow(now *revision) {
 			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", len(problems))
 		}
 		for _, p := range problem.News(problems, before, problem.Problem.String) {
-			logProblem(d.cfg.Log, slog.LevelError, p)
+			if !d.workers.returns { // with the state's error
+				logProblem(d.cfg.Log, slog.LevelError, p)
+			}
 		}
 	}
 	for _, w := range problem.News(state.Waiting, waiting, resolve.Waiting.String) {

@@ -24,7 +24,9 @@ type workers struct {
 	// must be computed.
 	moved chan struct{}
 	all   map[desired.ID]*worker
-	wg    sync.WaitGroup
+	// returns says that Once returns the problems of units that are not fine.
+	returns bool
+	wg      sync.WaitGroup
 }
 
 func newWorkers(cfg Config) *workers {

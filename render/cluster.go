@@ -143,8 +143,8 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 // some of these may have types alone.
 func (c *cluster) noteIdle(s sources.Selected) {
 	if d := s.Declaration; d.RuntimeConfig != "" && d.RuntimeConfig != defaultRuntimeConfig {
-		c.notes = append(c.notes, fmt.Sprintf("%s:%d: Provider %s: spec.runtimeConfigRef means nothing, since %s has types and no controller; a %s gives it one by the image of a container %s",
-			d.File, d.Document.Line, d.Name, s.Pin.Ref, manifest.RuntimeConfig.Kind, runtime.ContainerName))
+		c.notes = append(c.notes, fmt.Sprintf("%s: Provider %s: spec.runtimeConfigRef means nothing, since %s has types and no controller; a %s gives it one by the image of a container %s",
+			d.Place(), d.Name, s.Pin.Ref, manifest.RuntimeConfig.Kind, runtime.ContainerName))
 	}
 }
 

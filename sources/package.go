@@ -2,6 +2,7 @@ package sources
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 )
@@ -164,6 +165,14 @@ type Declaration struct {
 	Immutable string
 	// Document is the whole object.
 	Document Document
+}
+
+// Place returns where it is declared, "clusters/dev/widgets.yaml:3"; "" if that is unknown.
+func (d *Declaration) Place() string {
+	if d.File == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", d.File, max(d.Document.Line, 1))
 }
 
 // Selected is a package that a cluster gets: a declared one, or a dependency of

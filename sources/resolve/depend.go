@@ -72,7 +72,7 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 			continue // its declaration has an error already, and keep has its lines
 		}
 		if n.err != nil {
-			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: n.err, repository: repo})
+			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: placed(n.declared, n.err), repository: repo})
 			continue
 		}
 		s := sources.Selected{
@@ -98,6 +98,14 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 	slices.SortFunc(out.Errors, func(a, b *PackageError) int { return cmp.Compare(a.Name, b.Name) })
 	out.Notes = p.notes(out)
 	return out, p.keep(req, nodes, out, selections)
+}
+
+// placed adds the place of a declaration, unless that is nil, to an error.
+func placed(d *sources.Declaration, err error) error {
+	if d == nil || d.Place() == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", d.Place(), err)
 }
 
 // keep adds the lines that the lock had for packages that failed now or are held,
@@ -161,7 +169,7 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 		if other, twice := nodes[repo]; twice {
 			err := fmt.Errorf("%s and %s both install %s; a cluster can have one of them: remove the other", other.declared.Name, d.Name, repo)
 			other.err = err
-			failed = append(failed, &PackageError{Name: d.Name, Ref: d.Ref, Err: err})
+			failed = append(failed, &PackageError{Name: d.Name, Ref: d.Ref, Err: placed(&d, err)})
 			continue
 		}
 		n := &node{declared: &d, load: &load{asked: d.Ref, ref: d.Ref}}
@@ -180,7 +188,7 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 				n.waits, d.Ref = d.Ref, ref
 			}
 			n.load = p.load(ctx, ref, d.PullSecrets, req.Images)
-			n.err = placed(d, n.load.err)
+			n.err = n.load.err
 		}
 		if n.err == nil {
 			n.err = p.excluded(n.load.pinned())

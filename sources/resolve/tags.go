@@ -48,11 +48,3 @@ func (p *pass) nearest(ctx context.Context, l *load, err error) error {
 	const most = 3
 	return &noTag{ref: l.ref, nearest: tags[:min(len(tags), most)], err: err}
 }
-
-// placed adds the place of a declaration to the error for its tag.
-func placed(d sources.Declaration, err error) error {
-	if missing := (*noTag)(nil); errors.As(err, &missing) && d.File != "" {
-		return fmt.Errorf("%s:%d: %w", d.File, d.Document.Line, err)
-	}
-	return err
-}

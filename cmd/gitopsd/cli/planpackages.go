@@ -75,7 +75,7 @@ func declared(c *desired.Unit) map[string]string {
 		if d.File == "" || s.Parent != "" {
 			continue
 		}
-		places[d.Name] = fmt.Sprintf("%s %s (%s:%d)", d.Kind, d.Name, d.File, max(d.Document.Line, 1))
+		places[d.Name] = fmt.Sprintf("%s %s (%s)", d.Kind, d.Name, d.Place())
 	}
 	return places
 }

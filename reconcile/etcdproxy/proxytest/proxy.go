@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"time"
 
 	"gitopsd.dev/reconcile/etcdproxy"
 	"gitopsd.dev/reconcile/etcdproxy/guard"
@@ -81,6 +82,7 @@ type Config struct {
 // Proxy is a proxy in this process.
 type Proxy struct {
 	proxy *etcdproxy.Proxy
+	gate  *guard.Guard
 	stop  context.CancelFunc
 	ended chan error
 	// Address is where it listens.
@@ -122,9 +124,17 @@ func (c Config) Start(l net.Listener) (*Proxy, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	p := &Proxy{proxy: proxy, stop: stop, ended: make(chan error, 1), Address: l.Addr().String()}
+	p := &Proxy{proxy: proxy, gate: gate, stop: stop, ended: make(chan error, 1), Address: l.Addr().String()}
 	go func() { p.ended <- proxy.Serve(ctx, l) }()
 	return p, nil
+}
+
+// Settle waits until the proxy knows all namespaces as one does that was there for a while, but no
+// longer than patience: etcd may be down on purpose.
+func (p *Proxy) Settle(patience time.Duration) {
+	for end := time.Now().Add(patience); p.gate.Ready() != nil && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // Close closes all connections, and ends the proxy.

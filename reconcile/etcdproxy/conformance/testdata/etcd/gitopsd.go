@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -136,6 +137,9 @@ func newFront(cfg clientv3.Config) (f *front, err error) {
 		return nil, err
 	}
 	f.proxy, err = proxytest.Config{Certificate: crt, Key: key, Tenants: []proxytest.Served{served}, GRPCGo: proxytest.KindOfEnv().GRPCGo}.Start(l)
+	if err == nil {
+		f.proxy.Settle(time.Second) // before a test takes members away
+	}
 	return f, err
 }
 
