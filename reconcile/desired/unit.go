@@ -201,7 +201,7 @@ func (c *Unit) readAllowances() {
 		}
 		all, err := compat.ParseAllowances(text)
 		if err != nil {
-			c.fault(problem.Problem{Package: p.Declaration.Name, Reason: fmt.Sprintf("%s: %v", p.Declaration.File, err)})
+			c.fault(problem.Problem{Package: p.Declaration.Name, Reason: fmt.Sprintf("%s: %v", p.Declaration.Place(), err)})
 			continue
 		}
 		c.Allowances[p.Declaration.Name] = Allowances{Version: p.Pin.Ref.Version(), All: all}
