@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"context"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -60,8 +59,8 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	ws.log(w, j, o, before)
 }
 
-// log logs an outcome, and each problem that was not there before and is not returned, if
-// there is anything new.
+// log logs an outcome, and each problem that was not there before, if there is anything
+// new.
 func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	log := ws.cfg.Log.With("cluster", w.id.String())
 	outcome := log.With("commit", short(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
@@ -82,27 +81,9 @@ func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	default:
 		outcome.Info(summary(j, o))
 	}
-	if ws.returns && !slices.Contains(fine, o.Phase) {
-		return
-	}
 	for _, p := range problem.News(o.Problems, before.Problems, problem.Problem.String) {
-		logProblem(log, level, p.WithoutCluster())
+		ws.logProblem(level, w.id.String(), p)
 	}
-}
-
-// logProblem logs one problem.
-func logProblem(log *slog.Logger, level slog.Level, p problem.Problem) {
-	var about []any
-	for _, a := range [][2]string{{"cluster", p.Cluster}, {"package", p.Package}, {"object", p.Object}, {"reason", p.Reason}, {"origin", p.Origin}, {"advice", p.Advice}} {
-		if a[1] != "" {
-			about = append(about, a[0], a[1])
-		}
-	}
-	message := "problem"
-	if level == slog.LevelInfo {
-		message = "not ready yet"
-	}
-	log.Log(context.Background(), level, message, about...)
 }
 
 // know notes which versions of packages the unit has after an attempt with a job, which is

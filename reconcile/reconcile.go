@@ -278,11 +278,17 @@ var fine = []status.Phase{status.Ready, status.Suspended, status.Degraded, statu
 // Once makes one pass over all clusters and commits the lock. If somebody else pushed
 // meanwhile, it makes another pass with the new commit. With patience it then waits for so
 // long until everything is Ready, and meanwhile works as Run does. It returns everything
-// that went wrong; with patience, also what is not Ready. Without, the problems that it
-// returns are not logged as well.
+// that went wrong; with patience, also what is not Ready. Without, problems are logged at
+// the end, but for those that it returns.
 func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
-	defer d.stop()
-	d.workers.returns = patience == 0
+	if patience == 0 {
+		d.workers.reported = new(reported)
+	}
+	returned := make(map[report]bool)
+	defer func() {
+		d.stop()
+		d.workers.reported.log(d.cfg.Log, returned)
+	}()
 	if err := d.pass(ctx); err != nil {
 		return err
 	}
@@ -292,19 +298,26 @@ func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 		accepted = fine[:2]
 		errs = append(errs, d.awaitReady(ctx, patience))
 	}
-	errs = append(errs, d.now.state.Err())
+	for _, p := range d.now.state.Problems() {
+		returned[report{"", p}] = true
+		errs = append(errs, p)
+	}
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
 		want := d.now.state.Get(c.Name)
-		switch {
-		case slices.Contains(accepted, c.Phase):
-		case want != nil && want.Err != nil: // the state's
-		default:
-			lines := []string{fmt.Sprintf("cluster %s: %s: %s", c.Name, c.Phase, c.Message)}
-			for _, p := range c.Problems {
-				lines = append(lines, p.WithoutCluster().String())
-			}
+		if slices.Contains(accepted, c.Phase) {
+			continue
+		}
+		lines := []string{fmt.Sprintf("cluster %s: %s: %s", c.Name, c.Phase, c.Message)}
+		for _, p := range c.Problems {
+			returned[report{c.Name, p}] = true
+			lines = append(lines, p.WithoutCluster().String())
+		}
+		if want == nil || want.Err == nil { // else it is the state's
 			errs = append(errs, errors.New(strings.Join(lines, "\n    ")))
 		}
+	}
+	if ctx.Err() != nil { // nobody is told what
+		clear(returned)
 	}
 	return errors.Join(errs...)
 }
@@ -470,9 +483,7 @@ func (d *Daemon) follow(now *revision) {
 			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", len(problems))
 		}
 		for _, p := range problem.News(problems, before, problem.Problem.String) {
-			if !d.workers.returns { // with the state's error
-				logProblem(d.cfg.Log, slog.LevelError, p)
-			}
+			d.workers.logProblem(slog.LevelError, "", p)
 		}
 	}
 	for _, w := range problem.News(state.Waiting, waiting, resolve.Waiting.String) {

@@ -24,9 +24,9 @@ type workers struct {
 	// must be computed.
 	moved chan struct{}
 	all   map[desired.ID]*worker
-	// returns says that Once returns the problems of units that are not fine.
-	returns bool
-	wg      sync.WaitGroup
+	// reported has what Once is to log at its end; nil to log it at once.
+	reported *reported
+	wg       sync.WaitGroup
 }
 
 func newWorkers(cfg Config) *workers {

@@ -167,12 +167,13 @@ type Declaration struct {
 	Document Document
 }
 
-// Place returns where it is declared, "clusters/dev/widgets.yaml:3"; "" if that is unknown.
+// Place returns where it is declared, "clusters/dev/widgets.yaml:3", without the line if that
+// is unknown; "" for a dependency.
 func (d *Declaration) Place() string {
-	if d.File == "" {
-		return ""
+	if d.Document.Line == 0 {
+		return d.File
 	}
-	return fmt.Sprintf("%s:%d", d.File, max(d.Document.Line, 1))
+	return fmt.Sprintf("%s:%d", d.File, d.Document.Line)
 }
 
 // Selected is a package that a cluster gets: a declared one, or a dependency of

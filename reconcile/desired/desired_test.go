@@ -154,7 +154,7 @@ func TestAllowances(t *testing.T) {
 		t.Error("an allowance outlives its version")
 	}
 	wrong := declared("v2:nonsense=checked")
-	const fault = `cluster dev: package a: c/dev/a.yaml: annotation gitopsd.dev/allow-breaking: there is no finding "nonsense": take the name from the plan`
+	const fault = `cluster dev: package a: c/dev/a.yaml:2: annotation gitopsd.dev/allow-breaking: there is no finding "nonsense": take the name from the plan`
 	if _, ok := wrong.Allows("a", finding); ok || len(wrong.Faults) != 1 || wrong.Faults[0].Error() != fault || wrong.Objects == nil {
 		t.Errorf("an allowance that cannot be read: faults %v", wrong.Faults)
 	}
@@ -179,8 +179,8 @@ func TestProblems(t *testing.T) {
 	}
 	want := []string{
 		"clusters.yaml:20: paht: is not a field here; did you mean path?",
-		"package a: reg.io/a:missing: not found",
-		"cluster one: package b: reg.io/b:missing: not found",
+		"package a: reg.io/a:missing: not found (c/one/a.yaml:2, c/two/a.yaml:2)",
+		"cluster one: package b: reg.io/b:missing: not found (c/one/a.yaml:7)",
 		"cluster twice: c/twice: ConfigMap cm is defined more than once: by c/twice/a.yaml:2 and by c/twice/b.yaml:2; keep one definition",
 	}
 	if !slices.Equal(have, want) {

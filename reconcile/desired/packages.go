@@ -105,7 +105,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 		if r := res.Clusters[cl.Name]; r != nil {
 			cl.Packages, wanted[i].Held = r.Selected, r.Held
 			for _, e := range append(r.Errors, c.verifyControllers(verifying, cl, wanted[i])...) {
-				cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error()})
+				cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error(), Origin: e.Place})
 				cl.Incomplete = append(cl.Incomplete, e.Name)
 			}
 			for _, h := range r.Held {
@@ -166,7 +166,7 @@ func (c *Computer) verifyControllers(ctx context.Context, cl *Unit, wanted *rend
 			err = c.verifyController(ctx, cl.Images, ref)
 		}
 		if err != nil {
-			failed = append(failed, &resolve.PackageError{Name: s.Declaration.Name, Ref: s.Pin.Ref, Err: fmt.Errorf("the image of its DeploymentRuntimeConfig: %w", err)})
+			failed = append(failed, &resolve.PackageError{Name: s.Declaration.Name, Ref: s.Pin.Ref, Place: s.Declaration.Place(), Err: fmt.Errorf("the image of its DeploymentRuntimeConfig: %w", err)})
 		}
 		return err != nil
 	})

@@ -3,6 +3,7 @@ package etcdproxy
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -27,7 +28,7 @@ import (
 )
 
 // rogue is an upstream that answers what no etcd would: responses with others' keys, errors that
-// tell of others. It notes what metadata it gets.
+// tell of others: a message, an error, or one after the other. It notes what metadata it gets.
 type rogue struct {
 	mu       sync.Mutex
 	metadata []metadata.MD
@@ -44,21 +45,25 @@ func (r *rogue) handle(_ any, s grpc.ServerStream) error {
 	if err := s.RecvMsg(&in); err != nil && err != io.EOF {
 		return err
 	}
-	m, err := r.answer(method)
-	if err != nil {
+	m, failed := r.answer(method)
+	if m != nil {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			return err
+		}
+		out, err := rewritten(len(b), func(dst []byte) ([]byte, error) { return append(dst, b...), nil })
+		if err != nil {
+			return err
+		}
+		s.SetHeader(metadata.Pairs("other-tenant", "b"))
+		if err := s.SendMsg(&out); err != nil {
+			return err
+		}
+	}
+	if failed != nil {
 		s.SetTrailer(metadata.Pairs("other-tenant", "b", "grpc-status-details-bin", "secret"))
-		return err
 	}
-	b, err := proto.Marshal(m)
-	if err != nil {
-		return err
-	}
-	out, err := rewritten(len(b), func(dst []byte) ([]byte, error) { return append(dst, b...), nil })
-	if err != nil {
-		return err
-	}
-	s.SetHeader(metadata.Pairs("other-tenant", "b"))
-	return s.SendMsg(&out)
+	return failed
 }
 
 // startRogue starts it, and returns a tenant that uses it.
@@ -293,6 +298,49 @@ func testNoSecondTry(t *testing.T) {
 				t.Errorf("call %d: sent %d times after %v, want %d", i, n, tt.err, tt.want)
 			}
 			r.mu.Unlock()
+		}
+	}
+}
+
+// A range in parts is whole once the part with a header has come. If etcd then finds that its users
+// changed, the client has it if the namespace is still its user's, and is told otherwise.
+func TestUsersChangedAtTheEnd(t *testing.T) { both(t, testUsersChangedAtTheEnd) }
+
+func testUsersChangedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	r, x := startRogue(t)
+	p := serve(t, Config{}, x)
+	kv := pb.NewKVClient(p.plain(t, x.certificate(t)))
+	header := &pb.ResponseHeader{ClusterId: 1, Revision: 5}
+	for _, tt := range []struct {
+		name       string
+		part       *pb.RangeResponse
+		end, after error
+		want       error
+	}{
+		{"whole", &pb.RangeResponse{Header: header, Count: 1}, rpctypes.ErrGRPCAuthOldRevision, nil, nil},
+		{"not whole", &pb.RangeResponse{Count: 1}, rpctypes.ErrGRPCAuthOldRevision, nil, rpctypes.ErrGRPCAuthOldRevision},
+		{"no longer its user's", &pb.RangeResponse{Header: header, Count: 1}, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCPermissionDenied},
+		{"another error", &pb.RangeResponse{Header: header, Count: 1}, rpctypes.ErrGRPCCorrupt, nil, rpctypes.ErrGRPCCorrupt},
+	} {
+		r.answer = func(method string) (proto.Message, error) {
+			if method == rangeStreamMethod {
+				return &pb.RangeStreamResponse{RangeResponse: tt.part}, tt.end
+			}
+			if tt.after != nil {
+				return nil, tt.after
+			}
+			return &pb.RangeResponse{Header: header}, nil
+		}
+		s, err := kv.RangeStream(t.Context(), &pb.RangeRequest{Key: []byte("k")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Recv(); err != nil || got.RangeResponse.Count != 1 {
+			t.Fatalf("%s: %v, %v", tt.name, got, err)
+		}
+		if _, err := s.Recv(); err == io.EOF && tt.want != nil || err != io.EOF && !errors.Is(err, tt.want) {
+			t.Errorf("%s: the stream ends with %v, want %v", tt.name, err, tt.want)
 		}
 	}
 }

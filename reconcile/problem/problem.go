@@ -6,6 +6,8 @@ package problem
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -21,8 +23,8 @@ type Problem struct {
 	Object string `json:"object,omitempty"`
 	// Reason says what is wrong, without the names above.
 	Reason string `json:"reason"`
-	// Origin is where in the repository the object, or what is wrong in it, is written,
-	// "file:line", or several places; of an object that gitopsd makes for something else than
+	// Origin is where in the repository the object, or what is wrong in it, or the package is
+	// written, "file:line", or several places; of an object that gitopsd makes for something else than
 	// a package, "made by gitopsd for spec.conversion of the Cluster" or the like. It is empty if the object comes from a package.
 	Origin string `json:"origin,omitempty"`
 	// Advice says what to do about it, if that is known.
@@ -41,9 +43,14 @@ func (p Problem) String() string {
 	case p.Package != "":
 		b.WriteString("package " + p.Package + ": ")
 	}
-	b.WriteString(p.Reason)
+	// A reason of several lines has a headline.
+	headline, rest, more := strings.Cut(p.Reason, "\n")
+	b.WriteString(headline)
 	if p.Origin != "" {
 		b.WriteString(" (" + p.Origin + ")")
+	}
+	if more {
+		b.WriteString("\n" + rest)
 	}
 	if p.Advice != "" {
 		b.WriteString("; " + p.Advice)
@@ -141,18 +148,34 @@ func lines(all []Problem) string {
 }
 
 // Merge lists what is wrong in several clusters alike once, without a cluster, in
-// the place of the first.
+// the place of the first. Clusters may declare the same package in several places.
 func Merge(all []Problem) []Problem {
 	var merged []Problem
 	at := make(map[Problem]int)
+	origins := make(map[int][]string)
 	for _, p := range all {
-		i, known := at[p.WithoutCluster()]
+		key := p.WithoutCluster()
+		if p.Package != "" && p.Object == "" {
+			key.Origin = ""
+		}
+		i, known := at[key]
 		switch {
 		case !known:
-			at[p.WithoutCluster()] = len(merged)
+			i = len(merged)
+			at[key] = i
 			merged = append(merged, p)
 		case merged[i].Cluster != p.Cluster:
-			merged[i] = p.WithoutCluster()
+			merged[i] = merged[i].WithoutCluster()
+		}
+		if p.Origin != "" && !slices.Contains(origins[i], p.Origin) {
+			origins[i] = append(origins[i], p.Origin)
+		}
+	}
+	const most = 3
+	for i, all := range origins {
+		merged[i].Origin = strings.Join(all[:min(len(all), most)], ", ")
+		if more := len(all) - most; more > 0 {
+			merged[i].Origin += fmt.Sprintf(" and %d more", more)
 		}
 	}
 	return merged

@@ -71,6 +71,18 @@ func TestMerge(t *testing.T) {
 	if have := problem.Merge(all); !slices.Equal(have, want) {
 		t.Errorf("%v, want %v", have, want)
 	}
+	all, want = nil, []problem.Problem{{Reason: "late", Package: "p", Origin: "a.yaml:1, b.yaml:1, c.yaml:1 and 2 more"}}
+	for _, cluster := range []string{"a", "b", "c", "d", "e", "a"} {
+		all = append(all, problem.Problem{Cluster: cluster, Reason: "late", Package: "p", Origin: cluster + ".yaml:1"})
+	}
+	if have := problem.Merge(all); !slices.Equal(have, want) {
+		t.Errorf("declared in several places: %v, want %v", have, want)
+	}
+	object := problem.Problem{Cluster: "a", Reason: "invalid", Object: "configmap/d/c", Origin: "a.yaml:1"}
+	other := problem.Problem{Cluster: "b", Reason: "invalid", Object: "configmap/d/c", Origin: "b.yaml:1"}
+	if have := problem.Merge([]problem.Problem{object, other}); len(have) != 2 {
+		t.Errorf("two objects of one name: %v", have)
+	}
 }
 
 func TestError(t *testing.T) {

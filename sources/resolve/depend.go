@@ -72,7 +72,7 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 			continue // its declaration has an error already, and keep has its lines
 		}
 		if n.err != nil {
-			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: placed(n.declared, n.err), repository: repo})
+			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: n.err, Place: n.place(), repository: repo})
 			continue
 		}
 		s := sources.Selected{
@@ -98,14 +98,6 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 	slices.SortFunc(out.Errors, func(a, b *PackageError) int { return cmp.Compare(a.Name, b.Name) })
 	out.Notes = p.notes(out)
 	return out, p.keep(req, nodes, out, selections)
-}
-
-// placed adds the place of a declaration, unless that is nil, to an error.
-func placed(d *sources.Declaration, err error) error {
-	if d == nil || d.Place() == "" {
-		return err
-	}
-	return fmt.Errorf("%s: %w", d.Place(), err)
 }
 
 // keep adds the lines that the lock had for packages that failed now or are held,
@@ -169,7 +161,7 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 		if other, twice := nodes[repo]; twice {
 			err := fmt.Errorf("%s and %s both install %s; a cluster can have one of them: remove the other", other.declared.Name, d.Name, repo)
 			other.err = err
-			failed = append(failed, &PackageError{Name: d.Name, Ref: d.Ref, Err: placed(&d, err)})
+			failed = append(failed, &PackageError{Name: d.Name, Ref: d.Ref, Err: err, Place: d.Place()})
 			continue
 		}
 		n := &node{declared: &d, load: &load{asked: d.Ref, ref: d.Ref}}
@@ -560,6 +552,14 @@ func (n *node) name() string {
 	default:
 		return "dependency of " + strings.Join(n.parents, ", ")
 	}
+}
+
+// place returns where it is declared; "" for a dependency.
+func (n *node) place() string {
+	if n.declared == nil {
+		return ""
+	}
+	return n.declared.Place()
 }
 
 func (n *node) ref(repo string) sources.Ref {

@@ -171,6 +171,9 @@ type PackageError struct {
 	Name string
 	Ref  sources.Ref
 	Err  error
+	// Place is where it is declared, as [sources.Declaration.Place] has it; empty for a
+	// dependency.
+	Place string
 	// repository is the one that was asked for, before Ref replaced it.
 	repository string
 }
