@@ -82,7 +82,11 @@ func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 		outcome.Info(summary(j, o))
 	}
 	for _, p := range problem.News(o.Problems, before.Problems, problem.Problem.String) {
-		ws.logProblem(level, w.id.String(), p)
+		if r := (report{w.id.String(), p}); slices.Contains(fine, o.Phase) {
+			r.log(ws.cfg.Log, level)
+		} else {
+			ws.reports.take(ws.cfg.Log, level, r)
+		}
 	}
 }
 

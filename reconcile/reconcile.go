@@ -278,16 +278,16 @@ var fine = []status.Phase{status.Ready, status.Suspended, status.Degraded, statu
 // Once makes one pass over all clusters and commits the lock. If somebody else pushed
 // meanwhile, it makes another pass with the new commit. With patience it then waits for so
 // long until everything is Ready, and meanwhile works as Run does. It returns everything
-// that went wrong; with patience, also what is not Ready. Without, problems are logged at
-// the end, but for those that it returns.
+// that went wrong; with patience, also what is not Ready. Without, problems that it may
+// return are not logged before its end, and then only those that it does not return.
 func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 	if patience == 0 {
-		d.workers.reported = new(reported)
+		d.workers.reports = new(reports)
 	}
 	returned := make(map[report]bool)
 	defer func() {
 		d.stop()
-		d.workers.reported.log(d.cfg.Log, returned)
+		d.workers.reports.log(d.cfg.Log, returned)
 	}()
 	if err := d.pass(ctx); err != nil {
 		return err
@@ -483,7 +483,7 @@ func (d *Daemon) follow(now *revision) {
 			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", len(problems))
 		}
 		for _, p := range problem.News(problems, before, problem.Problem.String) {
-			d.workers.logProblem(slog.LevelError, "", p)
+			d.workers.reports.take(d.cfg.Log, slog.LevelError, report{"", p})
 		}
 	}
 	for _, w := range problem.News(state.Waiting, waiting, resolve.Waiting.String) {

@@ -14,37 +14,36 @@ type report struct {
 	problem problem.Problem
 }
 
-// reported are problems that are logged when [Daemon.Once] ends, unless it returns them. Nil
-// has none.
-type reported struct {
+// reports are problems that [Daemon.Once] may return, and logs at its end if it does not. Nil
+// takes none, and they are logged at once.
+type reports struct {
 	mu  sync.Mutex
 	all []report
 	// levels are those of all.
 	levels []slog.Level
 }
 
-// logProblem logs a problem, at once or when Once ends.
-func (ws *workers) logProblem(level slog.Level, unit string, p problem.Problem) {
-	r := report{unit, p}
-	if ws.reported == nil {
-		r.log(ws.cfg.Log, level)
+// take takes a report, or logs it.
+func (rs *reports) take(log *slog.Logger, level slog.Level, r report) {
+	if rs == nil {
+		r.log(log, level)
 		return
 	}
-	ws.reported.mu.Lock()
-	defer ws.reported.mu.Unlock()
-	ws.reported.all, ws.reported.levels = append(ws.reported.all, r), append(ws.reported.levels, level)
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.all, rs.levels = append(rs.all, r), append(rs.levels, level)
 }
 
-// log logs all problems but those that are returned.
-func (r *reported) log(log *slog.Logger, returned map[report]bool) {
-	if r == nil {
+// log logs all but those that are returned.
+func (rs *reports) log(log *slog.Logger, returned map[report]bool) {
+	if rs == nil {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, p := range r.all {
-		if !returned[p] {
-			p.log(log, r.levels[i])
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for i, r := range rs.all {
+		if !returned[r] {
+			r.log(log, rs.levels[i])
 		}
 	}
 }

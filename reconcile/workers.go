@@ -24,9 +24,9 @@ type workers struct {
 	// must be computed.
 	moved chan struct{}
 	all   map[desired.ID]*worker
-	// reported has what Once is to log at its end; nil to log it at once.
-	reported *reported
-	wg       sync.WaitGroup
+	// reports are nil unless Once made them.
+	reports *reports
+	wg      sync.WaitGroup
 }
 
 func newWorkers(cfg Config) *workers {
