@@ -19,6 +19,11 @@ func answered(revision int64, found ...found) response {
 	return response{revision: revision, held: true, results: []result{{found: found}}}
 }
 
+// mayDelete is what is known of a lost delete, of which the revision may be one of those.
+func mayDelete(revisions ...int64) response {
+	return response{lost: true, deletes: revisions, over: revisions[len(revisions)-1]}
+}
+
 // A history that no etcd can have is found out, and one that it can have is not.
 func TestBrokenHistories(t *testing.T) {
 	putA := single(op{kind: put, key: "a", value: "1"})
@@ -53,8 +58,16 @@ func TestBrokenHistories(t *testing.T) {
 			at(2, 3, getA, answered(4)), at(4, 5, getA, answered(5, a1))}, true},
 		{"a lost write that comes and goes", []porcupine.Operation{at(0, forever, putA, response{lost: true, revision: 5, held: true}),
 			at(2, 3, getA, answered(5, a1)), at(4, 5, getA, answered(5))}, false},
-		{"a lost delete", []porcupine.Operation{at(0, 1, putA, answered(5)), at(2, forever, deleteA, response{lost: true}),
+		{"a lost delete", []porcupine.Operation{at(0, 1, putA, answered(5)), at(2, forever, deleteA, mayDelete(8)),
 			at(3, 4, getA, answered(5, a1)), at(5, 6, getA, answered(8))}, true},
+		{"a lost delete that was not carried out", []porcupine.Operation{at(0, 1, putA, answered(5)), at(2, 3, deleteA, deleted),
+			at(2, forever, deleteA, mayDelete(8)), at(4, 5, getA, answered(8))}, true},
+		{"two lost deletes", []porcupine.Operation{at(0, 1, putA, answered(5)), at(2, forever, deleteA, mayDelete(6, 8)),
+			at(2, forever, deleteA, mayDelete(6, 8)), at(3, 4, putAgain, answered(7)), at(5, 6, getA, answered(8))}, true},
+		{"a lost delete that deletes twice", []porcupine.Operation{at(0, 1, putA, answered(5)), at(2, forever, deleteA, mayDelete(6, 8)),
+			at(3, 4, putAgain, answered(7)), at(5, 6, getA, answered(8)), at(7, 8, getA, answered(8, a2))}, false},
+		{"a lost delete before it was asked for", []porcupine.Operation{at(0, 1, putA, answered(5)), at(2, 3, getA, answered(6)),
+			at(4, forever, deleteA, mayDelete(6))}, false},
 		{"two deletes of one key", []porcupine.Operation{at(0, 1, putA, answered(5)), at(2, 3, deleteA, deleted),
 			at(4, 5, deleteA, response{revision: 9, held: true, results: []result{{deleted: 1}}})}, false},
 		{"half of a transaction", []porcupine.Operation{

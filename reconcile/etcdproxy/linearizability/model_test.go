@@ -54,6 +54,10 @@ type response struct {
 	// revision; 0 if it is not known when, or whether at all.
 	lost     bool
 	revision int64
+	// deletes are the revisions, in order, of which a delete that was lost may have one, and over
+	// is the last revision of the history: what was not carried out by then never was.
+	deletes []int64
+	over    int64
 	// held reports whether the conditions held.
 	held    bool
 	results []result
@@ -99,7 +103,12 @@ func (s store) apply(in request, out response) (store, bool) {
 	}
 	revision := out.revision
 	if out.lost && revision == 0 {
-		revision = s.revision + 1
+		// Those below are of others, which come before this one.
+		next := slices.IndexFunc(out.deletes, func(r int64) bool { return r > s.revision })
+		if next < 0 {
+			return s, s.revision >= out.over
+		}
+		revision = out.deletes[next]
 	}
 	for i, o := range branch {
 		var r result
@@ -127,7 +136,7 @@ func (s store) apply(in request, out response) (store, bool) {
 	}
 	switch {
 	case out.lost && !wrote:
-		return s, out.revision == 0
+		return s, false
 	case wrote && revision <= s.revision, revision < s.revision:
 		return s, false
 	}

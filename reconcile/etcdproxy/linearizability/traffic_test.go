@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -194,7 +195,8 @@ func resultOf(answer clientv3.OpResponse) (r result) {
 
 // operations returns the whole history for the model. What became of requests without an
 // answer is in etcd's own history: the values that they put are there or not. Without
-// one, a request had no effect, unless it only deletes, which remains open.
+// one, a request had no effect, unless it only deletes: then it may have deleted its key
+// where no other request did, or nothing.
 func (r *recorder) operations(t *testing.T, history []event) []porcupine.Operation {
 	t.Helper()
 	puts := make(map[string]int64) // revisions by value
@@ -207,27 +209,53 @@ func (r *recorder) operations(t *testing.T, history []event) []porcupine.Operati
 		}
 		puts[e.value] = e.revision
 	}
+	claimed := make(map[int64]bool) // revisions of requests that are known
+	for _, o := range r.history {
+		out := o.Output.(response)
+		if slices.ContainsFunc(out.results, func(r result) bool { return r.deleted > 0 }) {
+			claimed[out.revision] = true
+		}
+	}
+	for _, revision := range puts {
+		claimed[revision] = true
+	}
+	deletes, over := make(map[string][]int64), int64(0) // by key
+	for _, e := range history {
+		if e.deleted && !claimed[e.revision] {
+			deletes[e.key] = append(deletes[e.key], e.revision)
+		}
+		if e.key != last {
+			over = max(over, e.revision)
+		}
+	}
+	lost := make(map[string]int) // deletes by key
 	all := r.history
 	const forever = int64(1) << 62
 	for _, o := range r.lost {
 		in := o.Input.(request)
 		o.Return = forever
-		written, deletes := int64(0), false
+		written := int64(0)
 		for _, step := range in.then {
 			if step.kind == put {
 				written = max(written, puts[step.value])
 			}
-			deletes = deletes || step.kind == remove
 		}
+		only := in.then[0]
 		switch {
 		case written != 0:
 			o.Output = response{lost: true, revision: written, held: true}
-		case deletes && len(in.then) == 1:
-			o.Output = response{lost: true}
+		case len(in.then) == 1 && only.kind == remove && len(deletes[only.key]) > 0:
+			o.Output = response{lost: true, deletes: deletes[only.key], over: over}
+			lost[only.key]++
 		default:
 			continue
 		}
 		all = append(all, o)
+	}
+	for key, revisions := range deletes {
+		if len(revisions) > lost[key] {
+			t.Errorf("%s was deleted at the revisions %d, and only %d requests may have done that", key, revisions, lost[key])
+		}
 	}
 	return all
 }
