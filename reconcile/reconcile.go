@@ -284,7 +284,7 @@ func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 	if patience == 0 {
 		d.workers.reports = new(reports)
 	}
-	returned := make(map[report]bool)
+	returned := make(map[reportKey]bool)
 	defer func() {
 		d.stop()
 		d.workers.reports.log(d.cfg.Log, returned)
@@ -299,7 +299,7 @@ func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 		errs = append(errs, d.awaitReady(ctx, patience))
 	}
 	for _, p := range d.now.state.Problems() {
-		returned[report{"", p}] = true
+		returned[report{"", p}.key()] = true
 		errs = append(errs, p)
 	}
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
@@ -309,15 +309,12 @@ func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 		}
 		lines := []string{fmt.Sprintf("cluster %s: %s: %s", c.Name, c.Phase, c.Message)}
 		for _, p := range c.Problems {
-			returned[report{c.Name, p}] = true
+			returned[report{c.Name, p}.key()] = true
 			lines = append(lines, p.WithoutCluster().String())
 		}
 		if want == nil || want.Err == nil { // else it is the state's
 			errs = append(errs, errors.New(strings.Join(lines, "\n    ")))
 		}
-	}
-	if ctx.Err() != nil { // nobody is told what
-		clear(returned)
 	}
 	return errors.Join(errs...)
 }
@@ -472,17 +469,18 @@ func (d *Daemon) follow(now *revision) {
 	var waiting []resolve.Waiting
 	var noted []string
 	if d.now != nil {
-		before, waiting, noted = d.now.state.Problems(), d.now.state.Waiting, notes(d.now.state)
+		before, waiting, noted = d.now.state.AllProblems(), d.now.state.Waiting, notes(d.now.state)
 	}
 	state := now.state
 	d.now, d.again = now, false
-	problems := state.Problems()
+	problems, all := state.Problems(), state.AllProblems()
 	if len(problems) > 0 {
 		d.again = true
-		if !problem.Unchanged(problems, before) {
+		if !problem.Unchanged(all, before) {
 			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", len(problems))
 		}
-		for _, p := range problem.News(problems, before, problem.Problem.String) {
+		// What a cluster less has is not new, and what one more has is new there alone.
+		for _, p := range problem.Merge(problem.News(all, before, problem.Problem.String)) {
 			d.workers.reports.take(d.cfg.Log, slog.LevelError, report{"", p})
 		}
 	}

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,11 +17,14 @@ import (
 
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/git"
+	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/resolve"
 	"gitopsd.dev/testscripts/gitserver"
 )
@@ -456,6 +460,70 @@ func TestOnce(t *testing.T) {
 	}
 	if len(w.log()) != 2 {
 		t.Errorf("a second pass commits: %q", w.log())
+	}
+}
+
+// What Once returns is not logged, too, and what it does not return is: if the pass fails, or a unit does
+// better at a second try.
+func TestOnceReports(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod", "typo") + "nonsense: 1\n"}, cluster("dev", "v1"), cluster("prod", "v1"))
+	refused := problem.Problem{Cluster: "dev", Object: "configmap/a/b", Origin: "c/dev/b.yaml:1", Reason: "refused"}
+	w.set("dev", func(context.Context) unit.Outcome {
+		return unit.Outcome{Phase: status.Failed, Message: "1 of 2 objects failed to apply", Problems: []problem.Problem{refused}}
+	})
+	w.set("prod", func(context.Context) unit.Outcome {
+		return unit.Outcome{Phase: status.Degraded, Message: "1 object has failed", Problems: []problem.Problem{{Cluster: "prod", Object: "deployment/a/b", Reason: "crashes"}}}
+	})
+	once := func(ctx context.Context) (text string, err error) {
+		var log bytes.Buffer
+		err = w.daemon(func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }).Once(ctx, 0)
+		return log.String(), err
+	}
+	text, err := once(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "refused (c/dev/b.yaml:1)") || !strings.Contains(err.Error(), "nonsense") || strings.Contains(err.Error(), "crashes") {
+		t.Errorf("error %v", err)
+	}
+	if strings.Contains(text, "reason=refused") || strings.Contains(text, "nonsense") || !strings.Contains(text, "reason=crashes") {
+		t.Errorf("the log has what is returned, or lacks the rest:\n%s", text)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w.set("prod", func(context.Context) unit.Outcome {
+		cancel()
+		return unit.Outcome{Phase: status.Ready}
+	})
+	text, err = once(ctx)
+	if err == nil || strings.Contains(text, "nonsense") == strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("interrupted: what is wrong is not in the log or the error alone: %v\n%s", err, text)
+	}
+}
+
+// What several clusters have wrong with a package is told once, and not again when a cluster less has it; if
+// one more has it, that one is told.
+func TestSharedProblems(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	d := &Daemon{cfg: Config{Board: status.NewBoard("test", "fleet", "main"), Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	d.workers = newWorkers(d.cfg)
+	for _, tt := range []struct {
+		clusters, want string
+	}{
+		{"a b c", "msg=problem package=p reason=late origin=\"a.yaml:1, b.yaml:1, c.yaml:1\""},
+		{"a b", ""},
+		{"a b d", "msg=problem cluster=d package=p reason=late origin=d.yaml:1"},
+	} {
+		s := &desired.State{Registry: new(clusters.Registry), Committed: new(lockfile.File)}
+		for name := range strings.FieldsSeq(tt.clusters) {
+			s.Clusters = append(s.Clusters, &desired.Unit{ID: desired.ID{Name: name}, Faults: []problem.Problem{{Cluster: name, Package: "p", Reason: "late", Origin: name + ".yaml:1"}}})
+		}
+		log.Reset()
+		d.follow(&revision{state: s})
+		_, have, _ := strings.Cut(log.String(), "msg=problem")
+		if want := strings.TrimPrefix(tt.want, "msg=problem"); strings.TrimSpace(have) != strings.TrimSpace(want) {
+			t.Errorf("%s:\n%s\nwant\n%s", tt.clusters, log.String(), tt.want)
+		}
 	}
 }
 

@@ -14,6 +14,11 @@ type report struct {
 	problem problem.Problem
 }
 
+// reportKey is the same for reports that say the same, be it of other lines or places.
+type reportKey struct{ unit, text string }
+
+func (r report) key() reportKey { return reportKey{r.unit, r.problem.Key()} }
+
 // reports are problems that [Daemon.Once] may return, and logs at its end if it does not. Nil
 // takes none, and they are logged at once.
 type reports struct {
@@ -35,14 +40,14 @@ func (rs *reports) take(log *slog.Logger, level slog.Level, r report) {
 }
 
 // log logs all but those that are returned.
-func (rs *reports) log(log *slog.Logger, returned map[report]bool) {
+func (rs *reports) log(log *slog.Logger, returned map[reportKey]bool) {
 	if rs == nil {
 		return
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i, r := range rs.all {
-		if !returned[r] {
+		if !returned[r.key()] {
 			r.log(log, rs.levels[i])
 		}
 	}

@@ -170,7 +170,7 @@ type Declaration struct {
 // Place returns where it is declared, "clusters/dev/widgets.yaml:3", without the line if that
 // is unknown; "" for a dependency.
 func (d *Declaration) Place() string {
-	if d.Document.Line == 0 {
+	if d.File == "" || d.Document.Line == 0 {
 		return d.File
 	}
 	return fmt.Sprintf("%s:%d", d.File, d.Document.Line)

@@ -154,7 +154,7 @@ func TestAllowances(t *testing.T) {
 		t.Error("an allowance outlives its version")
 	}
 	wrong := declared("v2:nonsense=checked")
-	const fault = `cluster dev: package a: c/dev/a.yaml:2: annotation gitopsd.dev/allow-breaking: there is no finding "nonsense": take the name from the plan`
+	const fault = `cluster dev: package a: annotation gitopsd.dev/allow-breaking: there is no finding "nonsense": take the name from the plan (c/dev/a.yaml:2)`
 	if _, ok := wrong.Allows("a", finding); ok || len(wrong.Faults) != 1 || wrong.Faults[0].Error() != fault || wrong.Objects == nil {
 		t.Errorf("an allowance that cannot be read: faults %v", wrong.Faults)
 	}

@@ -58,7 +58,7 @@ func (cl *Unit) readGates() {
 			}
 		}
 		if err != nil {
-			cl.fault(problem.Problem{Package: name, Reason: fmt.Sprintf("%s: annotation %s: %v", p.Declaration.Place(), manifest.GatesAnnotation, err)})
+			cl.fault(problem.Problem{Package: name, Origin: p.Declaration.Place(), Reason: fmt.Sprintf("annotation %s: %v", manifest.GatesAnnotation, err)})
 			continue
 		}
 		cl.gates[name] = gates

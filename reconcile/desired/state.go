@@ -63,12 +63,15 @@ func (s *State) Origin(repository string) sources.Origin {
 
 // Problems returns all problems of the registry, clusters, packages and objects. A
 // problem that several clusters share is listed once, without a cluster.
-func (s *State) Problems() []problem.Problem {
+func (s *State) Problems() []problem.Problem { return problem.Merge(s.AllProblems()) }
+
+// AllProblems returns all problems, each cluster's own.
+func (s *State) AllProblems() []problem.Problem {
 	all := problem.Of(s.RegistryErr)
 	for _, c := range s.Clusters {
 		all = append(all, c.Problems()...)
 	}
-	return problem.Merge(all)
+	return all
 }
 
 // Err returns [State.Problems] as an error, nil if there are none.

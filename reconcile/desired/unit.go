@@ -2,7 +2,6 @@ package desired
 
 import (
 	"context"
-	"fmt"
 	"io/fs"
 	"strings"
 
@@ -201,7 +200,7 @@ func (c *Unit) readAllowances() {
 		}
 		all, err := compat.ParseAllowances(text)
 		if err != nil {
-			c.fault(problem.Problem{Package: p.Declaration.Name, Reason: fmt.Sprintf("%s: %v", p.Declaration.Place(), err)})
+			c.fault(problem.Problem{Package: p.Declaration.Name, Origin: p.Declaration.Place(), Reason: err.Error()})
 			continue
 		}
 		c.Allowances[p.Declaration.Name] = Allowances{Version: p.Pin.Ref.Version(), All: all}

@@ -253,8 +253,8 @@ func (p *Proxy) server() server {
 		grpc.KeepaliveEnforcementPolicy(enforcement),
 		grpc.KeepaliveParams(serverKeepalive),
 		grpc.WaitForHandlers(true),
-		// Calls beyond these, and watches, have goroutines of their own, whose stacks grow each
-		// time: that was an eighth of the CPU of a put.
+		// Calls beyond these have goroutines of their own, whose stacks grow each time: that was an
+		// eighth of the CPU of a put. A watch keeps one of these while it lasts.
 		grpc.NumStreamWorkers(streamWorkers),
 	)
 }

@@ -68,6 +68,19 @@ func (p Problem) WithoutCluster() Problem {
 	return p
 }
 
+// Shared returns what clusters share that have the same problem: not the cluster, nor the place of
+// a package, which each may declare in a file of its own.
+func (p Problem) Shared() Problem {
+	p.Cluster = ""
+	if p.Package != "" && p.Object == "" {
+		p.Origin = ""
+	}
+	return p
+}
+
+// Key returns a text that is the same for problems that clusters share, be it in other lines.
+func (p Problem) Key() string { return withoutLines(p.Shared().String()) }
+
 // Error is an error with what is known about it. Empty fields are unknown.
 type Error struct {
 	Cluster, Object, Advice string
@@ -154,10 +167,7 @@ func Merge(all []Problem) []Problem {
 	at := make(map[Problem]int)
 	origins := make(map[int][]string)
 	for _, p := range all {
-		key := p.WithoutCluster()
-		if p.Package != "" && p.Object == "" {
-			key.Origin = ""
-		}
+		key := p.Shared()
 		i, known := at[key]
 		switch {
 		case !known:

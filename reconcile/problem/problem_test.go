@@ -62,6 +62,22 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// Problems that clusters share have the same key, wherever a package is declared; objects in two files are two.
+func TestKey(t *testing.T) {
+	p := problem.Problem{Cluster: "a", Package: "p", Reason: "x.yaml:1: late", Origin: "a/p.yaml:1"}
+	q := problem.Problem{Cluster: "b", Package: "p", Reason: "x.yaml:2: late", Origin: "b/p.yaml:7"}
+	if p.Key() != q.Key() {
+		t.Errorf("%q is not %q", p.Key(), q.Key())
+	}
+	if q.Reason = "x.yaml:2: later"; p.Key() == q.Key() {
+		t.Errorf("%q for two reasons", p.Key())
+	}
+	p.Object, q.Object, q.Reason = "configmap/a/b", "configmap/a/b", p.Reason
+	if p.Key() == q.Key() {
+		t.Errorf("%q for two objects", p.Key())
+	}
+}
+
 func TestMerge(t *testing.T) {
 	in := func(cluster, reason string) problem.Problem {
 		return problem.Problem{Cluster: cluster, Reason: reason, Package: "p"}

@@ -472,13 +472,11 @@ func ownVersion(d edit.Declared, to string) string {
 // verify returns an error if the edit causes problems, or does not change exactly the
 // declarations that it should.
 func verify(before, after *desired.State, moving []*target) error {
-	known := make(map[problem.Problem]bool) // in any cluster
+	known := make(map[string]bool) // in any cluster
 	for _, p := range before.Problems() {
-		known[p.WithoutCluster()] = true
+		known[p.Key()] = true
 	}
-	fresh := slices.DeleteFunc(after.Problems(), func(p problem.Problem) bool {
-		return known[p.WithoutCluster()]
-	})
+	fresh := slices.DeleteFunc(after.Problems(), func(p problem.Problem) bool { return known[p.Key()] })
 	if len(fresh) > 0 {
 		return problem.Join(fresh)
 	}

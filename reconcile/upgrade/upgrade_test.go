@@ -212,6 +212,10 @@ func TestBump(t *testing.T) {
 			edits: []string{"a/db.yaml:6: " + db1}, moves: []string{"reg.io/acme/db v0.9.0 v1.0.0: its types before are not known; "}},
 		{name: "another cluster is broken", files: map[string]string{"a/db.yaml": declare("db", db1), "b/kustomization.yaml": "resources: [none.yaml]\n", "c/s.yaml": declare("silent", "reg.io/acme/silent:v0")}, req: Request{Package: "db", Clusters: []string{"a"}},
 			edits: []string{"a/db.yaml:6: " + db11}, moves: []string{"reg.io/acme/db v1.0.0 v1.1.0: 1 type changed; "}},
+		{name: "what is wrong with another package is known, wherever it is still so",
+			files: map[string]string{"a/db.yaml": declare("db", "reg.io/acme/db:v0"), "b/db.yaml": declare("db", "reg.io/acme/db:v0"), "c/db.yaml": declare("db", db1)},
+			req:   Request{Package: "db", Version: "v1.1.0", Clusters: []string{"a"}},
+			edits: []string{"a/db.yaml:6: " + db11}, moves: []string{"reg.io/acme/db v0 v1.1.0: its types before are not known; "}},
 		{name: "a tag of a registry that lists none", files: map[string]string{"a/s.yaml": declare("silent", "reg.io/acme/silent:v1.0.0")}, req: Request{Package: "silent", Version: "v1.1.0"},
 			edits: []string{"a/s.yaml:6: reg.io/acme/silent:v1.1.0"}, moves: []string{"reg.io/acme/silent v1.0.0 v1.1.0: same types; "}},
 	} {

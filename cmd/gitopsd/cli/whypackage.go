@@ -173,8 +173,8 @@ func (e *packageExplainer) kept(told []*packageWhy, asked func(name string, repo
 			w.Record = fmt.Sprintf("%s:%d", sources.LockFile, line)
 		}
 		for _, p := range e.cluster.Faults {
-			if p.Package != "" && !slices.Contains(w.Problems, p.Reason) {
-				w.Problems = append(w.Problems, p.Reason)
+			if text := p.WithoutCluster().String(); p.Package != "" && !slices.Contains(w.Problems, text) {
+				w.Problems = append(w.Problems, text)
 			}
 		}
 		all = append(all, w)

@@ -51,13 +51,10 @@ func (r request) String() string {
 // response is what etcd answered, or what is known without an answer.
 type response struct {
 	// lost is set if there was no answer. The request was carried out nevertheless, at
-	// revision; 0 if it is not known when, or whether at all.
+	// revision, and after is that of the namespace's write before.
 	lost     bool
 	revision int64
-	// deletes are the revisions, in order, of which a delete that was lost may have one, and over
-	// is the last revision of the history: what was not carried out by then never was.
-	deletes []int64
-	over    int64
+	after    int64
 	// held reports whether the conditions held.
 	held    bool
 	results []result
@@ -92,7 +89,7 @@ func (s store) apply(in request, out response) (store, bool) {
 	if !held {
 		branch = in.or
 	}
-	if known := !out.lost || out.revision != 0; known && held != out.held {
+	if held != out.held || s.revision < out.after {
 		return s, false
 	}
 	keys, wrote := s.keys, false
@@ -102,14 +99,6 @@ func (s store) apply(in request, out response) (store, bool) {
 		}
 	}
 	revision := out.revision
-	if out.lost && revision == 0 {
-		// Those below are of others, which come before this one.
-		next := slices.IndexFunc(out.deletes, func(r int64) bool { return r > s.revision })
-		if next < 0 {
-			return s, s.revision >= out.over
-		}
-		revision = out.deletes[next]
-	}
 	for i, o := range branch {
 		var r result
 		switch o.kind {

@@ -1,6 +1,7 @@
 package linearizability
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -195,8 +196,10 @@ func resultOf(answer clientv3.OpResponse) (r result) {
 
 // operations returns the whole history for the model. What became of requests without an
 // answer is in etcd's own history: the values that they put are there or not. Without
-// one, a request had no effect, unless it only deletes: then it may have deleted its key
-// where no other request did, or nothing.
+// one, a request had no effect, unless it only deletes. Where a key was deleted by no other
+// request, one of these did it: the first, by when they were sent, is taken for the first
+// deletion, and so on. If any other order would do, so does this one, since nothing is known of
+// when they ended.
 func (r *recorder) operations(t *testing.T, history []event) []porcupine.Operation {
 	t.Helper()
 	puts := make(map[string]int64) // revisions by value
@@ -219,18 +222,21 @@ func (r *recorder) operations(t *testing.T, history []event) []porcupine.Operati
 	for _, revision := range puts {
 		claimed[revision] = true
 	}
-	deletes, over := make(map[string][]int64), int64(0) // by key
+	deletes := make(map[string][]int64) // by key
+	before := make(map[int64]int64)     // the revision before each
+	previous, now := int64(0), int64(0)
 	for _, e := range history {
+		if e.revision != now {
+			previous, now = now, e.revision
+			before[now] = previous
+		}
 		if e.deleted && !claimed[e.revision] {
 			deletes[e.key] = append(deletes[e.key], e.revision)
 		}
-		if e.key != last {
-			over = max(over, e.revision)
-		}
 	}
-	lost := make(map[string]int) // deletes by key
 	all := r.history
 	const forever = int64(1) << 62
+	slices.SortFunc(r.lost, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	for _, o := range r.lost {
 		in := o.Input.(request)
 		o.Return = forever
@@ -243,18 +249,19 @@ func (r *recorder) operations(t *testing.T, history []event) []porcupine.Operati
 		only := in.then[0]
 		switch {
 		case written != 0:
-			o.Output = response{lost: true, revision: written, held: true}
+			o.Output = response{lost: true, revision: written, after: before[written], held: true}
 		case len(in.then) == 1 && only.kind == remove && len(deletes[only.key]) > 0:
-			o.Output = response{lost: true, deletes: deletes[only.key], over: over}
-			lost[only.key]++
+			r := deletes[only.key][0]
+			o.Output = response{lost: true, revision: r, after: before[r], held: true}
+			deletes[only.key] = deletes[only.key][1:]
 		default:
 			continue
 		}
 		all = append(all, o)
 	}
 	for key, revisions := range deletes {
-		if len(revisions) > lost[key] {
-			t.Errorf("%s was deleted at the revisions %d, and only %d requests may have done that", key, revisions, lost[key])
+		if len(revisions) > 0 {
+			t.Errorf("%s was deleted at the revisions %d, and there is no request for that", key, revisions)
 		}
 	}
 	return all
