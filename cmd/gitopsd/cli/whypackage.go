@@ -173,8 +173,10 @@ func (e *packageExplainer) kept(told []*packageWhy, asked func(name string, repo
 			w.Record = fmt.Sprintf("%s:%d", sources.LockFile, line)
 		}
 		for _, p := range e.cluster.Faults {
-			if text := p.WithoutCluster().String(); p.Package != "" && !slices.Contains(w.Problems, text) {
-				w.Problems = append(w.Problems, text)
+			is := p.Package != ""
+			p.Cluster, p.Package = "", "" // several may have one reason
+			if is && !slices.Contains(w.Problems, p.String()) {
+				w.Problems = append(w.Problems, p.String())
 			}
 		}
 		all = append(all, w)
