@@ -12,8 +12,8 @@ func Outcome(response []byte) (revision int64, succeeded bool) {
 	fields(response, func(num protowire.Number, v uint64, b []byte) {
 		switch {
 		case num == header:
-			fields(b, func(num protowire.Number, v uint64, _ []byte) {
-				if num == headerRevision {
+			fields(b, func(num protowire.Number, v uint64, b []byte) {
+				if num == headerRevision && b == nil {
 					revision = int64(v)
 				}
 			})
@@ -24,7 +24,8 @@ func Outcome(response []byte) (revision int64, succeeded bool) {
 	return revision, succeeded
 }
 
-// fields hands the numbers and the bytes in a message to yield, as far as it is one.
+// fields hands the numbers, for which b is nil, and the bytes in a message to yield, as far as it
+// is one.
 func fields(message []byte, yield func(num protowire.Number, v uint64, b []byte)) {
 	for len(message) > 0 {
 		num, typ, n := protowire.ConsumeTag(message)

@@ -24,6 +24,7 @@ func FuzzOutcome(f *testing.F) {
 		}
 		f.Add(b)
 	}
+	f.Add([]byte("\n\x100000\x1800000\x1a\x040000")) // bytes, too, where the revision is
 	f.Fuzz(func(t *testing.T, b []byte) {
 		revision, succeeded := Outcome(b)
 		var put pb.PutResponse
