@@ -782,8 +782,6 @@ spec: {connectionSecretRef: {name: east}}
 // so, and can be deleted.
 func TestContainEachOther(t *testing.T) {
 	tm := newTeam(t)
-	tm.target("here", "home")
-	tm.target("there", "other")
 	holder := func(name, target string, of ...string) string {
 		text := "\n---\napiVersion: workload.crossplane.io/v1alpha2\nkind: KubernetesApplication\nmetadata: {name: " + name + ", namespace: $TEAM}\nspec:\n  targetRef: {name: " + target + "}\n  resourceTemplates:\n"
 		for _, held := range of {
@@ -793,6 +791,13 @@ func TestContainEachOther(t *testing.T) {
 		return text
 	}
 	tm.put(tm.home, holder("a", "here", "b")+holder("b", "here", "c")+holder("c", "here", "a"))
+	// All are known before there are targets: placed before c is there, a would apply its own
+	// b over the one above, and there would be no circle.
+	for _, name := range []string{"a", "b", "c"} {
+		tm.is(name, "Scheduled", "here", "TargetMissing")
+	}
+	tm.target("here", "home")
+	tm.target("there", "other")
 	for name, held := range map[string]string{"a": "b", "b": "c", "c": "a"} {
 		tm.is(name, "Failed", "here", "kubernetesapplication.workload.crossplane.io/"+tm.name+"/"+held+" has this application among its own objects")
 	}
