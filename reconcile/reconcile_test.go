@@ -463,8 +463,8 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// What Once returns is not logged, too, and what it does not return is: if the pass fails, or a unit does
-// better at a second try.
+// What Once returns is not logged, too, and what it does not return is, as of a pass that is
+// interrupted.
 func TestOnceReports(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
