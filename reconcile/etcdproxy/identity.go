@@ -73,6 +73,7 @@ type identify struct{ proxy *Proxy }
 
 // ServerHandshake authenticates a connection. The server's time limit for it is a deadline of the
 // connection. The session is returned as both the connection and what is known of the client.
+// The server of h2 has its own way with pings.
 func (i *identify) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	p := i.proxy
 	select {
@@ -95,6 +96,9 @@ func (i *identify) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 		conn.Close()
 		p.cfg.Log.Debug("etcd client refused", "client", raw.RemoteAddr().String(), "error", err)
 		return nil, nil, err
+	}
+	if p.cfg.GRPCGo {
+		return &pongs{session: s}, s, nil
 	}
 	return s, s, nil
 }
