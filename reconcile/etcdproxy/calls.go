@@ -81,8 +81,8 @@ func streaming(serve func(*call) error) func(*call) error {
 func (p *Proxy) serve(_ any, client grpc.ServerStream) error {
 	ctx := client.Context()
 	method, _ := grpc.MethodFromServerStream(client)
-	md, _ := metadata.FromIncomingContext(ctx)
-	return p.call(ctx, sessionOf(ctx), method, md.Get, client)
+	values := func(key string) []string { return metadata.ValueFromIncomingContext(ctx, key) }
+	return p.call(ctx, sessionOf(ctx), method, values, client)
 }
 
 // call serves a call.

@@ -29,6 +29,7 @@ type pongs struct {
 
 	mu    sync.Mutex
 	held  []byte
+	since time.Time   // the first of them is
 	timer *time.Timer // for those that nothing goes with; nil if there never was one
 	timed bool        // it runs
 }
@@ -38,6 +39,9 @@ func (p *pongs) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(b) == pongLength && bytes.HasPrefix(b, pong) && len(p.held) < maxPongs*pongLength {
+		if len(p.held) == 0 {
+			p.since = time.Now()
+		}
 		p.held = append(p.held, b...)
 		switch {
 		case p.timed:
@@ -72,10 +76,14 @@ func (p *pongs) flush() error {
 	return err
 }
 
-// late sends answers that nothing went with.
+// late sends answers that have waited long enough.
 func (p *pongs) late() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timed = false
+	left := pongDelay - time.Since(p.since)
+	if p.timed = len(p.held) > 0 && left > 0; p.timed { // the ones that it was for have gone
+		p.timer.Reset(left)
+		return
+	}
 	_ = p.flush() // if it fails, so does the next write
 }
