@@ -37,7 +37,8 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -191,16 +192,18 @@ func secret(ctx context.Context, id string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := kubernetes.NewForConfig(cfg)
+	cluster, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
 	namespace, name, _ := strings.Cut(id, "/")
-	s, err := cluster.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	got, err := cluster.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return s.Data, nil
+	var s corev1.Secret
+	err = runtime.DefaultUnstructuredConverter.FromUnstructured(got.Object, &s)
+	return s.Data, err
 }
 
 // identity returns how to use the certificate in a Secret.
