@@ -87,7 +87,7 @@ func TestRunRefuses(t *testing.T) {
 		want  string
 	}{
 		{"nothing", nil, "", "no component"},
-		{"nobody started it", []string{component.NameEtcd}, "", "said go"},
+		{"nobody started it", []string{component.NameEtcd}, "", "before its start message"},
 		{"unknown", []string{"kube-proxy"}, "{}\n", "kube-proxy"},
 		{"not what a starter says", []string{component.NameEtcd}, "\n", "start message"},
 	} {
