@@ -29,8 +29,7 @@ func TestEtcdConfig(t *testing.T) {
 	}
 }
 
-// The components know all our flags; their values are tried by the test of
-// whole clusters.
+// The components accept all our flags. The test of whole clusters tests their values.
 func TestKubernetesFlags(t *testing.T) {
 	t.Parallel()
 	if err := apiserver.NewAPIServerCommand().ParseFlags(component.APIServer(component.APIServerConfig{StorageMigration: true})[1:]); err != nil {
