@@ -12,9 +12,6 @@ import (
 
 // serveBases serves a second repository from a server of its own.
 func serveBases(ctx context.Context, s *scenario, c *call) error {
-	if len(c.args) != 1 {
-		return errUsage
-	}
 	if s.bases != nil {
 		return errors.New("a repository of bases is served already")
 	}
@@ -48,19 +45,17 @@ func serveBases(ctx context.Context, s *scenario, c *call) error {
 	return nil
 }
 
-func (s *scenario) needBases(c *call) error {
+// needBases returns an error unless a repository of bases is served.
+func (s *scenario) needBases() error {
 	if s.bases == nil {
 		return errors.New("no repository of bases is served yet")
-	}
-	if len(c.args) != 0 {
-		return errUsage
 	}
 	return nil
 }
 
 // stopBases stops the server for good.
-func stopBases(_ context.Context, s *scenario, c *call) error {
-	if err := s.needBases(c); err != nil {
+func stopBases(_ context.Context, s *scenario, _ *call) error {
+	if err := s.needBases(); err != nil {
 		return err
 	}
 	defer func() { s.bases = nil }()
@@ -68,7 +63,7 @@ func stopBases(_ context.Context, s *scenario, c *call) error {
 }
 
 func basesRequests(_ context.Context, s *scenario, c *call) error {
-	if err := s.needBases(c); err != nil {
+	if err := s.needBases(); err != nil {
 		return err
 	}
 	for _, r := range s.bases.Requests() {

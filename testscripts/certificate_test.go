@@ -23,20 +23,14 @@ import (
 
 // makeAuthority writes the certificate and the key of a CA named after the file.
 func makeAuthority(_ context.Context, _ *scenario, c *call) error {
-	if len(c.args) != 1 {
-		return errUsage
-	}
 	return c.writePair(c.args[0], &x509.Certificate{
 		Subject: pkix.Name{CommonName: filepath.Base(c.args[0])},
 		IsCA:    true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}, nil)
 }
 
-// makeServing writes a serving certificate by a CA that makeAuthority wrote.
+// makeServing writes a serving certificate, signed by a CA that makeAuthority wrote.
 func makeServing(_ context.Context, _ *scenario, c *call) error {
-	if len(c.args) != 3 {
-		return errUsage
-	}
 	authority := c.ts.MkAbs(c.args[1])
 	pair, err := tls.LoadX509KeyPair(authority+".crt", authority+".key")
 	if err != nil {
@@ -73,12 +67,9 @@ func (c *call) writePair(file string, template *x509.Certificate, signer *tls.Ce
 		os.WriteFile(file+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 }
 
-// showCertificate prints who signed the certificate in a Secret, and the CAs that its
-// clients are told to trust.
+// showCertificate prints the issuer of the certificate in a Secret, and the CAs that the
+// Secret tells clients to trust.
 func showCertificate(ctx context.Context, s *scenario, c *call) error {
-	if len(c.args) != 2 {
-		return errUsage
-	}
 	cluster, secret := c.args[0], c.args[1]
 	namespace, name, _ := strings.Cut(secret, "/")
 	text, err := s.kubectl(ctx, c, "--context", cluster, "get", "secret", "-n", namespace, name, "-o", "json")
@@ -111,7 +102,7 @@ func showCertificate(ctx context.Context, s *scenario, c *call) error {
 	return err
 }
 
-// kubectl runs kubectl and returns what it prints.
+// kubectl runs kubectl and returns its output.
 func (s *scenario) kubectl(ctx context.Context, c *call, args ...string) (string, error) {
 	var out strings.Builder
 	if err := runKubectl(ctx, s, &call{ts: c.ts, args: args, out: &out, errOut: c.errOut}); err != nil {

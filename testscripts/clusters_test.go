@@ -2,9 +2,9 @@ package testscripts
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,13 +13,6 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-)
-
-// The entries of a kubeconfig.
-type (
-	clusterEntry = clientcmdapi.Cluster
-	userEntry    = clientcmdapi.AuthInfo
-	contextEntry = clientcmdapi.Context
 )
 
 func takeClusters(ctx context.Context, s *scenario, c *call) error {
@@ -65,11 +58,11 @@ func (s *scenario) writeKubeconfig(c *call, l *leased) error {
 	return os.WriteFile(filepath.Join(c.ts.Getenv("GITOPSD_KUBECONFIG_DIR"), l.name+".yaml"), text, 0o600)
 }
 
-// mergeKubeconfigs writes the kubeconfig that kubectl reads: all clusters, one
-// context each, without a proxy and without a current one.
+// mergeKubeconfigs writes the kubeconfig that kubectl reads: a context for each
+// cluster, without proxies. If there is only one cluster, its context is current.
 func (s *scenario) mergeKubeconfigs(c *call) error {
 	merged := clientcmdapi.NewConfig()
-	for _, name := range s.sortedNames() {
+	for _, name := range slices.Sorted(maps.Keys(s.clusters)) {
 		text, err := s.clusters[name].kubeconfigFor("", nil)
 		if err != nil {
 			return err
@@ -90,20 +83,17 @@ func (s *scenario) mergeKubeconfigs(c *call) error {
 	return os.WriteFile(c.ts.Getenv("KUBECONFIG"), text, 0o600)
 }
 
-// cluster returns the cluster that the only argument names.
-func (s *scenario) cluster(c *call) (*leased, error) {
-	if len(c.args) != 1 {
-		return nil, errUsage
-	}
-	l := s.clusters[c.args[0]]
+// cluster returns the script's cluster with this name.
+func (s *scenario) cluster(name string) (*leased, error) {
+	l := s.clusters[name]
 	if l == nil {
-		return nil, fmt.Errorf("the script has no cluster %s", c.args[0])
+		return nil, fmt.Errorf("the script has no cluster %s", name)
 	}
 	return l, nil
 }
 
 func stopCluster(ctx context.Context, s *scenario, c *call) error {
-	l, err := s.cluster(c)
+	l, err := s.cluster(c.args[0])
 	if err != nil {
 		return err
 	}
@@ -112,7 +102,7 @@ func stopCluster(ctx context.Context, s *scenario, c *call) error {
 }
 
 func startCluster(ctx context.Context, s *scenario, c *call) error {
-	l, err := s.cluster(c)
+	l, err := s.cluster(c.args[0])
 	if err != nil {
 		return err
 	}
@@ -124,15 +114,11 @@ func startCluster(ctx context.Context, s *scenario, c *call) error {
 }
 
 func mapImage(ctx context.Context, s *scenario, c *call) error {
-	if len(c.args) < 3 {
-		return errUsage
-	}
-	repository, command := c.args[1], slices.Clone(c.args[2:])
-	c.args = c.args[:1]
-	l, err := s.cluster(c)
+	l, err := s.cluster(c.args[0])
 	if err != nil {
 		return err
 	}
+	repository, command := c.args[1], slices.Clone(c.args[2:])
 	if strings.Contains(command[0], "/") {
 		command[0] = c.ts.MkAbs(command[0])
 	}
@@ -140,60 +126,55 @@ func mapImage(ctx context.Context, s *scenario, c *call) error {
 	return planes.devs.SetImage(ctx, l.plane.name, repository, command...)
 }
 
-// proxied returns the cluster that the only argument names, if gitopsd reaches
-// it through a proxy.
-func (s *scenario) proxied(c *call) (*leased, error) {
-	l, err := s.cluster(c)
-	if err == nil && l.proxy == nil {
-		err = fmt.Errorf("cluster %s has no proxy: take it with `clusters -proxy`", l.name)
+// proxyOf returns the proxy through which gitopsd reaches a cluster.
+func (s *scenario) proxyOf(name string) (*proxy, error) {
+	l, err := s.cluster(name)
+	if err != nil {
+		return nil, err
 	}
-	return l, err
+	if l.proxy == nil {
+		return nil, fmt.Errorf("cluster %s has no proxy: take it with `clusters -proxy`", name)
+	}
+	return l.proxy, nil
 }
 
 func breakCluster(_ context.Context, s *scenario, c *call) error {
-	if len(c.args) < 3 {
-		return errUsage
-	}
-	args := c.args[1:]
-	c.args = c.args[:1]
-	l, err := s.proxied(c)
+	p, err := s.proxyOf(c.args[0])
 	if err != nil {
 		return err
 	}
-	c.args = args
+	c.args = c.args[1:]
 	var f apiFault
-	var times int
 	err = c.flags(func(fs *flag.FlagSet) {
 		fs.StringVar(&f.method, "method", "", "")
-		fs.IntVar(&times, "times", 0, "")
+		fs.IntVar(&f.left, "times", 0, "")
 	}, 2, 2)
 	if err != nil {
 		return err
 	}
-	f.left = times
-	f.always = times == 0
+	f.always = f.left == 0
 	if err := f.parse(c.args[0], c.args[1]); err != nil {
 		return err
 	}
-	l.proxy.fail(&f)
+	p.fail(&f)
 	return nil
 }
 
 func healCluster(_ context.Context, s *scenario, c *call) error {
-	l, err := s.proxied(c)
+	p, err := s.proxyOf(c.args[0])
 	if err != nil {
 		return err
 	}
-	l.proxy.heal()
+	p.heal()
 	return nil
 }
 
 func clusterRequests(_ context.Context, s *scenario, c *call) error {
-	l, err := s.proxied(c)
+	p, err := s.proxyOf(c.args[0])
 	if err != nil {
 		return err
 	}
-	printRequests(c, l.proxy.takeRequests())
+	printRequests(c, p.takeRequests())
 	return nil
 }
 
@@ -201,7 +182,7 @@ func clusterRequests(_ context.Context, s *scenario, c *call) error {
 func number(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		return 0, errors.New("want a positive number, not " + strconv.Quote(text))
+		return 0, fmt.Errorf("want a positive number, not %q", text)
 	}
 	return n, nil
 }

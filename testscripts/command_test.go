@@ -21,15 +21,17 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// command is a word of the scripts' language. README.md documents each.
+// command is a command of scripts. README.md documents each.
 type command struct {
-	// usage is the command line: lower-case words that name the command, then
-	// flags and arguments.
+	// usage is the command line: the command's name in lower-case words, then flags
+	// and arguments. Brackets enclose the optional ones.
 	usage string
-	run   func(ctx context.Context, s *scenario, c *call) error
+	// run is called with as many arguments as usage requires, or more if usage
+	// allows more.
+	run func(ctx context.Context, s *scenario, c *call) error
 }
 
-// commands returns all of them.
+// commands returns all commands.
 func commands() []command {
 	return []command{
 		{"clusters [-proxy] NAME...", takeClusters},
@@ -82,7 +84,7 @@ func commands() []command {
 	}
 }
 
-// name returns the words with which a script starts the command.
+// name returns the words that start the command in a script.
 func (c command) name() string {
 	words := strings.Fields(c.usage)
 	end := slices.IndexFunc(words, func(w string) bool { return strings.ToLower(w) != w || strings.HasPrefix(w, "[") })
@@ -90,6 +92,15 @@ func (c command) name() string {
 		end = len(words)
 	}
 	return strings.Join(words[:end], " ")
+}
+
+// optional matches an optional part of a command line.
+var optional = regexp.MustCompile(`\[[^]]*\](\.\.\.)?`)
+
+// takes reports whether the command can have n arguments.
+func (c command) takes(n int) bool {
+	least := len(strings.Fields(optional.ReplaceAllString(c.usage, ""))) - len(strings.Fields(c.name()))
+	return n == least || n > least && strings.ContainsAny(c.usage, "[.")
 }
 
 // lookup returns the command that starts a line of a script.
@@ -155,7 +166,10 @@ func (s *scenario) run(ctx context.Context, ts *testscript.TestScript, line []st
 		return c.program(ctx, line[0], line[1:]...)
 	}
 	c.args = args
-	err := cmd.run(ctx, s, c)
+	err := errUsage
+	if cmd.takes(len(args)) {
+		err = cmd.run(ctx, s, c)
+	}
 	if errors.Is(err, errUsage) {
 		return fmt.Errorf("usage: %s", cmd.usage)
 	}
@@ -172,14 +186,12 @@ func verbsOf(word string) (verbs []string) {
 	return verbs
 }
 
-// flags parses the flags that define defines, and requires between least and most
+// flags parses the flags that define declares, and requires between least and most
 // arguments after them; most < 0 means any number.
 func (c *call) flags(define func(*flag.FlagSet), least, most int) error {
 	f := flag.NewFlagSet("", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	if define != nil {
-		define(f)
-	}
+	define(f)
 	if err := f.Parse(c.args); err != nil || f.NArg() < least || most >= 0 && f.NArg() > most {
 		return errUsage
 	}
@@ -198,7 +210,8 @@ func (c *call) environ() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), err
 }
 
-// prepare returns a command that runs a program as a script does.
+// prepare returns a command that runs a program in the script's directory, with its
+// environment.
 func (c *call) prepare(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	env, err := c.environ()
 	if err != nil {
@@ -224,7 +237,7 @@ func (c *call) program(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// runKubectl runs the kubectl that belongs to devcluster.
+// runKubectl runs devcluster's kubectl.
 func runKubectl(ctx context.Context, _ *scenario, c *call) error {
 	cmd, err := devcluster.Kubectl(ctx, c.args...)
 	if err != nil {
@@ -233,8 +246,7 @@ func runKubectl(ctx context.Context, _ *scenario, c *call) error {
 	return c.program(ctx, cmd.Path, cmd.Args[1:]...)
 }
 
-// output runs a program and returns what it prints on stdout; an error includes
-// its stderr.
+// output runs a program and returns its stdout; an error includes its stderr.
 func (c *call) output(ctx context.Context, name string, args ...string) (string, error) {
 	var out, errOut bytes.Buffer
 	err := (&call{ts: c.ts, out: &out, errOut: &errOut}).program(ctx, name, args...)
@@ -244,7 +256,7 @@ func (c *call) output(ctx context.Context, name string, args ...string) (string,
 	return out.String(), err
 }
 
-// grep does what testscript's grep does, for commands that run others.
+// grep is testscript's grep, for commands that run other commands.
 func (c *call) grep() error {
 	if len(c.args) != 3 {
 		return errors.New("usage: grep PATTERN FILE")

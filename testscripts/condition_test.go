@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// eventually runs a command until it succeeds as wanted.
+// eventually runs a command until it succeeds, or fails after `!`, and its output
+// matches.
 func eventually(ctx context.Context, s *scenario, c *call) error {
 	var timeout time.Duration
 	var stdout string
@@ -67,9 +68,9 @@ func eventually(ctx context.Context, s *scenario, c *call) error {
 	return fmt.Errorf("not within %s: %s\n%w", timeout, strings.Join(c.args, " "), err)
 }
 
-// repeat calls try until it succeeds, with growing pauses, and returns the last
-// error that the context did not cause. It gives up early when a process that the
-// script has started ends.
+// repeat calls try until it succeeds, with growing pauses. Otherwise it returns the
+// last error from before the context ended. It gives up early when a process that the
+// script started ends.
 func (s *scenario) repeat(ctx context.Context, try func() error) error {
 	last := errors.New("no time to try")
 	pause := 20 * time.Millisecond
@@ -117,9 +118,6 @@ func changes(ctx context.Context, s *scenario, c *call) error {
 // unchanged runs a command that must change nothing. It removes the checkpoints
 // first, so that the command computes the desired state again.
 func unchanged(ctx context.Context, s *scenario, c *call) error {
-	if len(c.args) == 0 {
-		return errUsage
-	}
 	if err := os.RemoveAll(filepath.Join(c.ts.Getenv("XDG_CACHE_HOME"), "gitopsd", "checkpoints")); err != nil {
 		return err
 	}
@@ -130,8 +128,8 @@ func unchanged(ctx context.Context, s *scenario, c *call) error {
 	return err
 }
 
-// changesBy runs the command in c's arguments, whose output goes to the
-// script's stderr.
+// changesBy runs the command in c's arguments and returns what it changed. The
+// command's output goes to the script's stderr.
 func (s *scenario) changesBy(ctx context.Context, c *call) ([]string, error) {
 	before, err := s.settled(ctx)
 	if err != nil {
@@ -169,7 +167,7 @@ func (s *scenario) settled(ctx context.Context) (map[string]string, error) {
 	return last, err
 }
 
-// compare lists what is new (+), gone (-) and changed (~), by name.
+// compare lists new (+), removed (-) and changed (~) names.
 func compare(before, after map[string]string) (diff []string) {
 	names := maps.Clone(before)
 	maps.Copy(names, after)
@@ -195,9 +193,9 @@ const repositoryMark = "(repository) "
 // inventoryMark is in the names of gitopsd's own objects in a cluster.
 const inventoryMark = " ConfigMap gitopsd-system/inventory-"
 
-// observe returns the state of the script's clusters and repository: for each
-// object, by cluster, kind and name, and each file of the main branch, what
-// changes when somebody writes to it.
+// observe returns the state of the script's clusters and repository: a fingerprint,
+// which every write changes, for each object (by cluster, kind and name), each file of
+// the main branch, and each ref.
 func (s *scenario) observe(ctx context.Context) (map[string]string, error) {
 	state := make(map[string]string)
 	for name, l := range s.clusters {
@@ -234,11 +232,8 @@ func (s *scenario) observe(ctx context.Context) (map[string]string, error) {
 	return state, nil
 }
 
-// planned prints the changes that a plan in JSON announces.
+// planned prints the changes in a plan in JSON, in the form of [compare].
 func planned(_ context.Context, _ *scenario, c *call) error {
-	if len(c.args) != 1 {
-		return errUsage
-	}
 	var plan struct {
 		Clusters []struct {
 			Name  string
@@ -264,11 +259,8 @@ func planned(_ context.Context, _ *scenario, c *call) error {
 	return nil
 }
 
-// mask runs a command and replaces in its output what differs from run to run.
+// mask runs a command and masks its output.
 func mask(ctx context.Context, s *scenario, c *call) error {
-	if len(c.args) == 0 {
-		return errUsage
-	}
 	var out, errOut bytes.Buffer
 	err := s.run(ctx, c.ts, c.args, &out, &errOut)
 	io.WriteString(c.out, masked(out.String(), c.ts.Getenv))
@@ -276,7 +268,7 @@ func mask(ctx context.Context, s *scenario, c *call) error {
 	return err
 }
 
-// masked replaces in a text what differs from run to run.
+// masked replaces the parts of a text that differ from run to run.
 func masked(text string, getenv func(string) string) string {
 	for _, name := range []string{"REPOSITORY", "REGISTRY", "BASES", "WORK"} {
 		if value := getenv(name); value != "" {
@@ -289,8 +281,8 @@ func masked(text string, getenv func(string) string) string {
 	return text
 }
 
-// varying is what differs from run to run, and what masked writes for it. Digests
-// are not among it: packages are built reproducibly.
+// varying lists the patterns that masked replaces. Digests are not among them:
+// packages are built reproducibly.
 var varying = []struct {
 	pattern *regexp.Regexp
 	name    string

@@ -30,7 +30,7 @@ import (
 // refused, or carried out but its answer lost, or carried out and the daemon
 // killed before the answer. Meanwhile a newer version of a dependency is
 // published. In each case the next run leaves the cluster and the lock as an
-// undisturbed run does, resolves nothing again, and loses nothing that should
+// undisturbed run does, resolves nothing again, and loses no object that should
 // stay.
 func TestEveryWriteMayBeInterrupted(t *testing.T) {
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestEveryWriteMayBeInterrupted(t *testing.T) {
 			writes := map[direction][]write{forth: f.run(nil)}
 			f.push(back)
 			writes[back] = slices.DeleteFunc(f.run(nil), func(w write) bool {
-				return w.push == 0 && w.method != http.MethodDelete // the way forth has these
+				return w.push == 0 && w.method != http.MethodDelete // the other direction covers these
 			})
 			f.push(forth)
 			f.run(nil)
@@ -80,8 +80,8 @@ const (
 	killed  interruption = "killed"  // carried out, and the daemon is killed before the answer
 )
 
-// write is a request that changes something: to the API server by method and URI,
-// to the Git server by its number in the pass.
+// write is a request that changes something: a request to the API server, by method and
+// URI, or a push to the Git server, by its number in the pass.
 type write struct {
 	method, uri string
 	push        int
@@ -108,8 +108,8 @@ type crashFleet struct {
 
 	at       direction
 	versions int                             // number of published versions of the dependency
-	ends     map[direction]map[string]string // state of the cluster after a pass
-	uids     map[string]string               // of objects that exist all the time
+	ends     map[direction]map[string]string // the cluster's state after a pass
+	uids     map[string]string               // UIDs of the objects that must stay
 }
 
 const crashDependency = "registry.example.org/acme/gizmos"
@@ -167,8 +167,7 @@ spec:
 
 	f.push(back)
 	f.run(nil)
-	// Somebody's object of a type that stays, and one that has nothing to do with
-	// gitopsd.
+	// A user's object of a type that stays, and an object unrelated to gitopsd.
 	f.kubectl(`{apiVersion: acme.example/v1, kind: Widget, metadata: {name: precious, namespace: default}}`, "apply", "-f", "-")
 	f.kubectl("", "create", "configmap", "bystander", "--namespace", "default", "--from-literal", "a=b")
 	f.uids = f.look(func(o object) string { return string(o.meta.UID) })
@@ -177,7 +176,7 @@ spec:
 			"CustomResourceDefinition widgets.acme.example", "Deployment gitopsd-system/widgets"}, name)
 	})
 	if len(f.uids) != 5 {
-		t.Fatalf("of what is to stay there is only %v", f.uids)
+		t.Fatalf("of the objects that must stay, only %v exist", f.uids)
 	}
 	return f
 }
@@ -244,7 +243,7 @@ func (f *crashFleet) publishDependency() {
 		"apiVersion: meta.pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: gizmos, annotations: {acme.example/version: %s}}\n", version)})
 }
 
-// push commits the state that a direction leads to.
+// push commits the state at the end of a direction.
 func (f *crashFleet) push(d direction) {
 	f.t.Helper()
 	f.at = d
@@ -278,8 +277,8 @@ spec:
 	f.must(err)
 }
 
-// run makes a run, checks its result and returns its writes. With disturb, which
-// may kill the run, it does neither and returns nil.
+// run runs gitopsd once, checks the result and returns the writes. If disturb, which may
+// kill the run, is not nil, it skips the check and returns nil.
 func (f *crashFleet) run(disturb func(kill func())) []write {
 	f.t.Helper()
 	f.proxy.takeRequests()
@@ -310,8 +309,8 @@ func (f *crashFleet) run(disturb func(kill func())) []write {
 	return writes
 }
 
-// rolledOut waits until the controller runs as it was applied: what the next run writes
-// into its Deployment depends on whether the revision before was ready.
+// rolledOut waits until the controller is rolled out: what the next run writes into its
+// Deployment depends on whether the previous revision was ready.
 func (f *crashFleet) rolledOut() {
 	f.t.Helper()
 	for {
@@ -348,13 +347,8 @@ func (f *crashFleet) check(log string) {
 		if f.ends[f.at] == nil {
 			f.ends[f.at] = now
 		}
-		want := f.ends[f.at]
-		for _, name := range slices.Sorted(maps.Keys(union(now, want))) {
-			has, is := now[name]
-			should, be := want[name]
-			if is != be || has != should {
-				f.t.Errorf("%s: there %t, as %q; an undisturbed run leaves it there %t, as %q; log:\n%s", name, is, has, be, should, log)
-			}
+		if diff := compare(f.ends[f.at], now); len(diff) > 0 {
+			f.t.Errorf("differs from an undisturbed run:\n%slog:\n%s", strings.Join(diff, ""), log)
 		}
 	}
 	refs, err := f.repo.Git(f.ctx, "for-each-ref", "--format=%(refname)")
@@ -364,14 +358,8 @@ func (f *crashFleet) check(log string) {
 	}
 }
 
-func union(a, b map[string]string) map[string]string {
-	all := maps.Clone(a)
-	maps.Copy(all, b)
-	return all
-}
-
-// look returns the objects that were made in the cluster, each with the result of
-// of.
+// look returns the objects created in the cluster, by name, each with the result of
+// calling of.
 func (f *crashFleet) look(of func(object) string) map[string]string {
 	f.t.Helper()
 	list, err := f.plane.list(f.ctx)
@@ -383,8 +371,7 @@ func (f *crashFleet) look(of func(object) string) map[string]string {
 	return found
 }
 
-// selected returns the version of the dependency that the lock selects, "" for
-// none.
+// selected returns the version of the dependency that the lock selects, or "".
 func (f *crashFleet) selected() string {
 	f.t.Helper()
 	lock, err := f.repo.Git(f.ctx, "show", "main:clusters.lock")
@@ -397,11 +384,10 @@ func (f *crashFleet) selected() string {
 	return ""
 }
 
-// reviews matches requests that create an object only to ask the API server
-// something.
+// reviews matches requests that create an object only to ask the API server a question.
 var reviews = regexp.MustCompile(`/apis/auth(enti|ori)[a-z]+\.k8s\.io/|[?&]dryRun=`)
 
-// writes returns the writes since the run began.
+// writes returns the writes since the start of the run.
 func (f *crashFleet) writes() (all []write) {
 	for _, r := range f.git.Requests() {
 		if strings.HasPrefix(r, "POST ") && strings.Contains(r, "git-receive-pack") {
@@ -417,8 +403,7 @@ func (f *crashFleet) writes() (all []write) {
 	return all
 }
 
-// interrupt makes a run in which a write is interrupted, and then an undisturbed
-// one.
+// interrupt interrupts a write in one run, and then runs undisturbed.
 func (f *crashFleet) interrupt(d direction, w write, how interruption) {
 	f.t.Helper()
 	newest := f.selectedNext(d)
@@ -452,7 +437,7 @@ func (f *crashFleet) interrupt(d direction, w write, how interruption) {
 	f.git.Heal()
 	f.proxy.heal()
 	if !met.Load() {
-		f.t.Fatalf("%s: %s: the run did not come to it", d, w)
+		f.t.Fatalf("%s: the run did not reach %s", d, w)
 	}
 	if d == forth && (w.push != 1 || how != refused) {
 		f.publishDependency() // the records of the previous version are durable
@@ -463,12 +448,12 @@ func (f *crashFleet) interrupt(d direction, w write, how interruption) {
 		f.t.Errorf("the lock selects %q of the dependency, want %q", got, newest)
 	}
 	if f.t.Failed() && !before {
-		f.t.Fatalf("this was after an interruption, %s, of %s on the way %s", how, w, d)
+		f.t.Fatalf("the errors follow an interruption (%s) of %s on the way %s", how, w, d)
 	}
 }
 
-// selectedNext returns the version of the dependency that an undisturbed run in a
-// direction selects.
+// selectedNext returns the version of the dependency that an undisturbed run selects at
+// the end of a direction.
 func (f *crashFleet) selectedNext(d direction) string {
 	if d == back {
 		return ""
@@ -476,7 +461,7 @@ func (f *crashFleet) selectedNext(d direction) string {
 	return fmt.Sprintf("v1.%d.0", f.versions)
 }
 
-// crashRuntime has the controller be ready at once, since every run waits for it.
+// crashRuntime makes the controller ready at once, since every run waits for it.
 const crashRuntime = `
 apiVersion: pkg.crossplane.io/v1beta1
 kind: DeploymentRuntimeConfig

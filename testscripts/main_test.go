@@ -25,8 +25,8 @@ import (
 	"gitopsd.dev/testscripts/webhookserver"
 )
 
-// programs are what scripts run as processes: this test binary, under their
-// names.
+// programs are the programs that scripts run as processes: this test binary, under
+// their names.
 var programs = map[string]func(){
 	"gitopsd": func() {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -45,8 +45,7 @@ var programs = map[string]func(){
 const supervisedVariable = "TESTSCRIPTS_SUPERVISED"
 
 // TestMain runs the tests in a child process, so that this one can clean up
-// after them however they end: a test that panics, or runs out of time, takes
-// its process along.
+// however they end: a test that panics or runs out of time ends its process.
 func TestMain(m *testing.M) {
 	isProgram := programs[filepath.Base(os.Args[0])] != nil
 	if !isProgram && os.Getenv(supervisedVariable) == "" {
@@ -61,7 +60,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(suite{m}, programs)
 }
 
-// suite runs the tests, and takes the control planes down after them.
+// suite runs the tests, then brings the control planes down.
 type suite struct{ m *testing.M }
 
 func (s suite) Run() int {
@@ -83,8 +82,8 @@ func endWithParent(parent int) {
 }
 
 // supervise runs this test binary again with a temporary directory of its own,
-// waits until every process that it started, directly or not, has ended, and
-// removes the directory. It returns the exit status of the tests.
+// waits until the child and all its descendants have ended, and removes the
+// directory. It returns the exit status of the tests.
 func supervise() (code int, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -103,8 +102,8 @@ func supervise() (code int, err error) {
 	if !keep {
 		defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	}
-	// Every descendant of the child inherits the pipe's other end, so that the
-	// pipe reads as closed once all of them have ended.
+	// Every descendant of the child inherits the write end of the pipe, so the read
+	// end sees EOF once all of them have ended.
 	lifeline, inherited, err := os.Pipe()
 	if err != nil {
 		return 1, err
@@ -115,8 +114,8 @@ func supervise() (code int, err error) {
 	cmd.Env = append(os.Environ(), supervisedVariable+"=1", "TMPDIR="+tmp, "GOTMPDIR="+tmp)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{inherited}
-	// An interrupt from the terminal reaches the child as well; a signal to this
-	// process alone, such as that of `go test`, is passed on.
+	// An interrupt from the terminal reaches the child as well. A signal to this
+	// process alone, such as one from `go test`, is passed on.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
 	defer signal.Stop(signals)
@@ -130,7 +129,6 @@ func supervise() (code int, err error) {
 			cmd.Process.Signal(s) // it may have ended
 		}
 	}()
-	code = 0
 	if err := cmd.Wait(); err != nil {
 		code = max(1, cmd.ProcessState.ExitCode())
 	}
@@ -139,16 +137,16 @@ func supervise() (code int, err error) {
 		return code, err
 	}
 	if _, err := io.Copy(io.Discard, lifeline); err != nil {
-		return code, fmt.Errorf("processes that the tests have started still run %s after them: %w", patience, err)
+		return code, fmt.Errorf("processes that the tests started still run after %s: %w", patience, err)
 	}
 	return code, nil
 }
 
-// tmpPrefix starts the names of temporary directories; the supervisor's process
-// ID follows.
+// tmpPrefix starts the names of temporary directories, followed by the supervisor's
+// process ID.
 const tmpPrefix = "gitopsd-testscripts-"
 
-// removeAbandoned removes the directories of supervisors that were killed.
+// removeAbandoned removes the directories of killed supervisors.
 func removeAbandoned() {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), tmpPrefix+"*"))
 	for _, dir := range dirs {

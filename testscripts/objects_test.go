@@ -20,11 +20,11 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// object is an object that a script's programs have made in a cluster.
+// object is an object that a script's programs created in a cluster.
 type object struct {
 	kind     schema.GroupVersionKind
 	resource schema.GroupVersionResource
-	// namespaced is set for kinds that live in namespaces.
+	// namespaced reports whether objects of the kind live in namespaces.
 	namespaced bool
 	meta       metav1.ObjectMeta
 }
@@ -37,7 +37,7 @@ func (o object) String() string {
 	return o.kind.Kind + " " + o.meta.Namespace + "/" + o.meta.Name
 }
 
-// fingerprint changes when somebody writes something to the object, other than
+// fingerprint returns a hash that changes with every write to the object, other than to
 // its status.
 func (o object) fingerprint() string {
 	m := o.meta
@@ -52,8 +52,7 @@ func (o object) fingerprint() string {
 	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
-// writers returns the field managers of the object, with the time of each one's
-// last write.
+// writers returns the field managers of an object, each with the time of its last write.
 func writers(m metav1.ObjectMeta) (all []string) {
 	for _, f := range m.ManagedFields {
 		if f.Subresource == "" {
@@ -63,10 +62,11 @@ func writers(m metav1.ObjectMeta) (all []string) {
 	return all
 }
 
-// systemManager is the field manager of the harness's own writes.
+// systemManager is the field manager of the harness's own writes. It starts like the
+// managers of devcluster, which [foreign] knows.
 const systemManager = "devcluster-testscripts"
 
-// foreign reports whether anybody but the control plane's own components has
+// foreign reports whether somebody else than the control plane's own components has
 // written to the object.
 func foreign(kind schema.GroupVersionKind, m metav1.ObjectMeta) bool {
 	if kind.Kind == "Namespace" && m.Name != metav1.NamespaceDefault && !strings.HasPrefix(m.Name, "kube-") {
@@ -82,8 +82,7 @@ func foreign(kind schema.GroupVersionKind, m metav1.ObjectMeta) bool {
 	})
 }
 
-// list returns the objects that were written to the control plane since it was
-// empty.
+// list returns the objects written to the control plane since it was empty.
 func (p *plane) list(ctx context.Context) ([]object, error) {
 	resources, err := p.resources()
 	if err != nil {
@@ -119,9 +118,10 @@ func (p *plane) list(ctx context.Context) ([]object, error) {
 // one version.
 func (p *plane) resources() (all []object, err error) {
 	lists, err := discovery.ServerPreferredResources(p.discovery)
-	var partly *discovery.ErrGroupDiscoveryFailed
-	if err != nil && !errors.As(err, &partly) {
-		return nil, fmt.Errorf("discovery: %w", err)
+	if err != nil {
+		if _, partly := errors.AsType[*discovery.ErrGroupDiscoveryFailed](err); !partly {
+			return nil, fmt.Errorf("discovery: %w", err)
+		}
 	}
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
@@ -129,7 +129,7 @@ func (p *plane) resources() (all []object, err error) {
 			return nil, err
 		}
 		for _, r := range list.APIResources {
-			// Events are listed under two groups, and are nobody's state.
+			// Events are listed under two groups, and are not state.
 			if slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "delete") && r.Name != "events" {
 				all = append(all, object{kind: gv.WithKind(r.Kind), resource: gv.WithResource(r.Name), namespaced: r.Namespaced})
 			}
@@ -138,9 +138,9 @@ func (p *plane) resources() (all []object, err error) {
 	return all, nil
 }
 
-// empty removes what was written to the control plane, in an order without waits:
-// empty types and namespaces are gone at once. Whatever fails is tried again, since
-// the API server forgets webhooks, policies and APIs a moment after they are gone.
+// empty removes the objects written to the control plane, in an order without waits:
+// empty types and namespaces are gone at once. It retries after errors, since the API
+// server enforces deleted webhooks, policies and APIs for a moment.
 func (p *plane) empty(ctx context.Context) error {
 	pause := 25 * time.Millisecond
 	for {
@@ -159,11 +159,15 @@ func (p *plane) empty(ctx context.Context) error {
 
 // emptyOnce removes the objects that go first, and returns the ones that it found.
 func (p *plane) emptyOnce(ctx context.Context) (found []object, err error) {
-	if err := p.dropPolicies(ctx); err != nil {
-		return nil, fmt.Errorf("removing policies: %w", err)
+	// Policies go first: they may forbid removing webhooks, while neither policies nor
+	// webhooks apply to the removal of policies.
+	err = p.deleteAdmission(ctx, "validatingadmissionpolicybindings", "validatingadmissionpolicies",
+		"validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+	if err != nil {
+		return nil, fmt.Errorf("removing policies and webhooks: %w", err)
 	}
-	if err := p.dropWebhooks(ctx); err != nil {
-		return nil, fmt.Errorf("removing webhooks: %w", err)
+	if err := p.dropServers(ctx); err != nil {
+		return nil, fmt.Errorf("removing APIs and conversion webhooks: %w", err)
 	}
 	if found, err = p.list(ctx); err != nil {
 		return nil, err
@@ -180,28 +184,20 @@ func (p *plane) emptyOnce(ctx context.Context) (found []object, err error) {
 	return found, err
 }
 
-// dropPolicies removes the admission policies. They go first: they may forbid that
-// webhooks are removed, while neither they nor webhooks judge what is done to them.
-func (p *plane) dropPolicies(ctx context.Context) error {
-	policies := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1"}
-	for _, policies.Resource = range []string{"validatingadmissionpolicybindings", "validatingadmissionpolicies"} {
-		if err := p.metadata.Resource(policies).DeleteCollection(ctx, atOnce(), metav1.ListOptions{}); err != nil {
+// deleteAdmission deletes all objects of resources in admissionregistration.k8s.io.
+func (p *plane) deleteAdmission(ctx context.Context, resources ...string) error {
+	for _, r := range resources {
+		all := p.metadata.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: r})
+		if err := all.DeleteCollection(ctx, atOnce(), metav1.ListOptions{}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// dropWebhooks removes the webhooks that judge writes and the APIs that others serve,
-// and makes types convert without a webhook: one whose server goes with the rest would
-// make their objects unreadable.
-func (p *plane) dropWebhooks(ctx context.Context) error {
-	admission := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1"}
-	for _, admission.Resource = range []string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations"} {
-		if err := p.metadata.Resource(admission).DeleteCollection(ctx, atOnce(), metav1.ListOptions{}); err != nil {
-			return err
-		}
-	}
+// dropServers removes the aggregated APIs, and the conversion webhooks of types: the
+// objects of a type are unreadable once its webhook's server is gone.
+func (p *plane) dropServers(ctx context.Context) error {
 	const apis = "/apis/apiregistration.k8s.io/v1/apiservices"
 	found, err := p.interceptors(ctx, apis)
 	if err != nil {
@@ -234,7 +230,7 @@ func (p *plane) dropWebhooks(ctx context.Context) error {
 	return nil
 }
 
-// interceptor is what an APIService or a CRD says of who serves it.
+// interceptor has the fields of an APIService or a CRD that name its server.
 type interceptor struct {
 	Metadata metav1.ObjectMeta
 	Spec     struct {
@@ -256,8 +252,8 @@ func (p *plane) interceptors(ctx context.Context, path string) ([]interceptor, e
 	return list.Items, nil
 }
 
-// rank orders the removal of objects: first the ones that intercept requests,
-// last the ones that hold others.
+// rank orders the removal of objects: first those that intercept requests, last those
+// that contain others.
 func rank(o object) int {
 	switch {
 	case o.kind.Group == "admissionregistration.k8s.io" || o.kind.Kind == "APIService":
@@ -271,8 +267,7 @@ func rank(o object) int {
 // atOnce returns options that delete an object without a grace period, and its
 // dependents in the background.
 func atOnce() metav1.DeleteOptions {
-	now, background := int64(0), metav1.DeletePropagationBackground
-	return metav1.DeleteOptions{GracePeriodSeconds: &now, PropagationPolicy: &background}
+	return metav1.DeleteOptions{GracePeriodSeconds: new(int64), PropagationPolicy: new(metav1.DeletePropagationBackground)}
 }
 
 // remove deletes an object, and removes its finalizers.
@@ -298,8 +293,8 @@ func (p *plane) remove(ctx context.Context, o object) error {
 	return err
 }
 
-// finalize does at once what the namespace controller does five seconds after the
-// deletion of a namespace.
+// finalize empties a deleted namespace and removes its finalizer at once. The namespace
+// controller would take five seconds.
 func (p *plane) finalize(ctx context.Context, namespace string) error {
 	resources, err := p.resources()
 	if err != nil {

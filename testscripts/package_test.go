@@ -15,12 +15,9 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// makePackage writes the files of a provider with one type. Existing files stay,
-// so that a script brings along only what is special in its package.
+// makePackage writes the files of a provider with one type. It keeps existing files, so
+// a script contains only the special files of its package.
 func makePackage(_ context.Context, _ *scenario, c *call) error {
-	if len(c.args) == 0 {
-		return errUsage
-	}
 	dir := c.ts.MkAbs(c.args[0])
 	name, _, _ := strings.Cut(filepath.Base(dir), "-")
 	singular := strings.TrimSuffix(name, "s")
@@ -51,8 +48,7 @@ func makePackage(_ context.Context, _ *scenario, c *call) error {
 	return nil
 }
 
-// specSchema returns the schema of an object whose spec has the given fields, in
-// YAML.
+// specSchema returns, in YAML, the schema of an object with these fields in its spec.
 func specSchema(fields []string) (string, error) {
 	if len(fields) == 0 {
 		return " {type: object}\n", nil
@@ -123,8 +119,8 @@ func pushPackage(ctx context.Context, s *scenario, c *call) error {
 	return err
 }
 
-// onRuntime returns the arguments that build the package in a directory on an image that
-// stands for its controller's, which it writes to another directory; none unless the
+// onRuntime returns the arguments that build the package in dir on a stand-in for its
+// controller's image, which it writes to the directory to. It returns none unless the
 // package is a Provider that names no image itself.
 func onRuntime(dir, to string) ([]string, error) {
 	f, err := os.Open(filepath.Join(dir, "crossplane.yaml"))
@@ -148,8 +144,5 @@ func onRuntime(dir, to string) ([]string, error) {
 }
 
 func upstreamPackage(ctx context.Context, _ *scenario, c *call) error {
-	if len(c.args) != 3 {
-		return errUsage
-	}
 	return upstream.Write(ctx, c.args[0], c.args[1], c.ts.MkAbs(c.args[2]), os.Stderr)
 }

@@ -11,9 +11,9 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// A control plane is empty when it is lent again, whatever was left in it: types
-// with objects whose finalizers nobody removes, namespaces, webhooks and APIs that do
-// not answer, policies, processes that do not end, and images that stand for commands.
+// A control plane is empty when it is lent again, whatever was left in it: types with
+// objects that have finalizers, namespaces, webhooks and APIs that do not answer,
+// policies, processes that do not end, and images that stand for commands.
 func TestControlPlanesComeBackEmpty(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -44,7 +44,7 @@ func TestControlPlanesComeBackEmpty(t *testing.T) {
 	kubectl(`{apiVersion: acme.example/v1, kind: Widget, metadata: {name: stuck, namespace: left, finalizers: [acme.example/never]}}`, "apply", "-f", "-")
 	before, err := plane.list(ctx)
 	if err != nil || len(before) != 7 {
-		t.Errorf("%d objects were made, and these are seen: %v, %v", 7, before, err)
+		t.Errorf("created 7 objects, list returns %v, %v", before, err)
 	}
 	if err := planes.devs.SetImage(ctx, plane.name, "example.org/stubborn", "sh", "-c", `trap "" TERM; while :; do sleep 0.1; done`); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestControlPlanesComeBackEmpty(t *testing.T) {
 	kubectl(translated, "apply", "-f", "-")
 	kubectl("", "wait", "--for", "condition=Established", "crd/gadgets.acme.example")
 	kubectl(`{apiVersion: acme.example/v1, kind: Gadget, metadata: {name: old}}`, "apply", "-f", "-")
-	// denied waits until the API server has taken notice of what denies a request.
+	// denied waits until the API server denies a request.
 	denied := func(by string, args ...string) {
 		t.Helper()
 		for {
@@ -82,7 +82,7 @@ func TestControlPlanesComeBackEmpty(t *testing.T) {
 	if err := planes.reset(plane); err != nil {
 		t.Fatal(err)
 	}
-	// Without images to forget, this would fail.
+	// Removing an image that is not mapped fails.
 	if err := planes.devs.RemoveImages(ctx, plane.name, "example.org/stubborn"); err == nil {
 		t.Error("an image still stands for a command")
 	}
@@ -150,7 +150,7 @@ spec:
   containers: [{name: a, image: example.org/stubborn}]
 `
 
-// translated is a type whose objects nobody can read in its newer version.
+// translated is a type with a conversion webhook that nobody serves.
 const translated = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -175,7 +175,7 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// prohibition is a policy by which nothing can be deleted or changed.
+// prohibition is a policy that denies every update and delete.
 const prohibition = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -192,7 +192,7 @@ metadata: {name: nothing-goes}
 spec: {policyName: nothing-goes, validationActions: [Deny]}
 `
 
-// closedDoor is a webhook that nobody serves, so that every write is refused.
+// closedDoor is a webhook that nobody serves, so every write is refused.
 const closedDoor = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration

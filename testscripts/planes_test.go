@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"gitopsd.dev/testscripts/devcluster"
 )
@@ -20,9 +20,9 @@ import (
 // planes are the control planes of this process.
 var planes pool
 
-// pool lends control planes, each to one script at a time. A returned one is
-// emptied and lent again, or taken out of service if that fails. New ones are
-// started when none is free.
+// pool lends control planes, each to one script at a time. It empties a returned
+// control plane and lends it again, or takes it out of service if that fails. It
+// starts new ones when none is free.
 type pool struct {
 	starting sync.Mutex // held while control planes are started
 
@@ -32,19 +32,19 @@ type pool struct {
 	made    int
 	free    []*plane
 	resets  sync.WaitGroup
-	pending int           // resets that are under way
-	back    chan struct{} // closed and replaced when one has ended
+	pending int           // resets under way
+	back    chan struct{} // closed and replaced when a reset has ended
 }
 
 // plane is a control plane.
 type plane struct {
-	name       string // devcluster's
+	name       string // its name in devcluster
 	kubeconfig []byte
 	config     *rest.Config
 	discovery  discovery.DiscoveryInterface
 	metadata   metadata.Interface
 	stopped    bool
-	images     bool // some stand for commands
+	images     bool // commands stand for some images
 }
 
 // lease takes n empty control planes.
@@ -120,7 +120,7 @@ func (p *pool) startNamed(ctx context.Context, names []string) error {
 	if p.dir, err = os.MkdirTemp("", "devcluster"); err != nil {
 		return err
 	}
-	// They outlive the script that first needed them.
+	// The control planes outlive the script that first needs them.
 	p.devs, err = devcluster.Up(context.WithoutCancel(ctx), devcluster.Config{Dir: p.dir, Binary: binary}, names...)
 	return err
 }
@@ -150,8 +150,7 @@ func newPlane(name, kubeconfig string) (*plane, error) {
 	return &plane{name: name, kubeconfig: text, config: config, discovery: d, metadata: m}, nil
 }
 
-// giveBack returns control planes to the pool; they are emptied in the
-// background.
+// giveBack returns control planes to the pool, which empties them in the background.
 func (p *pool) giveBack(planes ...*plane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,11 +205,11 @@ func (p *pool) close() error {
 	return errors.Join(p.devs.Close(), os.RemoveAll(p.dir))
 }
 
-// leased is a control plane under the name that a script knows it by.
+// leased is a control plane that is lent to a script as a cluster.
 type leased struct {
-	name  string
+	name  string // the cluster's name in the script
 	plane *plane
-	proxy *proxy // nil without one
+	proxy *proxy // may be nil
 }
 
 func (l *leased) giveBack() {
@@ -220,8 +219,8 @@ func (l *leased) giveBack() {
 	planes.giveBack(l.plane)
 }
 
-// kubeconfigFor returns the plane's kubeconfig with the script's name for the
-// cluster as context, and server and authority replaced if server is not empty.
+// kubeconfigFor returns the plane's kubeconfig with a context named like the cluster.
+// If server is not empty, server and ca replace the plane's own.
 func (l *leased) kubeconfigFor(server string, ca []byte) ([]byte, error) {
 	config, err := clientcmd.Load(l.plane.kubeconfig)
 	if err != nil {
@@ -233,20 +232,10 @@ func (l *leased) kubeconfigFor(server string, ca []byte) ([]byte, error) {
 		cluster.Server, cluster.CertificateAuthorityData = server, ca
 	}
 	user := config.AuthInfos[context.AuthInfo]
-	config.Clusters = map[string]*clusterEntry{l.name: cluster}
-	config.AuthInfos = map[string]*userEntry{l.name: user}
+	config.Clusters = map[string]*clientcmdapi.Cluster{l.name: cluster}
+	config.AuthInfos = map[string]*clientcmdapi.AuthInfo{l.name: user}
 	context.Cluster, context.AuthInfo = l.name, l.name
-	config.Contexts = map[string]*contextEntry{l.name: context}
+	config.Contexts = map[string]*clientcmdapi.Context{l.name: context}
 	config.CurrentContext = l.name
 	return clientcmd.Write(*config)
-}
-
-// sortedNames returns the names of the script's clusters, sorted.
-func (s *scenario) sortedNames() []string {
-	var names []string
-	for name := range s.clusters {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

@@ -29,16 +29,13 @@ var processName = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
 
 // exits runs a program that must exit with a status.
 func exits(ctx context.Context, _ *scenario, c *call) error {
-	if len(c.args) < 2 {
-		return errUsage
-	}
 	want, err := strconv.Atoi(c.args[0])
 	if err != nil {
 		return errUsage
 	}
 	err = c.program(ctx, c.args[1], c.args[2:]...)
 	status := 0
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		status = exit.ExitCode()
 	} else if err != nil {
 		return err
@@ -50,15 +47,15 @@ func exits(ctx context.Context, _ *scenario, c *call) error {
 }
 
 func startProcess(_ context.Context, s *scenario, c *call) error {
-	if len(c.args) < 2 || !processName.MatchString(c.args[0]) {
+	if !processName.MatchString(c.args[0]) {
 		return errUsage
 	}
 	name := c.args[0]
 	if s.running[name] != nil {
 		return fmt.Errorf("%s runs already", name)
 	}
-	// It ends with the script, not with the context, so that a script that runs
-	// out of time still logs its output.
+	// The process ends with the script, not with the context, so that a script that
+	// runs out of time still logs the output.
 	cmd, err := c.prepare(context.Background(), c.args[1], c.args[2:]...)
 	if err != nil {
 		return err
@@ -115,7 +112,7 @@ func endProcess(ctx context.Context, s *scenario, c *call) error {
 		return nil
 	case <-ctx.Done():
 		p.kill()
-		return fmt.Errorf("%s had not ended %s after SIGTERM: %w", name, patience, errors.Join(ctx.Err()))
+		return fmt.Errorf("%s had not ended %s after SIGTERM: %w", name, patience, ctx.Err())
 	}
 }
 
@@ -128,7 +125,7 @@ func (p *process) kill() {
 // serving matches the address that a daemon logs when it listens.
 var serving = regexp.MustCompile(`msg=serving address=(\S+)`)
 
-// address returns where a daemon serves.
+// address returns the address at which a daemon serves.
 func (s *scenario) address(name string) (string, error) {
 	p := s.running[name]
 	if p == nil {
@@ -140,15 +137,12 @@ func (s *scenario) address(name string) (string, error) {
 	}
 	address := serving.FindSubmatch(log)
 	if address == nil {
-		return "", fmt.Errorf("%s does not say yet where it serves", p.name)
+		return "", fmt.Errorf("%s has not logged an address yet", p.name)
 	}
 	return string(address[1]), nil
 }
 
 func serves(_ context.Context, s *scenario, c *call) error {
-	if len(c.args) != 1 {
-		return errUsage
-	}
 	address, err := s.address(c.args[0])
 	if err != nil {
 		return err
@@ -158,9 +152,6 @@ func serves(_ context.Context, s *scenario, c *call) error {
 }
 
 func fetch(ctx context.Context, s *scenario, c *call) error {
-	if len(c.args) != 2 {
-		return errUsage
-	}
 	address, err := s.address(c.args[0])
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package testscripts
 
 import (
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
@@ -13,14 +14,12 @@ import (
 	"strings"
 	"sync"
 
-	"encoding/pem"
-
 	"k8s.io/client-go/rest"
 )
 
-// proxy stands between gitopsd and a real API server: it counts requests, and
-// fails some of them on demand. It authenticates nobody and has all rights;
-// impersonation headers pass through.
+// proxy stands between gitopsd and a real API server. It counts requests, and fails
+// some of them on demand. It does not authenticate its clients and has all rights.
+// Impersonation headers pass through.
 type proxy struct {
 	url string
 	ca  []byte // PEM
@@ -36,8 +35,8 @@ type proxy struct {
 // apiFault fails requests.
 type apiFault struct {
 	method string         // empty for any
-	path   *regexp.Regexp // of path and query
-	left   int            // how many more, unless always
+	path   *regexp.Regexp // matches path and query
+	left   int            // how many more requests fail, unless always
 	always bool
 
 	status int // answered instead
@@ -46,7 +45,7 @@ type apiFault struct {
 	then   func() // called after that; may be nil
 }
 
-// parse reads a path pattern and a fault in the scripts' notation.
+// parse reads a path pattern and a fault as scripts write them.
 func (f *apiFault) parse(path, fault string) (err error) {
 	if f.path, err = regexp.Compile(path); err != nil {
 		return err
@@ -71,7 +70,7 @@ func (f *apiFault) done() {
 	}
 }
 
-// discard is a ResponseWriter that discards the answer.
+// discard is a ResponseWriter that discards the response.
 type discard struct{ header http.Header }
 
 func (d discard) Header() http.Header         { return d.header }
@@ -79,8 +78,8 @@ func (d discard) WriteHeader(int)             {}
 func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func newProxy(config *rest.Config) (*proxy, error) {
-	// Like the API server's own client, but with the request's user agent, and so
-	// its field manager.
+	// The user agent of each request passes through, since it is the default field
+	// manager.
 	config = rest.CopyConfig(config)
 	config.UserAgent, config.Timeout = "", 0
 	transport, err := rest.TransportFor(config)
@@ -98,7 +97,7 @@ func newProxy(config *rest.Config) (*proxy, error) {
 		FlushInterval: -1, // watches
 		ErrorLog:      log.New(io.Discard, "", 0),
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) {
-			panic(http.ErrAbortHandler) // the API server is down: drop the connection as well
+			panic(http.ErrAbortHandler) // the API server is down: drop the connection too
 		},
 	}
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,7 +128,7 @@ func (p *proxy) close() {
 	p.server.Close()
 }
 
-// take counts a request and returns the fault that it meets, if any.
+// take counts a request and returns the fault for it, if any.
 func (p *proxy) take(r *http.Request) *apiFault {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,15 +30,15 @@ func TestReadmeDocumentsTheCommands(t *testing.T) {
 	}
 	for _, usage := range documented {
 		if !slices.Contains(registered, usage) {
-			t.Errorf("README.md has `%s`, which is no command's usage", usage)
+			t.Errorf("README.md has `%s`, which is not a command", usage)
 		}
 	}
 	if !t.Failed() && !slices.Equal(documented, registered) {
-		t.Error("README.md has the commands in another order than the table of commands")
+		t.Error("README.md lists the commands in a different order than the table of commands")
 	}
 }
 
-// Each script says first what it shows, in a sentence, and ends with a second
+// Each script starts with a sentence that says what it shows, and ends with a second
 // run that changes nothing.
 func TestScriptsAreSpecifications(t *testing.T) {
 	t.Parallel()
@@ -70,5 +70,5 @@ func TestScriptsAreSpecifications(t *testing.T) {
 	}
 }
 
-// looking lists the commands that may follow the last run: they change nothing.
+// looking lists the commands that may follow the last run, since they change nothing.
 var looking = []string{"cmp", "cmpenv", "end", "grep", "stderr", "stdout"}

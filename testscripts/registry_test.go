@@ -18,12 +18,12 @@ import (
 	"gitopsd.dev/testscripts/registry"
 )
 
-// registryName is what scripts call the registry, so that their files need not
-// know its port: gitopsd is told that the script's registry is its mirror.
+// registryName is the registry's name in scripts, which so need not know its port.
+// GITOPSD_REGISTRY_MIRROR makes the script's registry a mirror of it.
 const registryName = "registry.example.org"
 
-// defaultAccount is the account that a registry requires and that the script is
-// logged in with, unless the script says otherwise.
+// defaultAccount is the account that a registry requires. The script is logged in with
+// it unless it says otherwise.
 const defaultAccount = "robot:an-account-of-the-script"
 
 // scriptRegistry is a script's registry, with functions that remove its faults.
@@ -66,7 +66,7 @@ func serveRegistry(_ context.Context, s *scenario, c *call) error {
 	return s.trust(r.CA())
 }
 
-// needRegistry checks that a registry is served.
+// needRegistry returns an error unless a registry is served.
 func (s *scenario) needRegistry() error {
 	if s.registry == nil {
 		return errors.New("no registry is there yet")
@@ -79,7 +79,7 @@ func loginRegistry(_ context.Context, s *scenario, c *call) error {
 	if err := s.needRegistry(); err != nil {
 		return err
 	}
-	if len(c.args) != 1 || !strings.Contains(c.args[0], ":") {
+	if !strings.Contains(c.args[0], ":") {
 		return errUsage
 	}
 	return s.login(c, c.args[0])
@@ -161,7 +161,7 @@ func registryRequests(_ context.Context, s *scenario, c *call) error {
 	return nil
 }
 
-// printRequests prints how often each request came.
+// printRequests prints each request with its count.
 func printRequests(c *call, requests map[string]int) {
 	for _, r := range slices.Sorted(maps.Keys(requests)) {
 		fmt.Fprintf(c.out, "%d %s\n", requests[r], r)

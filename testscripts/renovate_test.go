@@ -25,7 +25,7 @@ type renovate struct {
 	}
 }
 
-// found is a package as Renovate knows it.
+// found is a package that Renovate finds.
 type found struct{ name, value, digest string }
 
 func readRenovate(t *testing.T) (files, packages []*regexp.Regexp) {
@@ -45,7 +45,7 @@ func readRenovate(t *testing.T) (files, packages []*regexp.Regexp) {
 		t.Errorf("manager %+v", m)
 	}
 	for _, p := range m.ManagerFilePatterns {
-		// Between slashes it is a regular expression, otherwise a glob.
+		// A pattern between slashes is a regular expression, any other is a glob.
 		if len(p) < 2 || p[0] != '/' || p[len(p)-1] != '/' {
 			t.Fatalf("managerFilePatterns: %s", p)
 		}
@@ -127,7 +127,7 @@ func TestRenovateFindsPackages(t *testing.T) {
 	}
 }
 
-// The forms of declarations and their patches.
+// Renovate finds packages in every form of declarations and of patches of them.
 func TestRenovateForms(t *testing.T) {
 	t.Parallel()
 	_, packages := readRenovate(t)

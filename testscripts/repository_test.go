@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"gitopsd.dev/testscripts/gitserver"
@@ -68,8 +67,7 @@ func serveRepository(ctx context.Context, s *scenario, c *call) error {
 	return nil
 }
 
-// withPassword returns the repository's URL with credentials, for the person at
-// the keyboard.
+// withPassword returns the repository's URL with credentials, for the clone.
 func (s *scenario) withPassword(user, password string) string {
 	scheme, rest, _ := strings.Cut(s.git.URL(repoName), "://")
 	if user == "" {
@@ -78,29 +76,26 @@ func (s *scenario) withPassword(user, password string) string {
 	return scheme + "://" + url.UserPassword(user, password).String() + "@" + rest
 }
 
-// needRepository checks that a repository is served, and the number of arguments.
-func (s *scenario) needRepository(c *call, args int) error {
+// needRepository returns an error unless a repository is served.
+func (s *scenario) needRepository() error {
 	if s.repo == nil {
 		return errors.New("no repository is served yet")
-	}
-	if len(c.args) != args {
-		return errUsage
 	}
 	return nil
 }
 
 func repositoryPassword(ctx context.Context, s *scenario, c *call) error {
-	if err := s.needRepository(c, 1); err != nil {
+	if err := s.needRepository(); err != nil {
 		return err
 	}
 	s.git.SetPassword(c.args[0])
 	return c.program(ctx, "git", "-C", s.clone, "remote", "set-url", "origin", s.withPassword(s.user, c.args[0]))
 }
 
-// refusePushes installs a hook that refuses pushes to a ref, as a forge does with
-// a protected branch.
+// refusePushes installs a hook that refuses pushes to a ref, as forges do for a
+// protected branch.
 func refusePushes(_ context.Context, s *scenario, c *call) error {
-	if err := s.needRepository(c, 1); err != nil {
+	if err := s.needRepository(); err != nil {
 		return err
 	}
 	return s.repo.Hook("update", fmt.Sprintf(`#!/bin/sh
@@ -113,19 +108,19 @@ esac
 }
 
 func racePushes(_ context.Context, s *scenario, c *call) error {
-	if err := s.needRepository(c, 1); err != nil {
+	if err := s.needRepository(); err != nil {
 		return err
 	}
-	n, err := strconv.Atoi(c.args[0])
-	if err != nil || n < 1 {
-		return errUsage
+	n, err := number(c.args[0])
+	if err != nil {
+		return err
 	}
 	s.git.RejectPushes(s.repo, "main", n)
 	return nil
 }
 
-func healRepository(_ context.Context, s *scenario, c *call) error {
-	if err := s.needRepository(c, 0); err != nil {
+func healRepository(_ context.Context, s *scenario, _ *call) error {
+	if err := s.needRepository(); err != nil {
 		return err
 	}
 	s.git.Heal()
@@ -136,7 +131,7 @@ func healRepository(_ context.Context, s *scenario, c *call) error {
 }
 
 func repositoryRequests(_ context.Context, s *scenario, c *call) error {
-	if err := s.needRepository(c, 0); err != nil {
+	if err := s.needRepository(); err != nil {
 		return err
 	}
 	for _, r := range s.git.Requests() {
@@ -146,16 +141,10 @@ func repositoryRequests(_ context.Context, s *scenario, c *call) error {
 }
 
 func runGit(ctx context.Context, _ *scenario, c *call) error {
-	if len(c.args) == 0 {
-		return errUsage
-	}
 	return c.program(ctx, "git", c.args...)
 }
 
 func commitAll(ctx context.Context, _ *scenario, c *call) error {
-	if len(c.args) != 1 {
-		return errUsage
-	}
 	for _, args := range [][]string{
 		{"add", "--all"},
 		{"commit", "--quiet", "--message", c.args[0]},

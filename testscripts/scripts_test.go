@@ -16,7 +16,7 @@ import (
 	"gitopsd.dev/testscripts/sigstore"
 )
 
-var update = flag.Bool("update", false, "rewrite the wanted files in scripts that cmp finds to differ")
+var update = flag.Bool("update", false, "rewrite the expected files in scripts where cmp finds a difference")
 
 // TestScripts runs every scenario.
 func TestScripts(t *testing.T) {
@@ -42,8 +42,8 @@ func runScripts(t *testing.T, dir string) {
 	})
 }
 
-// testContext ends a little before the tests run out of time, so that they can
-// stop what they have started.
+// testContext returns a context that ends a little before the test deadline, so that
+// tests can stop what they have started.
 func testContext(t *testing.T) (context.Context, context.CancelFunc) {
 	deadline, ok := t.Deadline()
 	if !ok {
@@ -61,18 +61,18 @@ type scenario struct {
 	clusters map[string]*leased
 	git      *gitserver.Server
 	repo     *gitserver.Repo
-	bases    *gitserver.Server // of the second repository
+	bases    *gitserver.Server // serves the second repository
 	clone    string            // the fleet's directory
-	user     string            // of the Git server
+	user     string            // the user name at the Git server
 	registry *scriptRegistry
 	keys     map[string]*sigstore.Signer // by the script's names for them
 	sigstore *sigstore.Instance
 	running  map[string]*process
-	cas      []byte // authorities of the script's servers, PEM
+	cas      []byte // CAs of the script's servers, PEM
 }
 
-// setup prepares a script's environment: it inherits nothing from the machine or
-// the user, and gitopsd's flags that are the same for all scripts are set.
+// setup prepares a script's environment. Scripts inherit nothing from the machine or the
+// user. Variables set the flags of gitopsd that all scripts share.
 func setup(env *testscript.Env) error {
 	s := &scenario{work: env.WorkDir, clusters: make(map[string]*leased), running: make(map[string]*process)}
 	env.Values[scenarioKey{}] = s
@@ -107,15 +107,13 @@ func setup(env *testscript.Env) error {
 	return nil
 }
 
-// close ends everything that the script has started, and gives its clusters back.
-// If the script failed, it logs the last output of its processes.
+// close ends everything that the script started, and gives its clusters back. If the
+// script failed, it logs the last output of its processes.
 func (s *scenario) close(t testscript.T) {
-	tb, ok := t.(testing.TB)
-	failed := ok && tb.Failed()
 	for _, p := range s.running {
 		p.kill()
 	}
-	if failed {
+	if tb, ok := t.(testing.TB); ok && tb.Failed() {
 		logs, _ := filepath.Glob(filepath.Join(s.work, "*.log"))
 		for _, log := range logs {
 			t.Log(fmt.Sprintf("%s ends with:\n%s", filepath.Base(log), lastLines(log, 40)))
@@ -139,7 +137,7 @@ func (s *scenario) close(t testscript.T) {
 
 func (s *scenario) caFile() string { return filepath.Join(s.work, ".ca.pem") }
 
-// trust makes the script's programs trust a certificate authority.
+// trust makes the script's programs trust a CA.
 func (s *scenario) trust(ca []byte) error {
 	s.cas = append(s.cas, ca...)
 	return os.WriteFile(s.caFile(), s.cas, 0o644)

@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/testscripts/sigstore"
 )
 
-// signPackage signs the package of a reference, with a key of the given name or
-// as an identity that the script's own Sigstore instance certifies.
+// signPackage signs a package with the key of the given name, or as an identity that the
+// script's own Sigstore instance certifies.
 func signPackage(ctx context.Context, s *scenario, c *call) error {
 	if err := s.needRegistry(); err != nil {
 		return err
@@ -56,7 +56,8 @@ func signPackage(ctx context.Context, s *scenario, c *call) error {
 	return sigstore.Push(ctx, client, ref.Repository, d, layer)
 }
 
-// signer returns or makes a signer, and writes its public key or trust root.
+// signer returns the signer with this name, making it on first use, and writes its
+// public key or trust root into the script's directory.
 func (s *scenario) signer(issuer, name string) (*sigstore.Signer, error) {
 	if issuer == "" {
 		if k := s.keys[name]; k != nil {

@@ -15,9 +15,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// runWorkflow runs the shell steps of a job in one of the workflows in
-// examples/ci, as the runners do: one shell per step, which ends at the first
-// command that fails.
+// runWorkflow runs the shell steps of a job of a workflow in examples/ci, as the runners
+// do: one shell per step, which ends at the first command that fails.
 func runWorkflow(ctx context.Context, s *scenario, c *call) error {
 	var without []string
 	err := c.flags(func(f *flag.FlagSet) {
@@ -51,7 +50,6 @@ func runWorkflow(ctx context.Context, s *scenario, c *call) error {
 			continue
 		}
 		fmt.Fprintf(c.errOut, "--- %s\n", step.name)
-		args := []string{"-e", "-c", step.script}
 		var env []string
 		for _, pair := range step.env {
 			pair, err := evaluate(pair, values)
@@ -60,12 +58,12 @@ func runWorkflow(ctx context.Context, s *scenario, c *call) error {
 			}
 			env = append(env, pair)
 		}
-		if step.forge == gitlab {
+		if step.gitlab {
 			for name, value := range values {
 				env = append(env, name+"="+value)
 			}
 		}
-		cmd, err := c.prepare(ctx, "bash", args...)
+		cmd, err := c.prepare(ctx, "bash", "-e", "-c", step.script)
 		if err != nil {
 			return err
 		}
@@ -78,14 +76,10 @@ func runWorkflow(ctx context.Context, s *scenario, c *call) error {
 	return nil
 }
 
-const (
-	github = "github"
-	gitlab = "gitlab"
-)
-
 type step struct {
-	name, script, forge string
-	env                 []string // NAME=VALUE, the value with expressions
+	name, script string
+	env          []string // NAME=VALUE, the value with expressions
+	gitlab       bool     // the script gets the values as variables
 }
 
 var expression = regexp.MustCompile(`\$\{\{ *([a-zA-Z0-9_.]+) *\}\}`)
@@ -120,8 +114,8 @@ func readWorkflow(name string) (map[string]any, error) {
 	return docs[0].Tree, nil
 }
 
-// workflowSteps returns the shell steps of a job: GitHub's steps with a `run`,
-// and GitLab's script as one step.
+// workflowSteps returns the shell steps of a job: the steps with a `run` for GitHub, the
+// script as one step for GitLab.
 func workflowSteps(file, job string) ([]step, error) {
 	tree, err := readWorkflow(file)
 	if err != nil {
@@ -133,7 +127,7 @@ func workflowSteps(file, job string) ([]step, error) {
 		for _, line := range list {
 			lines = append(lines, fmt.Sprint(line))
 		}
-		return []step{{name: "script", script: strings.Join(lines, "\n"), forge: gitlab}}, nil
+		return []step{{name: "script", script: strings.Join(lines, "\n"), gitlab: true}}, nil
 	}
 	jobs, _ := tree["jobs"].(map[string]any)
 	j, ok := jobs[job].(map[string]any)
@@ -148,7 +142,7 @@ func workflowSteps(file, job string) ([]step, error) {
 		if !ok {
 			continue
 		}
-		s := step{name: fmt.Sprint(m["name"]), script: script, forge: github}
+		s := step{name: fmt.Sprint(m["name"]), script: script}
 		env, _ := m["env"].(map[string]any)
 		for name, value := range env {
 			s.env = append(s.env, fmt.Sprintf("%s=%v", name, value))
@@ -158,8 +152,8 @@ func workflowSteps(file, job string) ([]step, error) {
 	return steps, nil
 }
 
-// The workflows have the structure that their forges require, and text of a pull
-// request's author is never part of a script.
+// The workflows have the structure that their forges require. No expression, which the
+// author of a pull request may control, is part of a script.
 func TestWorkflows(t *testing.T) {
 	t.Parallel()
 	tree, err := readWorkflow("github.yaml")
@@ -171,7 +165,7 @@ func TestWorkflows(t *testing.T) {
 		t.Errorf("github.yaml has no name, or does not say when to run: %v", tree)
 	}
 	if p, ok := tree["permissions"].(map[string]any); !ok || len(p) > 0 {
-		t.Error("github.yaml: permissions are not for the jobs to ask for")
+		t.Error("github.yaml: want no permissions at the top, only in jobs")
 	}
 	jobs, _ := tree["jobs"].(map[string]any)
 	for name, job := range jobs {

@@ -16,8 +16,8 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// restarts is how many restarts of ours are measured as one: the server does so
-// little for each that its own background work would hide it.
+// restarts is how many restarts of ours are measured together: each costs the server less
+// than its own background work.
 const restarts = 10
 
 // oursChild is the name under which this program is gitopsd.
@@ -25,8 +25,8 @@ const oursChild = "gitopsd-child"
 
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// apply compares with kubectl apply --server-side: everything cold, then again
-// with nothing to do, by new processes, on the same control plane in turn.
+// apply compares with kubectl apply --server-side: first everything cold, then again with
+// nothing to do, by new processes. The sides take turns on the same control plane.
 func (b *bench) apply(ctx context.Context, f *fixture) error {
 	fmt.Fprintf(b.say, "bench: taking %d of the CRDs of provider-aws %s\n", b.crds, upstream.ProviderAWSVersion)
 	input, err := f.crds(ctx, b.crds)
@@ -88,7 +88,7 @@ func (b *bench) apply(ctx context.Context, f *fixture) error {
 		if round == 0 {
 			continue
 		}
-		// Beyond a process that does nothing, as everywhere.
+		// The cost of a process that does nothing is subtracted, as everywhere.
 		idle, err := work(ctx, "idle")
 		if err != nil {
 			return err
@@ -104,7 +104,7 @@ func (b *bench) apply(ctx context.Context, f *fixture) error {
 		b.add("noop-restart-server-cpu", ours[1].server, theirs[1].server)
 		b.add("noop-requests", reports[2].Warm, 1)
 		b.add("drift-requests", reports[2].Drift, 1)
-		// The part of ours outside the pass.
+		// The part of our cost outside the pass.
 		b.note("apply-cold-client-cpu", "decode", reports[0].Before-idle.cpu)
 		b.note("noop-restart-client-cpu", "process", idle.cpu)
 	}
@@ -115,7 +115,7 @@ func (b *bench) apply(ctx context.Context, f *fixture) error {
 type lab struct {
 	kubeconfig, input string
 	server            serverProcess
-	idle              float64 // CPU that the idle server takes, per second
+	idle              float64 // CPU of the idle server, per second
 	client            *dynamic.DynamicClient
 }
 
@@ -124,7 +124,7 @@ func newLab(ctx context.Context, kubeconfig, input string) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.QPS = -1 // the measurement itself must not wait
+	cfg.QPS = -1 // no limit: the measurement itself must not wait
 	l := &lab{kubeconfig: kubeconfig, input: input}
 	if l.server, err = findServer(cfg.Host); err != nil {
 		return nil, err
@@ -136,12 +136,11 @@ func newLab(ctx context.Context, kubeconfig, input string) (*lab, error) {
 	return l, err
 }
 
-// cost is the CPU of one run, in seconds; the server's without what it takes when
-// idle.
+// cost is the CPU of one run, in seconds, without the CPU of the idle server.
 type cost struct{ client, server float64 }
 
-// times runs a program n times, waits until the server is idle again, and returns
-// the cost of one run and the output of the last.
+// times runs a program n times, waits until the server is idle again, and returns the cost
+// of one run and the output of the last.
 func (l *lab) times(ctx context.Context, n int, program string, args ...string) (c cost, out []byte, err error) {
 	before, err := l.server.quiet(ctx)
 	if err != nil {
@@ -183,7 +182,6 @@ func (l *lab) clean(ctx context.Context) error {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	err := l.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("gitopsd-system").
+	return l.client.Resource(configMapResource).Namespace("gitopsd-system").
 		DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "applyset.kubernetes.io/id"})
-	return err
 }

@@ -96,16 +96,16 @@ type bench struct {
 	want    *regexp.Regexp
 	rounds  int
 	crds    int
-	out     io.Writer // the result
-	say     io.Writer // what is being done
+	out     io.Writer // results
+	say     io.Writer // progress
 	samples map[string]*samples
 	notes   map[string]map[string][]float64 // by benchmark and part
 }
 
-// samples are the values of one benchmark, one of each side a round.
+// samples are the values of one benchmark, one for each side and round.
 type samples struct{ ours, rival []float64 }
 
-// experiment runs an experiment, if one of its benchmarks is wanted.
+// experiment runs an experiment if one of its benchmarks is wanted.
 func (b *bench) experiment(ctx context.Context, e experiment) (err error) {
 	if !slices.ContainsFunc(e.goals, func(g goal) bool { return b.want.MatchString(g.name) }) {
 		return nil
@@ -130,7 +130,7 @@ func (b *bench) add(name string, ours, rival float64) {
 	s.ours, s.rival = append(s.ours, ours), append(s.rival, rival)
 }
 
-// note records a part of our side's value, which report prints beside it.
+// note records a value that report prints beside a benchmark, such as a part of our side's.
 func (b *bench) note(name, what string, value float64) {
 	if !b.want.MatchString(name) {
 		return
@@ -149,7 +149,7 @@ func median(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// report prints the notes, and then the line of each benchmark.
+// report prints the notes, and then a line for each benchmark.
 func (b *bench) report() {
 	fmt.Fprintf(b.out, "medians of n=%d rounds; %d CRDs are applied, all %d are parsed\n", b.rounds, b.crds, allCRDs)
 	for _, name := range slices.Sorted(maps.Keys(b.notes)) {

@@ -17,9 +17,9 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// keepWithCertController keeps a webhook's certificate with cert-controller, as projects
-// embed it, and with lifetimes so short that all of it turns over every few seconds. It
-// does not restart the process, which is its default.
+// keepWithCertController keeps a webhook's certificate with cert-controller, which projects
+// embed. Lifetimes are so short that CA and certificate are replaced every few seconds. It
+// does not restart the process after a replacement, which is the default.
 func keepWithCertController(ctx context.Context, kubeconfig, dir string) error {
 	ctrl.SetLogger(logr.Discard())
 	objects := filepath.Join(dir, "objects.yaml")
@@ -38,7 +38,7 @@ func keepWithCertController(ctx context.Context, kubeconfig, dir string) error {
 	if err != nil {
 		return err
 	}
-	// It waits for its own certificate; another process serves it.
+	// The rotator waits for this file. Another process serves the certificate.
 	if err := os.WriteFile(filepath.Join(dir, "tls.crt"), nil, 0o600); err != nil {
 		return err
 	}

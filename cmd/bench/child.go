@@ -7,17 +7,18 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"gitopsd.dev/cmd/gitopsd/cli"
 )
 
-// workChild is the name under which this program does one piece of work, and
-// nothing else, so that its CPU time and memory are those of the work.
+// workChild is the name under which this program does one piece of work and nothing else,
+// to measure the CPU time and memory of the work.
 const workChild = "work-child"
 
-// works holds the pieces of work, by name. The number that one returns is the
-// child's output, together with its peak memory.
+// works holds the pieces of work by name. The child prints the number that the work
+// returns, and its own peak memory.
 var works = map[string]func(args []string) (float64, error){
 	"idle":          func([]string) (float64, error) { return 0, nil },
 	"parse":         parse,
@@ -51,7 +52,9 @@ func runWork(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
-	peak, err := peakRSS()
+	// The peak of getrusage would be at least the parent's memory when it started this
+	// process (getrusage(2), ru_maxrss).
+	peak, err := memoryMB("self", "VmHWM")
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return 1
@@ -60,18 +63,18 @@ func runWork(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// peakRSS returns the peak resident memory of this process, in MB. The value of
-// getrusage would be at least the parent's when it started this process
-// (getrusage(2), ru_maxrss).
-func peakRSS() (float64, error) {
-	text, err := os.ReadFile("/proc/self/status")
+// memoryMB returns a field of /proc/<process>/status, in MB: VmRSS is the resident memory,
+// VmHWM its peak.
+func memoryMB(process, field string) (float64, error) {
+	name := filepath.Join("/proc", process, "status")
+	text, err := os.ReadFile(name)
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(text), "VmHWM:")
+	_, rest, _ := strings.Cut(string(text), field+":")
 	var kb float64
 	if _, err := fmt.Sscan(rest, &kb); err != nil {
-		return 0, fmt.Errorf("/proc/self/status: VmHWM: %w", err)
+		return 0, fmt.Errorf("%s: %s: %w", name, field, err)
 	}
 	return kb / 1024, nil
 }
@@ -96,8 +99,8 @@ func work(ctx context.Context, name string, args ...string) (usage, error) {
 // self is this program.
 const self = "/proc/self/exe"
 
-// child runs a program to its end, and returns what it prints and the CPU, in
-// seconds, that it took.
+// child runs a program to its end, and returns its stdout and the CPU, in seconds, that it
+// used.
 func child(ctx context.Context, program string, args ...string) (out []byte, cpu float64, err error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -108,8 +111,8 @@ func child(ctx context.Context, program string, args ...string) (out []byte, cpu
 	return stdout.Bytes(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), nil
 }
 
-// each does several pieces of work in turn, in another order every round, and
-// returns what each took beyond a child that does nothing.
+// each does several pieces of work in turn, in another order every round, and returns the
+// cost of each beyond the cost of a child that does nothing.
 func each(ctx context.Context, round int, commands [][]string) ([]usage, error) {
 	idle, err := work(ctx, "idle")
 	if err != nil {
@@ -127,7 +130,7 @@ func each(ctx context.Context, round int, commands [][]string) ([]usage, error) 
 	return all, nil
 }
 
-// eachRound does the same for every round, and passes each result to add.
+// eachRound calls [each] in every round, and passes the result to add.
 func (b *bench) eachRound(ctx context.Context, what string, commands [][]string, add func([]usage) error) error {
 	for round := range b.rounds {
 		fmt.Fprintf(b.say, "bench: %s, round %d of %d\n", what, round+1, b.rounds)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,8 +17,8 @@ import (
 	webhook "sigs.k8s.io/controller-runtime/pkg/webhook/conversion"
 )
 
-// conversionWebhook returns controller-runtime's handler of ConversionReviews for the
-// types of this file: moved and mixed, as the author of a controller writes them.
+// conversionWebhook returns controller-runtime's handler of ConversionReviews for moved and
+// mixed, with types and conversions as the author of a controller writes them.
 func conversionWebhook(group string) http.Handler {
 	ctrl.SetLogger(logr.Discard())
 	scheme := runtime.NewScheme()
@@ -282,7 +283,7 @@ func (s *serviceV1) ConvertTo(hub conversion.Hub) error {
 }
 
 // ConvertFrom is not measured.
-func (s *serviceV1) ConvertFrom(conversion.Hub) error { return fmt.Errorf("not written") }
+func (s *serviceV1) ConvertFrom(conversion.Hub) error { return errors.New("not implemented") }
 
 func seconds(text string) (*int64, error) {
 	if text == "" {
@@ -293,7 +294,7 @@ func seconds(text string) (*int64, error) {
 	return &n, err
 }
 
-// Nothing copies the objects.
+// The copies are shallow, since nothing copies the objects.
 
 func (w *workerV1) DeepCopyObject() runtime.Object  { c := *w; return &c }
 func (w *workerV2) DeepCopyObject() runtime.Object  { c := *w; return &c }

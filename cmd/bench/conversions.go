@@ -10,17 +10,16 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// converted is a type whose objects are stored in one version and read in another, with
-// the rules for ours, and an object. The rival's Go is in conversionrival.go.
+// converted is a type in two versions, with our conversion rules and an object. The rival's
+// conversion is in conversionrival.go.
 type converted struct {
 	group, kind, plural string
-	// schemas are the properties of v1 and v2.
-	v1, v2 string
-	rules  string
-	object string // v1
+	v1, v2              string // the properties of the schemas
+	rules               string
+	object              string // in v1
 }
 
-// moved has fields that move and are renamed, also in elements two lists deep.
+// moved has fields that are moved and renamed, also in elements two lists deep.
 var moved = converted{
 	group: convertedGroup, kind: "Worker", plural: "workers",
 	v1: `
@@ -113,8 +112,8 @@ var moved = converted{
 		`"tolerations":[{"effect":"NoSchedule","key":"dedicated","operator":"Equal","value":"payments"}]},` + convertedStatus,
 }
 
-// mixed has ten rules each way: fields that move, elements whose fields are renamed, and
-// values that are computed.
+// mixed has ten rules each way: moved fields, renamed fields of elements, and computed
+// values.
 var mixed = converted{
 	group: convertedGroup, kind: "Service", plural: "services",
 	v1: `
@@ -209,14 +208,14 @@ const (
 `
 	convertedStatus = `"status":{"conditions":[{"lastTransitionTime":"2026-03-01T09:00:00Z","message":"3 of 3 replicas are available","reason":"MinimumReplicasAvailable","status":"True","type":"Available"},` +
 		`{"lastTransitionTime":"2026-03-01T09:00:00Z","message":"the newest generation is rolled out","reason":"RolledOut","status":"True","type":"Progressed"}],"observedGeneration":4}`
-	// convertedMetadata is what a server sends, with the fields of one manager.
+	// convertedMetadata is metadata as servers send it, with the fields of one manager.
 	convertedMetadata = `"metadata":{"annotations":{"example.org/change":"CHG-20931"},"creationTimestamp":"2026-02-11T08:30:12Z","generation":4,"labels":{"app.kubernetes.io/name":"payments","team":"payments"},` +
 		`"managedFields":[{"apiVersion":"conversion.bench.example/v1","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:example.org/change":{}},"f:labels":{"f:app.kubernetes.io/name":{},"f:team":{}}},"f:spec":{"f:contact":{},"f:owner":{},"f:replicas":{}}},"manager":"gitopsd","operation":"Apply","time":"2026-02-11T08:30:12Z"}],` +
 		`"name":"payments","namespace":"payments","resourceVersion":"184467","uid":"0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"}`
 	convertedGroup = "conversion.bench.example"
 )
 
-// name returns the definition's name.
+// name returns the name of the definition.
 func (c *converted) name() string { return c.plural + "." + c.group }
 
 // definition returns the CustomResourceDefinition; conversion is its spec.conversion in
@@ -252,17 +251,17 @@ func (c *converted) set() (*conversion.Set, error) {
 	return conversion.Compile(docs[0].Tree, []conversion.Document{{Tree: docs[1].Tree}})
 }
 
-// stored returns the object in v1, as an API server has it stored.
+// stored returns the object as an API server stores it, in v1.
 func (c *converted) stored() []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"%s/v1","kind":"%s",%s,%s}`, c.group, c.kind, convertedMetadata, c.object)
 }
 
-// review returns a ConversionReview of the object as an API server writes it.
+// review returns a ConversionReview of the object, with fields in an API server's order.
 func (c *converted) review() []byte {
 	return fmt.Appendf(nil, `{"kind":"ConversionReview","apiVersion":"apiextensions.k8s.io/v1","request":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002","desiredAPIVersion":"%s/v2","objects":[%s]}}`+"\n", c.group, c.stored())
 }
 
-// answered returns the object in the answer to a review, in a form that can be compared.
+// answered returns the object in the answer to a review, in a canonical form.
 func answered(answer []byte) ([]byte, error) {
 	var review struct {
 		Response struct {

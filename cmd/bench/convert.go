@@ -13,20 +13,20 @@ import (
 	"gitopsd.dev/render/conversion"
 )
 
-// convertedReviews is how many reviews are answered.
+// convertedReviews is the number of reviews to answer.
 const convertedReviews = 30_000
 
-// benchTypes are the types by the name of their benchmark.
+// benchTypes has the types by the name of their benchmark.
 var benchTypes = map[string]*converted{"convert-moves": &moved, "convert-mixed": &mixed}
 
-// convert compares answering ConversionReviews by rules, from the bytes of the request
-// to the bytes of the answer, with controller-runtime's webhook and Go that was written
-// for the same conversion. The objects have 2 KB.
+// convert compares answering ConversionReviews by rules, from the bytes of the request to
+// the bytes of the response, with controller-runtime's webhook and the same conversion
+// written in Go. The objects have 2 KB.
 func (b *bench) convert(ctx context.Context, _ *fixture) error {
 	for name := range benchTypes {
 		err := b.eachRound(ctx, name, [][]string{{"convert", name}, {"convert-rival", name}}, func(u []usage) error {
 			if u[0].result != u[1].result {
-				return fmt.Errorf("%s: the rival converts the object to another", name)
+				return fmt.Errorf("%s: the rival's result differs", name)
 			}
 			b.add(name, u[0].cpu/convertedReviews, u[1].cpu/convertedReviews)
 			return nil
@@ -65,8 +65,8 @@ func conversionRules(c *converted) (handler *convert.Handler, path string, err e
 	return handler, conversion.Path("bench", set.Name(), set.Digest()), err
 }
 
-// answer has a handler answer reviews on one core. It returns a checksum of the object
-// in the answer.
+// answer makes a handler answer reviews on one core. It returns a checksum of the converted
+// object.
 func answer(handler http.Handler, path string, c *converted) (float64, error) {
 	runtime.GOMAXPROCS(1)
 	review := c.review()
@@ -90,7 +90,7 @@ func answer(handler http.Handler, path string, c *converted) (float64, error) {
 	return float64(sum.Sum32()), nil
 }
 
-// recorder keeps the body of an answer.
+// recorder keeps the body of a response.
 type recorder struct {
 	header http.Header
 	body   bytes.Buffer

@@ -15,20 +15,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// convertedSide is a type whose objects a webhook converts, or nothing does.
+// convertedSide is a type with or without a conversion webhook.
 type convertedSide struct {
 	converted
 	by      string        // the webhook; empty for none
-	process serverProcess // the webhook's; 0 for none
+	process serverProcess // the webhook's
 	host    string
 	client  *http.Client
-	// fields are an object's in v2, as JSON without the braces, apiVersion, kind and
-	// metadata.
+	// fields are the fields of an object in v2 except apiVersion, kind and metadata, as
+	// JSON without braces.
 	fields  string
 	written atomic.Int64
 }
 
-// convertRequest sends one request in v2. Several workers send at once.
+// convertRequest sends one request in v2. Several workers call it at once.
 type convertRequest func(s *convertedSide, ctx context.Context, worker int) error
 
 // convertRequests are the requests by the name of their benchmark.
@@ -49,7 +49,7 @@ func (s *convertedSide) get(ctx context.Context, _ int) error {
 	return err
 }
 
-// create creates another object each time.
+// create creates a new object.
 func (s *convertedSide) create(ctx context.Context, _ int) error {
 	n := s.written.Add(1)
 	_, err := s.request(ctx, http.MethodPost, s.url("v2", ""), "application/json", s.body("v2", fmt.Sprintf("created-%d", n), n, s.fields))
@@ -63,18 +63,18 @@ func (s *convertedSide) apply(ctx context.Context, worker int) error {
 	return err
 }
 
-// url returns the address of an object, or of all without a name.
+// url returns the URL of an object, or of all objects if name is empty.
 func (s *convertedSide) url(version, name string) string {
 	return strings.TrimSuffix(fmt.Sprintf("%s/apis/%s/%s/namespaces/default/%s/%s", s.host, s.group, version, s.plural, name), "/")
 }
 
-// body returns an object; change makes it another one than before.
+// body returns an object; each value of change makes a different one.
 func (s *convertedSide) body(version, name string, change int64, fields string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"%s/%s","kind":"%s","metadata":{"name":"%s","labels":{"change":"%d","team":"payments"}},%s}`,
 		s.group, version, s.kind, name, change, fields)
 }
 
-// request sends a request, and returns the body of a good answer.
+// request sends a request, and returns the body of a successful response.
 func (s *convertedSide) request(ctx context.Context, method, url, contentType string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -95,8 +95,8 @@ func (s *convertedSide) request(ctx context.Context, method, url, contentType st
 	return text, err
 }
 
-// start creates the definition and the object that get reads, waits until it can be read
-// in v2, and sends each kind of request once.
+// start creates the definition and the object that get reads, waits until the object is
+// served in v2, and sends each kind of request once.
 func (s *convertedSide) start(ctx context.Context, conversion string) error {
 	definition, err := yaml.YAMLToJSON([]byte(s.definition(conversion)))
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *convertedSide) start(ctx context.Context, conversion string) error {
 	return nil
 }
 
-// served creates the object in v1 as soon as the API server takes it, and waits until it
+// served creates the object in v1 as soon as the API server accepts it, and waits until it
 // can be read in v2.
 func (s *convertedSide) served(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, convertLimit)
@@ -139,7 +139,7 @@ func (s *convertedSide) served(ctx context.Context) error {
 	}
 }
 
-// fieldsOf returns an object's fields, but for what each object has of its own.
+// fieldsOf returns an object's fields in the form of [convertedSide.fields].
 func (s *convertedSide) fieldsOf(ctx context.Context, version, name string) (string, error) {
 	text, err := s.request(ctx, http.MethodGet, s.url(version, name), "", nil)
 	if err != nil {
@@ -157,8 +157,9 @@ func (s *convertedSide) fieldsOf(ctx context.Context, version, name string) (str
 	return strings.TrimSuffix(strings.TrimPrefix(string(text), "{"), "}"), err
 }
 
-// sameAnswers compares two sides: objects that were written in v1 and in v2, read in both.
-// Neither side keeps anything in annotations, which would have it convert more.
+// sameAnswers returns an error unless two sides serve the same objects: one written in v1
+// and one in v2, each read in both versions, without annotations, which would be more to
+// convert.
 func sameAnswers(ctx context.Context, a, b *convertedSide) error {
 	for _, name := range []string{read, "applied-0"} {
 		for _, version := range []string{"v1", "v2"} {

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -14,9 +13,9 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// In a round each side gets convertTurns batches of convertBatch requests of a kind,
-// convertClients at once. A batch lasts convertPause longer: the API server converts what
-// was written for its watch caches, too.
+// In a round, each side gets convertTurns batches of convertBatch requests of a kind,
+// convertClients at once. A batch lasts convertPause longer, since the API server also
+// converts written objects for its watch caches.
 const (
 	convertTurns   = 48
 	convertBatch   = 24
@@ -26,12 +25,12 @@ const (
 	convertLimit = time.Minute
 )
 
-// convertOrder has the sides take turns, and each come after each other one equally often
-// in four turns: no side always gets what the one before it left to do. The first side
-// moves by one after each turn.
+// convertOrder is the order of the sides in a turn, rotated by one side every turn. In four
+// turns every side follows every other equally often, so that no side always pays for work
+// that its predecessor left behind.
 var convertOrder = [...]int{0, 1, 3, 2}
 
-// The sides. Ours and the rival are compared, beyond none.
+// The sides. Ours and the rival are compared by their cost beyond none.
 const (
 	byNone = iota
 	byOurs
@@ -42,11 +41,10 @@ const (
 // convertSides are the arguments of the children, by side.
 var convertSides = [...]string{byNone: "", byOurs: "ours", byRival: "rival", byFloor: "floor"}
 
-// convertServer compares the CPU that requests in another version than the stored one
-// take of the API server and of the webhook, beyond requests for an object as large that
-// needs no webhook. Most of that is the API server's own part of the calls, whatever
-// converts. The floor is what remains of it with the least a webhook can do; see
-// [floorWebhook].
+// convertServer compares the CPU, of the API server and the webhook, for requests in
+// another version than the stored one, beyond the CPU for requests for an equally large
+// object without a webhook. Most of it is the API server's own part of calling any webhook.
+// The floor is the cost with a webhook that does as little as possible; see [floorWebhook].
 func (b *bench) convertServer(ctx context.Context, f *fixture) error {
 	planes, err := f.planes(ctx, devcluster.Config{NoControllerManager: true})
 	if err != nil {
@@ -95,7 +93,7 @@ func (b *bench) convertServer(ctx context.Context, f *fixture) error {
 	return nil
 }
 
-// convertedSides starts the webhooks, and creates a type for each side.
+// convertedSides starts the webhooks and creates a type for each side.
 func (f *fixture) convertedSides(ctx context.Context, host string, client *http.Client) ([]*convertedSide, error) {
 	dir, bundle, err := f.webhookCertificate()
 	if err != nil {
@@ -130,8 +128,8 @@ func (f *fixture) convertedSides(ctx context.Context, host string, client *http.
 	return sides, nil
 }
 
-// takeTurns returns the CPU that a request takes of the API server and of the webhook, in
-// each batch of each side.
+// takeTurns returns the CPU that a request costs the API server and the webhook, for each
+// side and batch.
 func takeTurns(ctx context.Context, sides []*convertedSide, send convertRequest, server serverProcess) (atServer, atWebhook [][]float64, err error) {
 	atServer, atWebhook = make([][]float64, len(sides)), make([][]float64, len(sides))
 	for turn := range convertTurns {
@@ -147,12 +145,12 @@ func takeTurns(ctx context.Context, sides []*convertedSide, send convertRequest,
 	return atServer, atWebhook, nil
 }
 
-// beyond returns what a request of a side takes of the API server beyond one of another,
-// of the CPU of each side's batches. Batches of a turn are compared with each other, since
-// what else the machine does changes from turn to turn, and the median counts: a garbage
-// collection of the API server takes more CPU than a batch, and falls into few of them.
-// The difference is raised by as much as the mean of all batches is above medians, so
-// that each side pays for collections by what it takes otherwise.
+// beyond returns the CPU that a request of a side costs the API server beyond a request of
+// another side, given the CPU of each side's batches. It compares the batches of a turn with
+// each other, since other load on the machine changes from turn to turn. The median counts:
+// a garbage collection of the API server takes more CPU than a batch, and falls into few of
+// them. The difference is scaled by the ratio of means to medians, so that each side pays
+// for collections in proportion to its other cost.
 func beyond(batches [][]float64, side, other int) float64 {
 	pairs := make([]float64, len(batches[side]))
 	for turn := range pairs {
@@ -174,48 +172,14 @@ func mean(values []float64) float64 {
 	return sum / float64(len(values))
 }
 
-// batch sends requests, and returns the CPU that each takes of two processes; 0 is none.
+// batch sends requests, and returns the CPU that each request costs the processes.
 func (s *convertedSide) batch(ctx context.Context, send convertRequest, processes ...serverProcess) ([]float64, error) {
-	before, err := used(processes)
-	if err != nil {
-		return nil, err
-	}
-	var clients sync.WaitGroup
-	failed := make(chan error, convertClients)
-	for worker := range convertClients {
-		clients.Go(func() {
-			for range convertBatch / convertClients {
-				if err := send(s, ctx, worker); err != nil {
-					failed <- err
-					return
-				}
-			}
-		})
-	}
-	clients.Wait()
-	time.Sleep(convertPause)
-	close(failed)
-	if err := <-failed; err != nil {
-		return nil, err
-	}
-	cpu, err := used(processes)
+	cpu, err := spent(processes, func() error {
+		defer time.Sleep(convertPause)
+		return concurrently(convertClients, convertBatch, func(worker, _ int) error { return send(s, ctx, worker) })
+	})
 	for i := range cpu {
-		cpu[i] = (cpu[i] - before[i]) / convertBatch
+		cpu[i] /= convertBatch
 	}
 	return cpu, err
-}
-
-// used is the CPU of processes.
-func used(processes []serverProcess) ([]float64, error) {
-	all := make([]float64, len(processes))
-	for i, p := range processes {
-		if p == 0 {
-			continue
-		}
-		var err error
-		if all[i], err = p.cpu(); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
 }

@@ -5,14 +5,12 @@ import (
 	"context"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 
@@ -23,16 +21,16 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/proxytest"
 )
 
-// convertChild is the name under which this program converts the objects of an API
-// server, until its standard input ends.
+// convertChild is the name under which this program is a conversion webhook, until its
+// standard input ends.
 const convertChild = "convert-child"
 
-// webhookHost is where webhooks are reached: this machine, but API servers speak HTTP/2
-// to loopback addresses alone, and HTTP/1.1 to webhooks as they are deployed.
+// webhookHost is the address of webhooks. It is not a loopback address: API servers speak
+// HTTP/2 only to those, and HTTP/1.1 to deployed webhooks.
 const webhookHost = "0.0.0.0"
 
-// webhookCertificate writes the certificate of all webhooks to a directory. bundle has
-// the CA.
+// webhookCertificate writes the certificate of all webhooks to a directory. bundle is its
+// CA.
 func (f *fixture) webhookCertificate() (dir string, bundle []byte, err error) {
 	dir = filepath.Join(f.dir, "webhook")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -52,31 +50,20 @@ func (f *fixture) webhookCertificate() (dir string, bundle []byte, err error) {
 	return dir, ca.PEM(), proxytest.WritePair(filepath.Join(dir, "tls"), certificate)
 }
 
-// converter starts a process that converts the objects of a side, with the certificate
-// in a directory, and returns its address.
+// converter starts the webhook of a side, with the certificate in a directory.
 func (f *fixture) converter(ctx context.Context, s *convertedSide, dir string) (url string, process serverProcess, err error) {
-	cmd := exec.CommandContext(ctx, self, convertChild, s.by, s.group, dir)
-	cmd.Stderr = f.log
-	stdin, err := cmd.StdinPipe()
+	stdout, process, err := f.serverChild(ctx, convertChild, s.by, s.group, dir)
 	if err != nil {
 		return "", 0, err
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return "", 0, err
-	}
-	if err := cmd.Start(); err != nil {
-		return "", 0, err
-	}
-	f.closes = append(f.closes, func() error { return errors.Join(stdin.Close(), cmd.Wait()) })
 	if _, err := fmt.Fscan(stdout, &url); err != nil {
 		return "", 0, fmt.Errorf("the converter %s does not start: %w", s.by, err)
 	}
-	return url, serverProcess(cmd.Process.Pid), nil
+	return url, process, nil
 }
 
-// serveConversions converts the objects of a group: args are the side, the group and the
-// directory of the certificate. Ours and the rival have the server that each is deployed
+// serveConversions serves a conversion webhook: args are the side, the API group and the
+// directory of the certificate. Ours and the rival use the server that each is deployed
 // with.
 func serveConversions(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	start := map[string]func(c *converted, dir string) (string, error){"ours": startOurs, "rival": startRival, "floor": startFloor}[args[0]]
@@ -113,19 +100,14 @@ func startOurs(c *converted, dir string) (url string, err error) {
 
 func startRival(c *converted, dir string) (url string, err error) {
 	handler := conversionWebhook(c.group)
-	// The server takes a port, and does not tell which one it got for 0.
-	free, err := net.Listen("tcp", net.JoinHostPort(webhookHost, "0"))
+	free, err := unused(webhookHost) // the server does not say which port it got for 0
 	if err != nil {
 		return "", err
 	}
-	port := free.Addr().(*net.TCPAddr).Port
-	if err := free.Close(); err != nil {
-		return "", err
-	}
-	server := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: webhookHost, Port: port, CertDir: dir})
+	server := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: webhookHost, Port: free.Port, CertDir: dir})
 	server.Register("/convert", handler)
 	go func() { ended(server.Start(context.Background())) }()
-	return "https://" + net.JoinHostPort(webhookHost, strconv.Itoa(port)) + "/convert", nil
+	return "https://" + net.JoinHostPort(webhookHost, strconv.Itoa(free.Port)) + "/convert", nil
 }
 
 func startFloor(_ *converted, dir string) (url string, err error) {
@@ -145,9 +127,9 @@ func ended(err error) {
 	os.Exit(1)
 }
 
-// floorWebhook answers a review of one object with the object as it is, but for the
-// version. It checks nothing: the least that a webhook in Go can do. It knows how API
-// servers write reviews.
+// floorWebhook changes only the version of the object in a review, and checks nothing: the
+// least that a webhook in Go can do. It depends on the order of fields in the reviews of API
+// servers.
 func floorWebhook(w http.ResponseWriter, r *http.Request) {
 	body := make([]byte, r.ContentLength)
 	if _, err := io.ReadFull(r.Body, body); err != nil {
@@ -160,7 +142,7 @@ func floorWebhook(w http.ResponseWriter, r *http.Request) {
 	_, rest, ok := bytes.Cut(rest, []byte(`"`))
 	end := bytes.LastIndex(rest, []byte(`]},"response":`))
 	if !ok || end < 0 {
-		http.Error(w, "the review is written in another way", http.StatusBadRequest)
+		http.Error(w, "the fields of the review are in another order", http.StatusBadRequest)
 		return
 	}
 	answer := make([]byte, 0, len(body)+256)

@@ -17,14 +17,14 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// The objects that are judged, and how many of them the change harms.
+// The number of objects, and how many of them the change harms.
 const (
 	dataObjects = 10_000
 	dataHarmed  = 200
 )
 
-// data judges all objects of a changed type, and compares that with having kubectl print
-// them, and its memory, without a page of objects, with 50 MB.
+// data compares checking all objects of a changed type with printing them by kubectl. Its
+// memory, without a page of objects, is compared with 50 MB.
 func (b *bench) data(ctx context.Context, f *fixture) error {
 	kubeconfig, err := f.controlPlane(ctx)
 	if err != nil {
@@ -76,7 +76,8 @@ func (b *bench) data(ctx context.Context, f *fixture) error {
 	return nil
 }
 
-// dataDefinition is a type whose new version has a field less, a limit and a rule more.
+// dataDefinition returns a type. The changed type lacks a field, and has a limit and a rule
+// more.
 func dataDefinition(changed bool) string {
 	colour, size, rule := "colour: {type: string}", "", ""
 	if changed {
@@ -116,7 +117,7 @@ spec:
 `
 }
 
-// dataObject is an object of some two kilobytes. One of fifty is harmed.
+// dataObject returns an object of about 2 KB. The change harms one of fifty.
 func dataObject(i int) string {
 	var rules, parameters []string
 	for n := range 8 {
@@ -168,8 +169,8 @@ func populate(ctx context.Context, kubeconfig, definition string) (page float64,
 	return float64(size) / (1 << 20), err
 }
 
-// surveyOnce judges the objects of the type in a file by the type in another, and returns
-// how many are harmed: args are a kubeconfig and the files.
+// surveyOnce checks the objects of a type against a change of the type, and returns how many
+// it harms: args are a kubeconfig, and the files with the old and the new type.
 func surveyOnce(args []string) (float64, error) {
 	f, err := connect(args[0], nil)
 	if err != nil {

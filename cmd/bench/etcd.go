@@ -6,11 +6,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -23,19 +22,19 @@ import (
 // grpcProxyChild is the name under which this program is etcd's own grpc-proxy.
 const grpcProxyChild = "grpcproxy-child"
 
-// Each side has etcdClients clients with a connection of their own. In a round each gets
-// etcdBatches times as many requests of a kind as the kind says. The sides take turns
-// after each batch, since what else the machine does changes.
+// Each side has etcdClients clients with a connection each. In a round, each side gets
+// etcdBatches batches of requests of each kind. The sides take turns after each batch,
+// since other load on the machine changes.
 const (
 	etcdClients = 16
 	etcdBatches = 5
 	// etcdKeys is how many keys of a value there are for each client.
 	etcdKeys = 100
-	// etcdLimit is how long a server may take to start, and events to come.
+	// etcdLimit is how long a server may take to start, and an event to arrive.
 	etcdLimit = time.Minute
 )
 
-// etcdValue is what keys hold: 1 KiB.
+// etcdValue is the value of all keys: 1 KiB.
 var etcdValue = string(bytes.Repeat([]byte("0123456789abcdef"), 64))
 
 // etcdSide is a way to an etcd.
@@ -43,20 +42,23 @@ type etcdSide struct {
 	name    string
 	clients []*clientv3.Client
 	process serverProcess // the proxy; 0 for none
-	// prefix is where its keys are in etcd.
+	// prefix begins its keys in etcd.
 	prefix string
 	events chan struct{} // one for each event of its watches
 }
 
-// etcdRequest is a kind of request. Its batch is how many there are in a batch, of all
-// clients; one is the i-th of a client.
+// etcdRequest is a kind of request.
 type etcdRequest struct {
 	name  string
-	batch int
-	send  func(ctx context.Context, s *etcdSide, root *clientv3.Client, worker, i int) error
+	batch int // requests in a batch, of all clients
+	// send sends the i-th request of a client in a batch.
+	send func(ctx context.Context, s *etcdSide, root *clientv3.Client, worker, i int) error
 }
 
 func etcdKey(worker, i int) string { return fmt.Sprintf("client-%02d/key-%03d", worker, i%etcdKeys) }
+
+// etcdKeyPrefix begins all keys of a client.
+func etcdKeyPrefix(worker int) string { return fmt.Sprintf("client-%02d/", worker) }
 
 var etcdRequests = []etcdRequest{
 	{"get", 3200, func(ctx context.Context, s *etcdSide, _ *clientv3.Client, worker, i int) error {
@@ -80,13 +82,13 @@ var etcdRequests = []etcdRequest{
 		return err
 	}},
 	{"range", 320, func(ctx context.Context, s *etcdSide, _ *clientv3.Client, worker, _ int) error {
-		answer, err := s.clients[worker].Get(ctx, etcdKey(worker, 0)[:len("client-00/")], clientv3.WithPrefix())
+		answer, err := s.clients[worker].Get(ctx, etcdKeyPrefix(worker), clientv3.WithPrefix())
 		if err == nil && len(answer.Kvs) != etcdKeys {
 			err = fmt.Errorf("%s: %d keys", s.name, len(answer.Kvs))
 		}
 		return err
 	}},
-	// Each client watches keys of its own. They are written past the proxies.
+	// Each client watches keys of its own, which are written without a proxy.
 	{"watch", 1600, func(ctx context.Context, s *etcdSide, root *clientv3.Client, worker, i int) error {
 		if _, err := root.Put(ctx, s.prefix+"watched/"+etcdKey(worker, i), etcdValue); err != nil {
 			return err
@@ -95,27 +97,25 @@ var etcdRequests = []etcdRequest{
 		case <-s.events:
 			return nil
 		case <-time.After(etcdLimit):
-			return fmt.Errorf("%s: an event does not come", s.name)
+			return fmt.Errorf("%s: no event after %s", s.name, etcdLimit)
 		}
 	}},
 }
 
-// etcd compares the CPU that a request costs gitopsd's proxy, by either of its transports,
-// with that of etcd's own proxy, and with what it costs etcd without a proxy. Etcd serves gRPC over TLS on a port
-// of its own, and everybody has certificates. It has no authentication enabled: etcd's
-// proxy cannot be a user by certificate.
+// etcd compares the CPU that a request costs gitopsd's proxy, with either of its transports,
+// with the CPU that it costs etcd's own proxy, and etcd without a proxy. Etcd serves gRPC
+// over TLS on a port of its own, and all clients have certificates. Authentication is not
+// enabled: etcd's proxy cannot authenticate as a user by certificate.
 func (b *bench) etcd(ctx context.Context, f *fixture) error {
-	process, server, err := proxytest.StartEtcd(ctx, f.dir)
+	server, at, err := f.etcdServer(ctx)
 	if err != nil {
 		return err
 	}
-	f.closes = append(f.closes, process.Kill, server.Close)
-	at := serverProcess(process.PID())
 	sides, err := f.etcdSides(ctx, server)
 	if err != nil {
 		return err
 	}
-	// By request: the proxies' CPU.
+	// The CPU of each proxy, by kind of request.
 	plain, fast, rival := make(map[string][]float64), make(map[string][]float64), make(map[string][]float64)
 	for round := range b.rounds {
 		for _, r := range etcdRequests {
@@ -151,7 +151,27 @@ func (b *bench) etcd(ctx context.Context, f *fixture) error {
 	return nil
 }
 
-// addWorst adds a benchmark of several kinds of requests: the one with the highest ratio.
+// etcdServer starts an etcd in a process of its own.
+func (f *fixture) etcdServer(ctx context.Context) (*proxytest.Etcd, serverProcess, error) {
+	process, server, err := proxytest.StartEtcd(ctx, f.dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	f.closes = append(f.closes, process.Kill, server.Close)
+	return server, serverProcess(process.PID()), nil
+}
+
+// proxyConfig returns the configuration of a proxy with a serving certificate.
+func proxyConfig(authority *proxytest.Authority) (config proxytest.Config, err error) {
+	certificate, err := authority.Server()
+	if err != nil {
+		return config, err
+	}
+	config.Certificate, config.Key, err = proxytest.EncodePair(certificate)
+	return config, err
+}
+
+// addWorst adds the result of the kind of requests with the highest ratio.
 func (b *bench) addWorst(name string, ours, rival map[string][]float64) {
 	var worstOurs, worstRival float64
 	for kind := range ours {
@@ -163,16 +183,11 @@ func (b *bench) addWorst(name string, ours, rival map[string][]float64) {
 	b.add(name, worstOurs, worstRival)
 }
 
-// etcdSides connects clients without a proxy, by gitopsd's with either transport, and by
-// etcd's.
+// etcdSides connects clients without a proxy, through gitopsd's with either transport, and
+// through etcd's.
 func (f *fixture) etcdSides(ctx context.Context, server *proxytest.Etcd) ([]*etcdSide, error) {
-	authority := server.Authority()
-	certificate, err := authority.Server()
-	if err != nil {
-		return nil, err
-	}
-	direct := &etcdSide{name: "direct", prefix: ""}
-	if err := f.connect(ctx, direct, server.Endpoint, "direct", authority, etcd.ID{}); err != nil {
+	direct := &etcdSide{name: "direct"}
+	if err := f.connect(ctx, direct, server.Endpoint, "direct", server.Authority()); err != nil {
 		return nil, err
 	}
 	plain, fast := &etcdSide{name: "plain"}, &etcdSide{name: "fast"}
@@ -180,43 +195,48 @@ func (f *fixture) etcdSides(ctx context.Context, server *proxytest.Etcd) ([]*etc
 	other.ID, other.Number = etcd.ID{Cluster: "bench-fast"}, 2
 	other.Prefix = other.ID.DefaultPrefix()
 	if err := errors.Join(
-		f.gitopsdProxy(ctx, plain, server, benchNamespace, false, certificate),
-		f.gitopsdProxy(ctx, fast, server, other, true, certificate),
+		f.gitopsdProxy(ctx, plain, server, benchNamespace, false),
+		f.gitopsdProxy(ctx, fast, server, other, true),
 	); err != nil {
 		return nil, err
 	}
 	rival := &etcdSide{name: "grpcproxy", prefix: "/rival/"}
-	if err := f.grpcProxy(ctx, rival, server, certificate); err != nil {
+	if err := f.grpcProxy(ctx, rival, server); err != nil {
 		return nil, err
 	}
 	return []*etcdSide{direct, plain, fast, rival}, nil
 }
 
-// gitopsdProxy connects clients by gitopsd's proxy in a process of its own.
-func (f *fixture) gitopsdProxy(ctx context.Context, s *etcdSide, server *proxytest.Etcd, ns etcd.Namespace, fast bool, certificate tls.Certificate) error {
+// gitopsdProxy connects clients through gitopsd's proxy in a process of its own.
+func (f *fixture) gitopsdProxy(ctx context.Context, s *etcdSide, server *proxytest.Etcd, ns etcd.Namespace, fast bool) error {
 	authority := server.Authority()
 	s.prefix = ns.Prefix
 	served, err := server.Serve(ctx, ns, authority.PEM())
 	if err != nil {
 		return err
 	}
-	config := proxytest.Config{Tenants: []proxytest.Served{served}, GRPCGo: !fast}
-	if config.Certificate, config.Key, err = proxytest.EncodePair(certificate); err != nil {
+	config, err := proxyConfig(authority)
+	if err != nil {
 		return err
 	}
+	config.Tenants, config.GRPCGo = []proxytest.Served{served}, !fast
 	process, address, err := proxytest.StartProxy(ctx, "127.0.0.1:0", config)
 	if err != nil {
 		return err
 	}
 	f.closes = append(f.closes, process.Kill)
 	s.process = serverProcess(process.PID())
-	return f.connect(ctx, s, "https://"+address, "client", authority, ns.ID)
+	return f.connect(ctx, s, "https://"+address, "client", authority, ns.ID.URI())
 }
 
-// grpcProxy connects clients by etcd's own proxy.
-func (f *fixture) grpcProxy(ctx context.Context, s *etcdSide, server *proxytest.Etcd, certificate tls.Certificate) error {
+// grpcProxy connects clients through etcd's own proxy.
+func (f *fixture) grpcProxy(ctx context.Context, s *etcdSide, server *proxytest.Etcd) error {
 	authority := server.Authority()
-	client, err := authority.Client("") // it wants a certificate without a name
+	client, err := authority.Client("") // the proxy refuses a certificate with a name
+	if err != nil {
+		return err
+	}
+	certificate, err := authority.Server()
 	if err != nil {
 		return err
 	}
@@ -224,14 +244,11 @@ func (f *fixture) grpcProxy(ctx context.Context, s *etcdSide, server *proxytest.
 	if err := errors.Join(os.WriteFile(ca, authority.PEM(), 0o600), proxytest.WritePair(files, client), proxytest.WritePair(serving, certificate)); err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := unused("127.0.0.1")
 	if err != nil {
 		return err
 	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		return err
-	}
+	address := free.String()
 	cmd := exec.CommandContext(ctx, self, grpcProxyChild, "grpc-proxy", "start", "--endpoints", server.Endpoint, "--listen-addr", address,
 		"--namespace", s.prefix, "--data-dir", filepath.Join(f.dir, "grpcproxy-data"),
 		"--cacert", ca, "--cert", files+".crt", "--key", files+".key",
@@ -243,20 +260,18 @@ func (f *fixture) grpcProxy(ctx context.Context, s *etcdSide, server *proxytest.
 	}
 	f.closes = append(f.closes, func() error { cmd.Process.Kill(); cmd.Wait(); return nil })
 	s.process = serverProcess(cmd.Process.Pid)
-	if err := f.connect(ctx, s, "https://"+address, "client", authority, etcd.ID{}); err != nil {
+	if err := f.connect(ctx, s, "https://"+address, "client", authority); err != nil {
 		return fmt.Errorf("%w\n%s", err, said.Bytes())
 	}
 	return nil
 }
 
 // connect connects a side's clients, writes the keys that they read, and starts their
-// watches. The clients are those of a namespace, or just have a certificate.
-func (f *fixture) connect(ctx context.Context, s *etcdSide, endpoint, name string, authority *proxytest.Authority, id etcd.ID) error {
+// watches. The clients' certificate has the name and URIs; clients of a namespace need the
+// URI of its ID.
+func (f *fixture) connect(ctx context.Context, s *etcdSide, endpoint, name string, authority *proxytest.Authority, uris ...*url.URL) error {
 	s.events = make(chan struct{}, etcdClients*etcdKeys)
-	certificate, err := authority.Client(name)
-	if id != (etcd.ID{}) {
-		certificate, err = authority.Client(name, id.URI())
-	}
+	certificate, err := authority.Client(name, uris...)
 	if err != nil {
 		return err
 	}
@@ -275,8 +290,8 @@ func (f *fixture) connect(ctx context.Context, s *etcdSide, endpoint, name strin
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
-		// It is created once this answer has come.
-		created := c.Watch(context.Background(), "watched/"+etcdKey(worker, 0)[:len("client-00/")], clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+		// The first response says that the watch is created.
+		created := c.Watch(context.Background(), "watched/"+etcdKeyPrefix(worker), clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 		select {
 		case <-created:
 		case <-ctx.Done():
@@ -293,38 +308,16 @@ func (f *fixture) connect(ctx context.Context, s *etcdSide, endpoint, name strin
 	return nil
 }
 
-// batch sends requests of a kind, and returns the CPU that each takes of processes.
+// batch sends a batch, and returns the CPU that each request costs the processes.
 func (s *etcdSide) batch(ctx context.Context, r etcdRequest, root *clientv3.Client, processes ...serverProcess) ([]float64, error) {
-	before, err := used(processes)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := s.send(ctx, r, root); err != nil {
-		return nil, err
-	}
-	cpu, err := used(processes)
+	cpu, err := spent(processes, func() error { return s.send(ctx, r, root) })
 	for i := range cpu {
-		cpu[i] = (cpu[i] - before[i]) / float64(r.batch)
+		cpu[i] /= float64(r.batch)
 	}
 	return cpu, err
 }
 
-// send sends a batch, and returns how long it took.
-func (s *etcdSide) send(ctx context.Context, r etcdRequest, root *clientv3.Client) (time.Duration, error) {
-	begun := time.Now()
-	var clients sync.WaitGroup
-	failed := make(chan error, etcdClients)
-	for worker := range etcdClients {
-		clients.Go(func() {
-			for i := range r.batch / etcdClients {
-				if err := r.send(ctx, s, root, worker, i); err != nil {
-					failed <- err
-					return
-				}
-			}
-		})
-	}
-	clients.Wait()
-	close(failed)
-	return time.Since(begun), <-failed
+// send sends a batch by all clients at once.
+func (s *etcdSide) send(ctx context.Context, r etcdRequest, root *clientv3.Client) error {
+	return concurrently(etcdClients, r.batch, func(worker, i int) error { return r.send(ctx, s, root, worker, i) })
 }

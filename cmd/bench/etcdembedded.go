@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/exec"
-	"strings"
+	"strconv"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -18,33 +16,23 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// embeddedChild is the name under which this program is an etcd and its proxy in one.
+// embeddedChild is the name under which this program is an etcd with a proxy.
 const embeddedChild = "embedded-child"
 
-// embedded is what such a process says of itself.
+// embedded is the output of such a process once it serves.
 type embedded struct {
 	Etcd    proxytest.Handle
 	Address string // the proxy's
 }
 
-// etcdEmbedded compares the throughput of an etcd with that of a proxy in the same
-// process. Clients of both get their turn after each batch. The CPU that a request costs the
-// process, in seconds, is noted beside it: it depends less on what else the machine does.
+// etcdEmbedded compares the throughput of an etcd with the throughput of a proxy in the
+// same process. The clients of both take turns after each batch. A note has the CPU, in
+// seconds, that a request costs the process: it depends less on other load.
 func (b *bench) etcdEmbedded(ctx context.Context, f *fixture) error {
-	cmd := exec.CommandContext(ctx, self, embeddedChild, f.dir)
-	cmd.Stderr = f.log
-	stdin, err := cmd.StdinPipe()
+	stdout, pid, err := f.serverChild(ctx, embeddedChild, f.dir)
 	if err != nil {
 		return err
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	f.closes = append(f.closes, func() error { return errors.Join(stdin.Close(), cmd.Wait()) })
 	var child embedded
 	if err := json.NewDecoder(stdout).Decode(&child); err != nil {
 		return fmt.Errorf("the embedded etcd does not start: %w", err)
@@ -55,13 +43,13 @@ func (b *bench) etcdEmbedded(ctx context.Context, f *fixture) error {
 	}
 	f.closes = append(f.closes, server.Close)
 	direct, through := &etcdSide{name: "direct"}, &etcdSide{name: "embedded", prefix: benchNamespace.Prefix}
-	if err := f.connect(ctx, direct, server.Endpoint, "root", server.Authority(), etcd.ID{}); err != nil {
+	if err := f.connect(ctx, direct, server.Endpoint, "root", server.Authority()); err != nil {
 		return err
 	}
-	if err := f.connect(ctx, through, "https://"+child.Address, "client", server.Authority(), benchNamespace.ID); err != nil {
+	if err := f.connect(ctx, through, "https://"+child.Address, "client", server.Authority(), benchNamespace.ID.URI()); err != nil {
 		return err
 	}
-	process := []serverProcess{serverProcess(cmd.Process.Pid)}
+	sides := []*etcdSide{direct, through}
 	ours, rival := make(map[string][]float64), make(map[string][]float64)
 	for round := range b.rounds {
 		for _, r := range etcdRequests {
@@ -70,20 +58,15 @@ func (b *bench) etcdEmbedded(ctx context.Context, f *fixture) error {
 			for batch := range etcdBatches {
 				for i := range took {
 					at := (i + batch) % len(took)
-					before, err := used(process)
+					c, err := spent([]serverProcess{pid}, func() error {
+						begun := time.Now()
+						defer func() { took[at] += time.Since(begun).Seconds() }()
+						return sides[at].send(ctx, r, server.Root())
+					})
 					if err != nil {
 						return err
 					}
-					t, err := []*etcdSide{direct, through}[at].send(ctx, r, server.Root())
-					if err != nil {
-						return err
-					}
-					after, err := used(process)
-					if err != nil {
-						return err
-					}
-					took[at] += t.Seconds()
-					cpu[at] += after[0] - before[0]
+					cpu[at] += c[0]
 				}
 			}
 			n := float64(etcdBatches * r.batch)
@@ -98,13 +81,13 @@ func (b *bench) etcdEmbedded(ctx context.Context, f *fixture) error {
 	return nil
 }
 
-// benchNamespace is the one that is served. It may ask for as much as it likes.
+// benchNamespace is the served namespace. Its throttle is higher than any load here.
 var benchNamespace = etcd.Namespace{
 	ID: etcd.ID{Cluster: "bench"}, Number: 1, Prefix: etcd.ID{Cluster: "bench"}.DefaultPrefix(),
 	Throttle: etcd.Throttle{RequestsPerSecond: 1e6, Concurrent: 1000, Watches: 1000},
 }
 
-// serveEmbedded is an etcd with a proxy until its standard input ends.
+// serveEmbedded serves an etcd with a proxy until its standard input ends.
 func serveEmbedded(dir string, stdin io.Reader, stdout, stderr io.Writer) int {
 	err := func() error {
 		server, err := proxytest.Start(dir, proxytest.NewConfig())
@@ -116,14 +99,11 @@ func serveEmbedded(dir string, stdin io.Reader, stdout, stderr io.Writer) int {
 		if err != nil {
 			return err
 		}
-		certificate, err := server.Authority().Server()
+		config, err := proxyConfig(server.Authority())
 		if err != nil {
 			return err
 		}
-		config := proxytest.Config{Tenants: []proxytest.Served{served}, Member: server.Member()}
-		if config.Certificate, config.Key, err = proxytest.EncodePair(certificate); err != nil {
-			return err
-		}
+		config.Tenants, config.Member = []proxytest.Served{served}, server.Member()
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return err
@@ -150,25 +130,20 @@ func serveEmbedded(dir string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// idleNamespaces is how many are served and used by nobody but one client that watches.
+// idleNamespaces is how many namespaces are served, each to one client that only watches.
 const idleNamespaces = 500
 
 // etcdNamespaces measures the memory of a proxy that serves many namespaces, each with a
 // client that watches its keys, beyond a proxy that serves none.
 func (b *bench) etcdNamespaces(ctx context.Context, f *fixture) error {
-	process, server, err := proxytest.StartEtcd(ctx, f.dir)
-	if err != nil {
-		return err
-	}
-	f.closes = append(f.closes, process.Kill, server.Close)
-	certificate, err := server.Authority().Server()
+	server, _, err := f.etcdServer(ctx)
 	if err != nil {
 		return err
 	}
 	for round := range b.rounds {
 		fmt.Fprintf(b.say, "bench: etcd-namespaces, round %d of %d\n", round+1, b.rounds)
-		var config proxytest.Config
-		if config.Certificate, config.Key, err = proxytest.EncodePair(certificate); err != nil {
+		config, err := proxyConfig(server.Authority())
+		if err != nil {
 			return err
 		}
 		none, err := restingProxy(ctx, config, server)
@@ -201,8 +176,8 @@ func (b *bench) etcdNamespaces(ctx context.Context, f *fixture) error {
 	return nil
 }
 
-// restingProxy returns the resident memory of a proxy, in MB, each of whose tenants has a
-// client that watches.
+// restingProxy returns the resident memory, in MB, of a proxy with a watching client for
+// each tenant.
 func restingProxy(ctx context.Context, config proxytest.Config, server *proxytest.Etcd) (mb float64, err error) {
 	process, address, err := proxytest.StartProxy(ctx, "127.0.0.1:0", config)
 	if err != nil {
@@ -227,20 +202,5 @@ func restingProxy(ctx context.Context, config proxytest.Config, server *proxytes
 			return 0, fmt.Errorf("watch in %s: %w", t.ID, ctx.Err())
 		}
 	}
-	return residentMB(process.PID())
-}
-
-// residentMB returns the resident memory of a process, in MB.
-func residentMB(pid int) (float64, error) {
-	name := fmt.Sprintf("/proc/%d/status", pid)
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
-	var kb float64
-	if _, err := fmt.Sscan(rest, &kb); err != nil {
-		return 0, fmt.Errorf("%s: VmRSS: %w", name, err)
-	}
-	return kb / 1024, nil
+	return memoryMB(strconv.Itoa(process.PID()), "VmRSS")
 }

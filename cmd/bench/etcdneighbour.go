@@ -11,25 +11,24 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// The namespace that is measured does quietRequests in each of quietTurns turns, half of
-// them reads. In every other turn a neighbour asks for as much as it can.
+// The measured namespace sends quietRequests in each of quietTurns turns, half of them
+// reads. In every other turn a neighbour sends as many as it can.
 const (
 	quietRequests = 500
 	quietTurns    = 6
 )
 
-// noisyThrottle is what the neighbour may have, and it always wants more. It is at its throttle
-// once it has used what gathered while it rested.
+// noisyThrottle is the neighbour's throttle. The neighbour always asks for more, and is
+// throttled once it has used up its burst.
 var noisyThrottle = etcd.Throttle{RequestsPerSecond: 200, Concurrent: 8}
 
-// etcdNeighbour compares the latency of a namespace beside one that is at its throttle
-// with its latency alone: the highest of a hundred requests but one.
+// etcdNeighbour compares the latency of a namespace beside a throttled neighbour with its
+// latency alone, by the 99th percentile.
 func (b *bench) etcdNeighbour(ctx context.Context, f *fixture) error {
-	process, server, err := proxytest.StartEtcd(ctx, f.dir)
+	server, _, err := f.etcdServer(ctx)
 	if err != nil {
 		return err
 	}
-	f.closes = append(f.closes, process.Kill, server.Close)
 	quiet, noisy := &etcdSide{name: "quiet"}, &etcdSide{name: "noisy"}
 	if err := f.neighbours(ctx, server, quiet, noisy); err != nil {
 		return err
@@ -40,7 +39,7 @@ func (b *bench) etcdNeighbour(ctx context.Context, f *fixture) error {
 		for turn := range quietTurns {
 			to, stop := &alone, func() {}
 			if turn%2 == 1 {
-				// After a rest it has a second's worth at once, which is noted apart.
+				// After a rest it may burst for a second's worth, which is noted apart.
 				to, stop = &beside, noisy.flood(ctx)
 				took, err := quiet.latencies(ctx)
 				if err != nil {
@@ -67,12 +66,8 @@ func (b *bench) etcdNeighbour(ctx context.Context, f *fixture) error {
 // neighbours serves two namespaces by one proxy, and connects their clients.
 func (f *fixture) neighbours(ctx context.Context, server *proxytest.Etcd, quiet, noisy *etcdSide) error {
 	authority := server.Authority()
-	certificate, err := authority.Server()
+	config, err := proxyConfig(authority)
 	if err != nil {
-		return err
-	}
-	var config proxytest.Config
-	if config.Certificate, config.Key, err = proxytest.EncodePair(certificate); err != nil {
 		return err
 	}
 	sides := []*etcdSide{quiet, noisy}
@@ -94,7 +89,7 @@ func (f *fixture) neighbours(ctx context.Context, server *proxytest.Etcd, quiet,
 	}
 	f.closes = append(f.closes, process.Kill)
 	for _, s := range sides {
-		if err := f.connect(ctx, s, "https://"+address, "client", authority, etcd.ID{Cluster: s.name}); err != nil {
+		if err := f.connect(ctx, s, "https://"+address, "client", authority, etcd.ID{Cluster: s.name}.URI()); err != nil {
 			return err
 		}
 	}
@@ -120,8 +115,8 @@ func (s *etcdSide) latencies(ctx context.Context) ([]time.Duration, error) {
 	return took, nil
 }
 
-// flood has all clients write as fast as they are let, until stop is called. They are
-// refused again and again.
+// flood makes all clients write as fast as they can until stop is called. Most writes are
+// refused.
 func (s *etcdSide) flood(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var clients sync.WaitGroup
@@ -135,7 +130,7 @@ func (s *etcdSide) flood(ctx context.Context) (stop func()) {
 	return func() { cancel(); clients.Wait() }
 }
 
-// percentile returns the value that so many of a hundred are at most.
+// percentile returns a percentile of the values.
 func percentile(values []time.Duration, of int) time.Duration {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[min(len(sorted)*of/100, len(sorted)-1)]

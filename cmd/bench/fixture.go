@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/oci"
@@ -18,8 +21,8 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// fixture makes the servers and files of an experiment, in a directory of its
-// own. close ends and removes all of them.
+// fixture makes the servers and files of an experiment, in a directory of its own. close
+// ends and removes them.
 type fixture struct {
 	dir    string
 	log    io.Writer
@@ -33,17 +36,17 @@ func newFixture(log io.Writer) (*fixture, error) {
 
 func (f *fixture) close() error {
 	var errs []error
-	for i := range f.closes {
-		errs = append(errs, f.closes[len(f.closes)-1-i]())
+	for _, end := range slices.Backward(f.closes) {
+		errs = append(errs, end())
 	}
 	return errors.Join(errs...)
 }
 
-// benchCluster is the only cluster of a control plane that is measured.
+// benchCluster is the name of the measured cluster.
 const benchCluster = "bench"
 
-// controlPlane starts a control plane, and returns the path of its kubeconfig. It
-// has no controllers: their work would count as the server's.
+// controlPlane starts a control plane, and returns the path of its kubeconfig. It has no
+// controllers, since their requests would count as work of the server.
 func (f *fixture) controlPlane(ctx context.Context) (kubeconfig string, err error) {
 	planes, err := f.planes(ctx, devcluster.Config{NoControllerManager: true})
 	if err != nil {
@@ -52,7 +55,7 @@ func (f *fixture) controlPlane(ctx context.Context) (kubeconfig string, err erro
 	return planes.Kubeconfig(benchCluster), nil
 }
 
-// planes starts a control plane to which others can be added.
+// planes starts a control plane. More can be added.
 func (f *fixture) planes(ctx context.Context, cfg devcluster.Config) (*devcluster.ControlPlanes, error) {
 	fmt.Fprintln(f.log, "bench: starting a control plane")
 	cfg.Dir, cfg.Log = filepath.Join(f.dir, "cluster"), f.log
@@ -75,8 +78,8 @@ func (f *fixture) gitServer() (*gitserver.Server, error) {
 	return server, err
 }
 
-// publish builds the package in a directory, and pushes it to repositories of a
-// new registry, which is this process.
+// publish builds the package in a directory, and pushes it to repositories of a new
+// registry in this process.
 func (f *fixture) publish(ctx context.Context, dir string, repositories ...string) (host string, digest sources.Digest, err error) {
 	image, err := xpkg.Build(os.DirFS(dir))
 	if err != nil {
@@ -106,7 +109,7 @@ func (f *fixture) upstream(ctx context.Context) (dir string, err error) {
 	return dir, upstream.Write(ctx, upstream.ProviderAWS, upstream.ProviderAWSVersion, dir, f.log)
 }
 
-// crds writes n of the largest package's CRDs, evenly taken, into one file.
+// crds writes n of the largest package's CRDs, evenly spread, into one file.
 func (f *fixture) crds(ctx context.Context, n int) (file string, err error) {
 	source, err := f.upstream(ctx)
 	if err != nil {
@@ -135,4 +138,32 @@ func (f *fixture) crds(ctx context.Context, n int) (file string, err error) {
 	}
 	file = filepath.Join(f.dir, "crds.yaml")
 	return file, os.WriteFile(file, all.Bytes(), 0o600)
+}
+
+// serverChild starts this program as a server that runs until its standard input ends. The
+// server prints its address to stdout.
+func (f *fixture) serverChild(ctx context.Context, args ...string) (stdout io.Reader, pid serverProcess, err error) {
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Stderr = f.log
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, 0, err
+	}
+	if stdout, err = cmd.StdoutPipe(); err != nil {
+		return nil, 0, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, 0, err
+	}
+	f.closes = append(f.closes, func() error { return errors.Join(stdin.Close(), cmd.Wait()) })
+	return stdout, serverProcess(cmd.Process.Pid), nil
+}
+
+// unused returns an address of a host at which nobody listens.
+func unused(host string) (*net.TCPAddr, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return nil, err
+	}
+	return l.Addr().(*net.TCPAddr), l.Close()
 }

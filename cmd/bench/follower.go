@@ -17,11 +17,11 @@ import (
 type follower struct {
 	*apply.Applier
 	cluster *kube.Client
-	stop    func() // following
+	stop    func() // stops following
 }
 
-// connect connects to a cluster until close is called. wrap is for its requests;
-// it may be nil.
+// connect connects to a cluster until close is called. wrap wraps the transport; it may be
+// nil.
 func connect(kubeconfig string, wrap func(http.RoundTripper) http.RoundTripper) (*follower, error) {
 	text, err := os.ReadFile(kubeconfig)
 	if err != nil {
@@ -39,8 +39,7 @@ func connect(kubeconfig string, wrap func(http.RoundTripper) http.RoundTripper) 
 	return &follower{applier, cluster, func() {}}, nil
 }
 
-// follow follows the cluster until close is called, and calls notify when
-// something changes.
+// follow follows the cluster until close is called, and calls notify after changes.
 func (f *follower) follow(notify func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -59,8 +58,7 @@ func (f *follower) close() {
 	f.cluster.Close()
 }
 
-// pass plans and applies a set to the cluster. A step that was not done is an
-// error.
+// pass plans and applies a set. A step that was not done is an error.
 func (f *follower) pass(set *manifest.Set) (*plan.Plan, *apply.Report, error) {
 	ctx := context.Background()
 	p, err := f.Plan(ctx, set, apply.PlanOptions{})

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -16,20 +17,20 @@ import (
 	"gitopsd.dev/testscripts/gitserver"
 )
 
-// The repository that is followed.
+// The size of the repository, the number of polls that are timed together, and the goal for
+// memory.
 const (
 	gitFiles   = 50_000
 	gitCommits = 10_000
 	gitRefs    = 20_000
-	gitPolls   = 20 // of which the time is taken together
+	gitPolls   = 20
 	gitMemory  = 40 // MB
 )
 
-// git compares following a large repository over HTTP with git itself, by the
-// clock, since most of the work is the server's: a poll that finds nothing, a new
-// commit until its files can be read, and a commit of the lock. Both sides have
-// all earlier commits, each other's included, before the clock starts. Memory is
-// measured beyond a child that does nothing.
+// git compares following a large repository over HTTP with git itself: a poll that finds
+// nothing, a new commit until its files can be read, and a commit of the lock. It compares
+// wall time, since most of the work is the server's. Both sides have all earlier commits,
+// including each other's, before the clock starts.
 func (b *bench) git(ctx context.Context, f *fixture) error {
 	server, err := f.gitServer()
 	if err != nil {
@@ -105,7 +106,7 @@ type gitLab struct {
 	url, clone, home string
 	repo             *gitserver.Repo
 	ours             *git.Repository
-	last             string // the head that our side has seen
+	last             string // the last head that our side saw
 }
 
 // gitTimes are seconds, ours and git's.
@@ -113,8 +114,7 @@ type gitTimes struct{ poll, fetch, back [2]float64 }
 
 func (l *gitLab) round(ctx context.Context, round int) (t gitTimes, err error) {
 	sides := func(into *[2]float64, ours, theirs func() error) error {
-		order := []int{round % 2, 1 - round%2}
-		for _, side := range order {
+		for _, side := range []int{round % 2, 1 - round%2} {
 			start := time.Now()
 			if err := []func() error{ours, theirs}[side](); err != nil {
 				return err
@@ -148,13 +148,13 @@ func (l *gitLab) round(ctx context.Context, round int) (t gitTimes, err error) {
 	if err := sides(&t.fetch, func() error { return l.follow(ctx) }, func() error { return l.fetch(ctx) }); err != nil {
 		return t, err
 	}
-	// Each side commits on top of the other's commit, which it has already.
+	// Each side commits on top of the other's commit, which it has fetched.
 	ours := func() error {
 		_, wrote, err := l.ours.Update(ctx, sources.LockFile, "Lock", func(sources.Commit) ([]byte, error) {
 			return fmt.Appendf(nil, "ours %d\n", round), nil
 		})
 		if err == nil && !wrote {
-			err = fmt.Errorf("nothing was committed")
+			err = errors.New("nothing was committed")
 		}
 		return err
 	}
@@ -232,8 +232,8 @@ func (l *gitLab) run(cmd *exec.Cmd, input string) error {
 	return nil
 }
 
-// followOnce fetches new commits, with the cache of earlier runs, and polls once
-// more: args are the repository's URL and the cache.
+// followOnce fetches new commits, with the cache of earlier runs, and polls once more: args
+// are the repository's URL and the cache directory.
 func followOnce(args []string) (float64, error) {
 	r, err := git.Open(git.Config{URL: args[0], Branch: "main", Dir: args[1]})
 	if err != nil {

@@ -31,9 +31,9 @@ const (
 	objectsPerCluster = 100
 )
 
-// isolation compares the time until 18 clusters are ready with and without two
-// more, of which one hangs and one refuses connections. All are inventories of
-// one API server, which has the same work both times.
+// isolation compares the time until 18 clusters are ready with and without two more
+// clusters: one hangs, the other refuses connections. All 18 are inventories of one API
+// server, which has the same work both times.
 func (b *bench) isolation(ctx context.Context, f *fixture) error {
 	kubeconfig, err := f.controlPlane(ctx)
 	if err != nil {
@@ -43,19 +43,17 @@ func (b *bench) isolation(ctx context.Context, f *fixture) error {
 	if err != nil {
 		return err
 	}
-	// One accepts connections and never answers, the other has nobody
-	// listening.
+	// This server accepts connections and never answers.
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	defer silent.Close()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := unused("127.0.0.1")
 	if err != nil {
 		return err
 	}
-	closed.Close()
-	l := &fleet{dir: f.dir, git: server, kubeconfig: kubeconfig, bad: []string{silent.Addr().String(), closed.Addr().String()}}
+	l := &fleet{dir: f.dir, git: server, kubeconfig: kubeconfig, bad: []string{silent.Addr().String(), closed.String()}}
 	for round := range b.rounds + 1 {
 		fmt.Fprintf(b.say, "bench: isolation, round %d of %d\n", round, b.rounds)
 		var took [2]float64
@@ -82,7 +80,7 @@ type fleet struct {
 	dir        string
 	git        *gitserver.Server
 	kubeconfig string
-	bad        []string // addresses of API servers that do not work
+	bad        []string // addresses of broken API servers
 }
 
 // run starts a new daemon on a new fleet, and returns the time until the working
@@ -120,13 +118,11 @@ func (f *fleet) run(ctx context.Context, name string, withBad bool) (time.Durati
 	if _, err := repo.Commit(ctx, "main", "Start", files); err != nil {
 		return 0, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := unused("127.0.0.1")
 	if err != nil {
 		return 0, err
 	}
-	address := listener.Addr().String()
-	listener.Close() // the daemon's, from here on
-
+	address := free.String()
 	ctx, stop := context.WithCancel(ctx)
 	cmd := exec.CommandContext(ctx, self, daemonChild, "run", "--repo", f.git.URL(name), "--kubeconfig-dir", kubeconfigs,
 		"--cache-dir", filepath.Join(f.dir, name, "cache"), "--listen", address, "--interval", "1s")
@@ -139,7 +135,7 @@ func (f *fleet) run(ctx context.Context, name string, withBad bool) (time.Durati
 	err = awaitReady(ctx, "http://"+address+"/status", healthyClusters)
 	took := time.Since(start)
 	stop()
-	_ = cmd.Wait() // it was told to end
+	_ = cmd.Wait() // it was interrupted
 	return took, err
 }
 
@@ -167,7 +163,7 @@ func objects(namespace string) string {
 	return all.String()
 }
 
-// awaitReady asks a daemon for its status until so many clusters are ready.
+// awaitReady waits until n clusters are ready in a daemon's status.
 func awaitReady(ctx context.Context, url string, n int) error {
 	deadline := time.Now().Add(2 * time.Minute)
 	for time.Now().Before(deadline) {

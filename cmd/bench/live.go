@@ -5,8 +5,7 @@ import (
 	"runtime"
 )
 
-// live measures the memory for following a cluster with the largest package,
-// against one MB.
+// live compares the memory for following a cluster with the largest package with 1 MB.
 func (b *bench) live(ctx context.Context, f *fixture) error {
 	input, err := f.crds(ctx, renderCRDs)
 	if err != nil {
@@ -22,8 +21,8 @@ func (b *bench) live(ctx context.Context, f *fixture) error {
 	})
 }
 
-// liveHeap applies a file to a cluster, follows it, and returns how much memory
-// the end of following frees, in MB: args are a kubeconfig and the file.
+// liveHeap applies a file to a cluster, follows the cluster, and returns the memory, in MB,
+// that it frees when it stops following: args are a kubeconfig and the file.
 func liveHeap(args []string) (float64, error) {
 	set, err := load(args[1])
 	if err != nil {

@@ -1,20 +1,22 @@
-// Command bench measures gitopsd against a rival on the same servers, in one
-// run. `make bench` runs it.
+// Command bench measures gitopsd against rivals on the same servers, in one run. `make
+// bench` runs it.
 //
-// Each benchmark has a name, a rival and a goal (bench.go). Wall times are noise
-// on shared machines, so benchmarks compare CPU time (getrusage of a child
-// process, the CPU clock of the API server), requests and allocations. Rounds are
-// interleaved and the median counts. The program ends with one line for each
-// benchmark, sorted by name:
+// bench.go has the table of benchmarks, each with a goal, and each experiment has a file
+// of its own. Measured work runs in child processes: child.go runs them, server.go reads
+// the CPU clocks of servers, and fixture.go starts the servers.
+//
+// Wall times are noise on shared machines, so most benchmarks compare CPU time, memory or
+// requests. Rounds are interleaved and the median counts. The program ends with one line
+// for each benchmark, sorted by name:
 //
 //	bench name=<name> ours=<value> rival=<value> unit=<unit> ratio=<ours/rival> goal=<ratio> <ok|short>
 //
-// Lines before it show notable parts of our side's value, or the value of a rival that
-// sets no goal (part=rival:<name>):
+// The lines before show parts of our side's value, or values without a goal such as a
+// rival's (part=rival:<name>):
 //
 //	note name=<name> part=<what> ours=<value> unit=<unit>
 //
-// It exits with 0 whatever falls short, and with 2 when it could not measure.
+// The exit status is 0 even if goals are missed, and 2 if a measurement failed.
 package main
 
 import (
@@ -35,8 +37,7 @@ import (
 )
 
 func main() {
-	// Work that is compared by CPU or memory runs in processes of its own: this
-	// program again, under another name.
+	// Measured work runs in child processes: this program again, under another name.
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case proxytest.ProxyChild:
@@ -45,7 +46,7 @@ func main() {
 		case proxytest.EtcdChild:
 			proxytest.Main()
 		case grpcProxyChild:
-			os.Args = append([]string{"etcd"}, os.Args[2:]...) // where its command looks for arguments
+			os.Args = append([]string{"etcd"}, os.Args[2:]...) // etcd's command reads os.Args
 			etcdmain.Main(os.Args)
 		case embeddedChild:
 			cli.TuneGC()
@@ -79,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	pattern := flags.String("run", ".", "regular expression for the names of the benchmarks to run")
 	rounds := flags.Int("n", 3, "rounds; the median counts")
-	crds := flags.Int("crds", 900, "how many CRDs of provider-aws are applied; with fewer, what is the same for any number weighs more")
+	crds := flags.Int("crds", 900, "how many CRDs of provider-aws to apply; with fewer, constant costs weigh more")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}

@@ -21,15 +21,19 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// childReport is the output of our child: the requests of its first pass and, if
-// asked for, of a second one in the same process and of all passes until one
-// drifted object is corrected; and the CPU, in seconds, that it used before the
-// first pass, to start and to decode its input.
-type childReport struct{ First, Warm, Drift, Before float64 }
+// childReport is the output of our child.
+type childReport struct {
+	// First, Warm and Drift are requests: of the first pass, of a second pass in the same
+	// process, and of all passes until a drifted object is corrected.
+	First, Warm, Drift float64
+	// Before is the CPU, in seconds, to start and to decode the input.
+	Before float64
+}
 
-// runOurs does what the daemon does with a cluster and a file: it applies it and
-// keeps a checkpoint ("cold"); it starts from the checkpoint ("restart"); or it
-// starts without, follows the cluster and makes further passes ("warm").
+// runOurs works like the daemon: in mode "cold" it applies a file to a cluster and saves a
+// checkpoint, in "restart" it starts from the checkpoint, and in "warm" it starts without
+// one, follows the cluster and makes further passes. args are a kubeconfig, the file, the
+// directory of checkpoints and the mode.
 func runOurs(args []string, stdout, stderr io.Writer) int {
 	report, err := ours(context.Background(), args[0], args[1], &checkpoint.Store{Dir: args[2]}, args[3])
 	if err == nil {
@@ -105,7 +109,7 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 		}
 		return &out, err
 	}
-	// As the daemon does between passes.
+	// The daemon, too, waits for notifications between passes.
 	stirred := make(chan struct{}, 1)
 	f.follow(func() {
 		select {
@@ -128,7 +132,7 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 		select {
 		case <-stirred:
 		case <-ctx.Done():
-			return nil, errors.New("nobody noticed that an object was changed")
+			return nil, errors.New("the change of an object was not noticed")
 		}
 		var asked float64
 		if asked, corrected, err = pass(); err != nil {
@@ -139,7 +143,7 @@ func ours(ctx context.Context, kubeconfig, input string, kept *checkpoint.Store,
 	return &out, nil
 }
 
-// usedCPU returns the CPU that this process has used so far, in seconds.
+// usedCPU returns the CPU time of this process in seconds.
 func usedCPU() (float64, error) {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
@@ -148,7 +152,7 @@ func usedCPU() (float64, error) {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano()).Seconds(), nil
 }
 
-// meddle changes a field of one object, which all of these have, behind our back.
+// meddle changes a field of one CRD as another writer.
 func meddle(ctx context.Context, kubeconfig string, set *manifest.Set) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

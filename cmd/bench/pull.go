@@ -20,14 +20,13 @@ import (
 	"gitopsd.dev/sources/xpkg"
 )
 
-// pullRepository is where the package is in the registry.
+// pullRepository is the package's repository in the registry.
 const pullRepository = "/upbound/provider-aws"
 
-// pull compares reading the largest package from a registry with
-// go-containerregistry: fetch, verify, decompress, take package.yaml out and hash
-// it. xpkg decodes the documents as they come, and there is no way to the bytes
-// alone, so that the rival decodes them too, with sigs.k8s.io/yaml. That is most of
-// what both take; BenchmarkPull in sources/xpkg compares the bytes.
+// pull compares reading the largest package from a registry with go-containerregistry:
+// fetch, verify, decompress, extract package.yaml and hash it. xpkg decodes the documents
+// while it reads, so the rival decodes them too, with sigs.k8s.io/yaml. Decoding is most of
+// the work of both; BenchmarkPull in sources/xpkg compares the rest.
 func (b *bench) pull(ctx context.Context, f *fixture) error {
 	dir, err := f.upstream(ctx)
 	if err != nil {
@@ -84,8 +83,8 @@ func pullRival(args []string) (float64, error) {
 	return 0, errors.New("no layer has a package.yaml")
 }
 
-// readLayer decodes the objects in a layer's package.yaml, the package's own
-// description not counted.
+// readLayer decodes the objects in a layer's package.yaml, and returns their number without
+// the package's metadata.
 func readLayer(layer v1.Layer) (n int, err error) {
 	expanded, err := layer.Uncompressed()
 	if err != nil {

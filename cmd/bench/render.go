@@ -18,17 +18,16 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// renderCRDs is how many definitions are rendered, and fleetClusters how many
-// clusters get them.
+// renderCRDs is the number of definitions to render, and fleetClusters the number of
+// clusters that get them.
 const (
 	renderCRDs    = 900
 	fleetClusters = 100
 )
 
-// render compares rendering a package for a cluster from its YAML (expand, label,
-// annotate, patch one object) with a bare parse by sigs.k8s.io/yaml and with
-// kustomize's own build of the same; and the memory of a fleet's desired state
-// with that of one cluster's.
+// render compares rendering a package for a cluster from its YAML (expand, label, annotate,
+// patch one object) with only parsing it by sigs.k8s.io/yaml and with the same build by
+// kustomize. It also compares the memory of a fleet's desired state with that of one cluster.
 func (b *bench) render(ctx context.Context, f *fixture) error {
 	crds, err := f.crds(ctx, renderCRDs)
 	if err != nil {
@@ -110,7 +109,7 @@ func firstName(crds string) (string, error) {
 	return name, nil
 }
 
-// benchPackage returns the package as a registry would have it.
+// benchPackage returns the package with the definitions in a file.
 func benchPackage(crds, repository string, d sources.Digest) (*sources.Package, error) {
 	docs, err := decode(crds)
 	if err != nil {
@@ -120,8 +119,8 @@ func benchPackage(crds, repository string, d sources.Digest) (*sources.Package, 
 		Meta: sources.PackageMeta{Kind: sources.Provider, Name: "aws"}}, nil
 }
 
-// renderOne renders the package for one cluster: args are a fleet's directory, the
-// definitions and the name of the one that is patched.
+// renderOne renders the package for one cluster: args are a fleet's directory, the file of
+// definitions and the name of the definition to patch.
 func renderOne(args []string) (float64, error) {
 	ctx := context.Background()
 	in := render.Input{Cluster: "c0", Files: os.DirFS(args[0]), Path: "c", Patches: []kustomize.Patch{{
@@ -151,7 +150,7 @@ func renderOne(args []string) (float64, error) {
 	return float64(rendered.Objects.Len()), nil
 }
 
-// runKrusty has kustomize build a directory.
+// runKrusty builds a directory with kustomize.
 func runKrusty(args []string) (float64, error) {
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), args[0])
 	if err != nil {
@@ -160,8 +159,8 @@ func runKrusty(args []string) (float64, error) {
 	return float64(built.Size()), nil
 }
 
-// desiredHeap returns the memory, in MB, of a fleet's desired state: args are its
-// directory and the definitions in its package.
+// desiredHeap returns the memory, in MB, of a fleet's desired state: args are its directory
+// and the file of definitions.
 func desiredHeap(args []string) (float64, error) {
 	digest := sources.DigestOf([]byte("bench"))
 	c := desired.New(desired.Config{Resolve: resolve.Config{
@@ -188,7 +187,7 @@ func desiredHeap(args []string) (float64, error) {
 
 // heapMB returns the size of the live heap, in MB.
 func heapMB() float64 {
-	for range 3 { // what finalizers and pools let go
+	for range 3 { // finalizers and pools free memory late
 		runtime.GC()
 	}
 	var m runtime.MemStats

@@ -14,14 +14,14 @@ import (
 	"gitopsd.dev/sources/oci"
 )
 
-// How many references are looked up, and how often, on the same connections.
+// The number of references, and how often each is looked up on the same connections.
 const (
 	references  = 100
 	resolutions = 50
 )
 
-// resolve compares the lookup of unchanged references with as many bare requests
-// on connections that are kept. The registry is this process, each side a child.
+// resolve compares looking up unchanged references with as many bare requests on persistent
+// connections. The registry is in this process, and each side is a child.
 func (b *bench) resolve(ctx context.Context, f *fixture) error {
 	meta := "apiVersion: meta.pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: small}\n"
 	if err := os.WriteFile(filepath.Join(f.dir, "crossplane.yaml"), []byte(meta), 0o600); err != nil {

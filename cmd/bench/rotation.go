@@ -28,7 +28,7 @@ import (
 // webhookChild is the name under which this program is the webhook.
 const webhookChild = "webhook-child"
 
-// The webhook under load, and where its certificate is kept.
+// The webhook under load, and the place of its certificate.
 const (
 	rotationNamespace = "rotation"
 	rotationSecret    = "webhook-tls"
@@ -38,8 +38,8 @@ const (
 	rotationLabel     = "bench.example/denied"
 )
 
-// rotationObjects are the webhook, as its author declares it to either side. The
-// annotations are for ours; the rival's Secret and bundle are named in its program.
+// rotationObjects are the webhook's objects, the same for both sides. The annotations are
+// for gitopsd; the rival's code names the Secret and the webhook configuration.
 const rotationObjects = `apiVersion: v1
 kind: Namespace
 metadata: {name: ` + rotationNamespace + `}
@@ -95,17 +95,16 @@ const (
 	rotationLimit  = 4 * time.Minute
 )
 
-// keeper brings the objects into a cluster, and keeps the certificate of the webhook: key
-// and certificate in the Secret, and the CA bundle in the webhook configuration. It turns
-// CA and certificate over again and again until the context is done. dir is empty.
+// keeper applies the objects to a cluster, and keeps the certificate of the webhook: key and
+// certificate in the Secret, and the CA bundle in the webhook configuration. It replaces CA
+// and certificate again and again until the context ends. dir is an empty directory for it.
 type keeper struct {
 	name string
 	keep func(ctx context.Context, kubeconfig, dir string) error
 }
 
-// rotation counts the admission requests that fail while CA and certificate of a webhook
-// turn over. The rival, what projects embed for it today, is a note: the goal is that
-// none fails.
+// rotation counts the admission requests that fail while CA and certificate of a webhook are
+// replaced. The goal is that none fails, so the rival's number is only a note.
 func (b *bench) rotation(ctx context.Context, f *fixture) error {
 	planes, err := f.planes(ctx, devcluster.Config{})
 	if err != nil {
@@ -173,13 +172,13 @@ func keepWithGitopsd(ctx context.Context, server *gitserver.Server, kubeconfig, 
 // rotationTurnovers is how often CA and certificate are replaced under load.
 const rotationTurnovers = 2
 
-// rotationResult is what a load saw.
+// rotationResult counts the requests of a load; last is its last error.
 type rotationResult struct {
 	succeeded, failed int64
 	last              error
 }
 
-// loadRotation loads a webhook in a new cluster while its keeper turns everything over.
+// loadRotation loads a webhook in a new cluster while its keeper replaces CA and certificate.
 func loadRotation(ctx context.Context, planes *devcluster.ControlPlanes, cluster, dir string, k keeper) (r rotationResult, err error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -227,12 +226,12 @@ func loadRotation(ctx context.Context, planes *devcluster.ControlPlanes, cluster
 		clients.Go(func() {
 			for loading.Err() == nil {
 				switch err := s.request(loading); {
-				case loading.Err() != nil: // cut off by the end
+				case loading.Err() != nil: // cut off at the end of the load
 				case err == nil:
 					succeeded.Add(1)
 				default:
 					failed.Add(1)
-					last.Store(fmt.Errorf("%w", err)) // of one type
+					last.Store(fmt.Errorf("%w", err)) // an atomic.Value takes one type
 				}
 				time.Sleep(rotationPause)
 			}
@@ -240,7 +239,7 @@ func loadRotation(ctx context.Context, planes *devcluster.ControlPlanes, cluster
 	}
 	for range rotationTurnovers {
 		if before, err = s.await(ctx, ended, before.replaced); err != nil {
-			return r, fmt.Errorf("CA and certificate did not turn over: %w", err)
+			return r, fmt.Errorf("CA and certificate were not replaced: %w", err)
 		}
 	}
 	select {
@@ -258,7 +257,7 @@ func loadRotation(ctx context.Context, planes *devcluster.ControlPlanes, cluster
 	return r, nil
 }
 
-// underLoad is the cluster with the webhook.
+// underLoad is a cluster with a webhook under load.
 type underLoad struct{ client dynamic.Interface }
 
 var (
@@ -267,8 +266,8 @@ var (
 	webhookResource   = schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingwebhookconfigurations"}
 )
 
-// request is one request of the load. The webhook has to deny it: an object that is let
-// in without being asked for is a failure, too.
+// request sends one request of the load. The webhook must deny it: an object that is admitted
+// without the webhook is a failure, too.
 func (s *underLoad) request(ctx context.Context) error {
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
 	u.SetGenerateName("load-")
@@ -283,13 +282,13 @@ func (s *underLoad) request(ctx context.Context) error {
 	return err
 }
 
-// kept is what is kept at one time: the certificate, and the CAs of the bundle.
+// kept is the certificate in the Secret and the CAs in the bundle, at one time.
 type kept struct {
 	certificate string
 	bundle      map[string]bool
 }
 
-// replaced reports whether nothing is left of it.
+// replaced reports whether now has neither the certificate nor any CA of k.
 func (k kept) replaced(now kept) bool {
 	for ca := range now.bundle {
 		if k.bundle[ca] {
@@ -299,7 +298,7 @@ func (k kept) replaced(now kept) bool {
 	return now.certificate != k.certificate
 }
 
-// await polls until what is kept is as it should be.
+// await polls until is reports true, and returns what is kept then.
 func (s *underLoad) await(ctx context.Context, ended <-chan error, is func(kept) bool) (kept, error) {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
@@ -355,8 +354,8 @@ func (s *underLoad) kept(ctx context.Context) (kept, error) {
 	return now, err
 }
 
-// certificates identifies the certificates of a text, base64 of PEM. Serial numbers need
-// not differ, signatures do.
+// certificates returns the signatures of the certificates in a text, which is PEM in base64.
+// Signatures identify them: serial numbers need not differ.
 func certificates(text string) (ids []string, err error) {
 	rest, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {

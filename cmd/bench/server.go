@@ -10,14 +10,14 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
-// serverProcess is the API server's process.
+// serverProcess is the process ID of a server, 0 for none.
 type serverProcess int
 
-// findServer finds the process that serves a URL, by the port on its command
-// line.
+// findServer finds the API server's process for a URL, by the port on its command line.
 func findServer(address string) (serverProcess, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -41,9 +41,9 @@ func findServer(address string) (serverProcess, error) {
 	return 0, fmt.Errorf("no process serves %s", address)
 }
 
-// cpu returns the CPU that the process has used so far, in seconds, to the
-// nanosecond: the clock of clock_getcpuclockid(3). /proc/<pid>/stat counts in
-// ticks of 10 ms, longer than a pass without changes.
+// cpu returns the CPU time of the process in seconds. It reads the clock of
+// clock_getcpuclockid(3), which counts nanoseconds: /proc/<pid>/stat counts ticks of
+// 10 ms, longer than a pass without changes.
 func (p serverProcess) cpu() (float64, error) {
 	const allThreads = 2 // CPUCLOCK_SCHED in the kernel's posix-timers.h
 	var used unix.Timespec
@@ -53,8 +53,8 @@ func (p serverProcess) cpu() (float64, error) {
 	return time.Duration(used.Nano()).Seconds(), nil
 }
 
-// quiet waits until the server is idle (a CRD is served, and published in
-// OpenAPI, after it was accepted), and returns its CPU time.
+// quiet waits until the server is idle (it serves a CRD, and publishes it in OpenAPI,
+// some time after accepting it), and returns its CPU time.
 func (p serverProcess) quiet(ctx context.Context) (float64, error) {
 	last, err := p.cpu()
 	if err != nil {
@@ -82,8 +82,8 @@ func (p serverProcess) quiet(ctx context.Context) (float64, error) {
 	return last, nil
 }
 
-// idle returns the CPU that the idle server takes per second, over some seconds,
-// since its background work is irregular.
+// idle returns the CPU that the idle server uses per second. It measures for a while,
+// since the server's background work is irregular.
 func (p serverProcess) idle(ctx context.Context) (float64, error) {
 	before, err := p.quiet(ctx)
 	if err != nil {
@@ -97,4 +97,52 @@ func (p serverProcess) idle(ctx context.Context) (float64, error) {
 	}
 	after, err := p.cpu()
 	return (after - before) / while.Seconds(), err
+}
+
+// spent calls do, and returns the CPU, in seconds, that each process uses meanwhile.
+func spent(processes []serverProcess, do func() error) ([]float64, error) {
+	before, err := used(processes)
+	if err == nil {
+		err = do()
+	}
+	if err != nil {
+		return nil, err
+	}
+	cpu, err := used(processes)
+	for i := range cpu {
+		cpu[i] -= before[i]
+	}
+	return cpu, err
+}
+
+// used returns the CPU time of processes in seconds.
+func used(processes []serverProcess) ([]float64, error) {
+	all := make([]float64, len(processes))
+	for i, p := range processes {
+		if p == 0 {
+			continue
+		}
+		var err error
+		if all[i], err = p.cpu(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// concurrently calls do n times, divided among workers. A worker stops at its first
+// error. concurrently returns the first error of all.
+func concurrently(workers, n int, do func(worker, i int) error) error {
+	var g errgroup.Group
+	for worker := range workers {
+		g.Go(func() error {
+			for i := range n / workers {
+				if err := do(worker, i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }

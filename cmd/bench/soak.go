@@ -14,15 +14,15 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// How long a short and a long life are, in passes, and how many objects there are.
+// The passes of a short and of a long life, and the number of objects.
 const (
 	soakFew     = 50
 	soakMany    = 500
 	soakObjects = 100
 )
 
-// soak compares the heap after many passes with that after few. Every pass has a
-// commit in which two objects changed, one came and one left.
+// soak compares the heap after many passes with the heap after few. In the commit of every
+// pass, two objects are changed, one is added and one removed.
 func (b *bench) soak(ctx context.Context, f *fixture) error {
 	kubeconfig, err := f.controlPlane(ctx)
 	if err != nil {
@@ -36,9 +36,8 @@ func (b *bench) soak(ctx context.Context, f *fixture) error {
 	})
 }
 
-// soakHeap computes, plans and applies so many commits to a cluster that is
-// followed, and returns the heap afterwards, in MB: args are a kubeconfig and the
-// number of passes.
+// soakHeap computes, plans and applies commits to a followed cluster, and returns the heap
+// afterwards, in MB: args are a kubeconfig and the number of passes.
 func soakHeap(args []string) (float64, error) {
 	passes, err := strconv.Atoi(args[1])
 	if err != nil {

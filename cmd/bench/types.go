@@ -17,14 +17,13 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// allCRDs is how many CRDs provider-aws has.
+// allCRDs is the number of CRDs in provider-aws.
 const allCRDs = 927
 
-// types compares the digests of all types of the largest package, and the
-// findings between two releases of it, from their YAML, with a bare parse of the
-// same by sigs.k8s.io/yaml. The second release is the first with a field added, a
-// field removed and every rule changed in each type. Memory is compared with both
-// packages parsed here and kept.
+// types compares, from YAML, computing the digests of all types of the largest package, and
+// the findings between two releases of it, with only parsing the same by sigs.k8s.io/yaml.
+// The second release is the first with a field added, a field removed and every rule changed
+// in each type. Memory is compared with parsing and keeping both packages.
 func (b *bench) types(ctx context.Context, f *fixture) error {
 	before, err := f.crds(ctx, allCRDs)
 	if err != nil {
@@ -45,7 +44,7 @@ func (b *bench) types(ctx context.Context, f *fixture) error {
 	})
 }
 
-// bump writes the next release of the definitions in a file.
+// bump writes the second release of the definitions in a file to another.
 func bump(from, to string) error {
 	docs, err := decode(from)
 	if err != nil {
@@ -75,7 +74,7 @@ func decode(name string) ([]sources.Document, error) {
 	return sources.DecodeYAML(f, sources.Limits{})
 }
 
-// parse parses files and keeps all of them.
+// parse parses files and keeps all documents.
 func parse(files []string) (float64, error) {
 	n := 0
 	kept := make([][]sources.Document, len(files))
@@ -91,7 +90,7 @@ func parse(files []string) (float64, error) {
 	return float64(n), nil
 }
 
-// parseRival is the same by sigs.k8s.io/yaml, a document at a time.
+// parseRival does the same with sigs.k8s.io/yaml, a document at a time.
 func parseRival(files []string) (float64, error) {
 	var kept []map[string]any
 	for _, name := range files {
@@ -113,7 +112,7 @@ func parseRival(files []string) (float64, error) {
 	return float64(len(kept)), nil
 }
 
-// digestTypes makes the digests of all types in a file.
+// digestTypes computes the digests of all types in a file.
 func digestTypes(files []string) (float64, error) {
 	docs, err := decode(files[0])
 	if err != nil {
@@ -123,8 +122,8 @@ func digestTypes(files []string) (float64, error) {
 	return float64(len(all)), err
 }
 
-// compare finds what changed between the definitions of two files. Each
-// definition is in both.
+// compare counts the findings between the definitions of two files, which have the same
+// definitions in the same order.
 func compare(files []string) (float64, error) {
 	old, err := decode(files[0])
 	if err != nil {

@@ -4,21 +4,20 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // gitopsdImage is the repository of the image that converts objects in dev.
 const gitopsdImage = canonical + "/platform/gitopsd"
 
-// What makes dev convert: the cluster says what serves there, and its kustomization
-// takes the example's type with its rules.
+// dev converts objects once its registration names a conversion service (devConverts),
+// and its kustomization includes the example's type with its rules.
 const (
 	devPath      = "  path: examples/fleet/dev\n"
 	devConverts  = devPath + "  conversion:\n    service: {image: \"" + gitopsdImage + ":v1.0.0\"}\n"
 	devResources = "resources:\n"
 )
 
-// widget is an object in the old version. The new one has no place for the note.
+// widget is an object in the old version. The new version has no field for the note.
 const widget = `apiVersion: example.io/v1
 kind: Widget
 metadata: {name: bob, namespace: default}
@@ -26,29 +25,25 @@ spec: {firstName: Bob, note: likes red}
 `
 
 // conversion renames a field across two versions of a type in dev.
-func (s *stage) conversion(ctx context.Context, t *teller) error {
-	t.step("An author renames a field of a type, and writes rules beside it: dev serves both versions, without a webhook of theirs")
-	err := s.edit(ctx, "clusters.yaml", func(text string) string { return strings.Replace(text, devPath, devConverts, 1) })
-	if err != nil {
+func (s *stage) conversion(ctx context.Context) error {
+	s.step("An author renames a field of a type, and writes rules beside it: dev serves both versions, without a webhook of theirs")
+	if err := s.edit(ctx, "clusters.yaml", devPath, devConverts); err != nil {
 		return err
 	}
-	err = s.edit(ctx, "examples/fleet/dev/kustomization.yaml", func(text string) string {
-		return strings.Replace(text, devResources, devResources+"- ../../conversion\n", 1)
-	})
-	if err != nil {
+	if err := s.edit(ctx, "examples/fleet/dev/kustomization.yaml", devResources, devResources+"- ../../conversion\n"); err != nil {
 		return err
 	}
 	rules, err := os.ReadFile(filepath.Join(s.clone, "examples/conversion/rules.yaml"))
 	if err != nil {
 		return err
 	}
-	t.say("   examples/conversion/rules.yaml:")
-	t.indent(shorten(string(rules), 12))
-	out, err := s.gitopsd(ctx, append([]string{"plan", "--cluster", "dev"}, s.fleetFlags()...)...)
+	s.say("   examples/conversion/rules.yaml:")
+	s.indent(shorten(string(rules), 12))
+	out, err := s.gitopsd(ctx, s.fleetFlags("plan", "--cluster", "dev")...)
 	if err != nil {
 		return err
 	}
-	t.indent(shorten(out, 14))
+	s.indent(shorten(out, 14))
 	head, err := s.merge(ctx, "Serve widgets in two versions in dev")
 	if err != nil {
 		return err
@@ -59,7 +54,7 @@ func (s *stage) conversion(ctx context.Context, t *teller) error {
 	if err := os.WriteFile(filepath.Join(s.dir, "bob.yaml"), []byte(widget), 0o644); err != nil {
 		return err
 	}
-	t.say("   bob is written in v1 and read in v2; then v2 is changed and v1 read:")
+	s.say("   bob is written in v1 and read in v2; then v2 is changed and v1 read:")
 	for _, step := range []struct {
 		args []string
 		want string
@@ -69,7 +64,7 @@ func (s *stage) conversion(ctx context.Context, t *teller) error {
 		{[]string{"patch", "widgets.v2.example.io", "bob", "--type=merge", `-p={"spec":{"name":{"first":"Robert"}}}`}, "patched"},
 		{[]string{"get", "widgets.v1.example.io", "bob", "-o", "jsonpath={.spec}"}, `{"firstName":"Robert","note":"likes red"}`},
 	} {
-		if err := s.kubectl(ctx, t, s.kubeconfig("dev"), step.want, step.args...); err != nil {
+		if err := s.kubectl(ctx, s.kubeconfig("dev"), step.want, step.args...); err != nil {
 			return err
 		}
 	}

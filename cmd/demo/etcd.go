@@ -22,14 +22,20 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// What gives hub three namespaces in the daemon's etcd, which the daemon serves.
+// servingEtcd matches the daemon's log once it serves etcd namespaces; group 1 is the
+// address.
+var servingEtcd = regexp.MustCompile(`msg="serving etcd namespaces" address=(\S+)`)
+
+// hub gets three namespaces in the daemon's etcd by a line in its registration and one in
+// its kustomization. These lines come before them.
 const (
 	hubPath      = "  path: examples/fleet/hub\n"
 	hubResources = "- types.yaml\n"
 )
 
-// teams have a control plane each, whose storage is an EtcdNamespace in teamsNamespace of
-// hub. Its Secret has this suffix.
+// teams each have a control plane with storage in an EtcdNamespace, which is in hub's
+// namespace teamsNamespace. The Secret with the client certificate has the suffix
+// clientSecret.
 var teams = []string{"red", "green", "blue"}
 
 const teamsNamespace, clientSecret = "control-planes", "-etcd-client"
@@ -46,38 +52,34 @@ func (s *stage) teamDir(team string) string { return filepath.Join(s.dir, "teams
 func (s *stage) teamConfig(team string) string {
 	return filepath.Join(s.teamDir(team), team+".kubeconfig")
 }
-func (s *stage) teamFile(team, f string) string { return filepath.Join(s.dir, "teams", team+"-"+f) }
+func (s *stage) teamFile(team, f string) string { return s.teamDir(team + "-" + f) }
 
-// namespaces gives three control planes a namespace of one etcd each, and starts them.
-func (s *stage) namespaces(ctx context.Context, t *teller) error {
-	t.step("Three control planes, one etcd, three namespaces: hub declares storage for each, and gitopsd's proxy serves it")
-	address, err := s.proxyAddress(ctx)
+// namespaces declares a namespace of one etcd for each of three control planes, and starts
+// them.
+func (s *stage) namespaces(ctx context.Context) error {
+	s.step("Three control planes, one etcd, three namespaces: hub declares storage for each, and gitopsd's proxy serves it")
+	serving, err := s.logged(ctx, 30*time.Second, "the daemon to serve etcd namespaces", servingEtcd)
 	if err != nil {
 		return err
 	}
-	err = s.edit(ctx, "clusters.yaml", func(text string) string {
-		return strings.Replace(text, hubPath, hubPath+"  etcd: {proxy: {url: \"https://"+address+"\"}}\n", 1)
-	})
-	if err != nil {
+	address := serving[1]
+	if err := s.edit(ctx, "clusters.yaml", hubPath, hubPath+"  etcd: {proxy: {url: \"https://"+address+"\"}}\n"); err != nil {
 		return err
 	}
-	err = s.edit(ctx, "examples/fleet/hub/kustomization.yaml", func(text string) string {
-		return strings.Replace(text, hubResources, hubResources+"- ../../control-planes\n", 1)
-	})
-	if err != nil {
+	if err := s.edit(ctx, "examples/fleet/hub/kustomization.yaml", hubResources, hubResources+"- ../../control-planes\n"); err != nil {
 		return err
 	}
 	declaration, err := os.ReadFile(filepath.Join(s.clone, "examples/control-planes/"+teams[0]+".yaml"))
 	if err != nil {
 		return err
 	}
-	t.say("   examples/control-planes/%s.yaml, and the same for %s:", teams[0], strings.Join(teams[1:], " and "))
-	t.indent(string(declaration))
+	s.say("   examples/control-planes/%s.yaml, and the same for %s:", teams[0], strings.Join(teams[1:], " and "))
+	s.indent(string(declaration))
 	head, err := s.merge(ctx, "Give three control planes storage")
 	if err != nil {
 		return err
 	}
-	if err := s.rested(ctx, head); err != nil { // no package changes, so the lock does not, either
+	if err := s.rested(ctx, head); err != nil { // no package changes, so there is no lock commit
 		return err
 	}
 	began := time.Now()
@@ -91,39 +93,24 @@ func (s *stage) namespaces(ctx context.Context, t *teller) error {
 			return err
 		}
 	}
-	t.say("   A kube-apiserver for each, with the certificate in its Secret as --etcd-certfile, is ready after %s", time.Since(began).Round(100*time.Millisecond))
+	s.say("   A kube-apiserver for each, with the certificate in its Secret as --etcd-certfile, is ready after %s", time.Since(began).Round(100*time.Millisecond))
 	for _, team := range teams {
-		if err := s.kubectl(ctx, t, s.teamConfig(team), "created", "create", "configmap", "paint", "--from-literal=colour="+team); err != nil {
+		if err := s.kubectl(ctx, s.teamConfig(team), "created", "create", "configmap", "paint", "--from-literal=colour="+team); err != nil {
 			return err
 		}
 	}
 	looking, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := s.showKeys(looking, t); err != nil {
+	if err := s.showKeys(looking); err != nil {
 		return err
 	}
-	if err := s.showView(looking, t, address); err != nil {
+	if err := s.showView(looking, address); err != nil {
 		return err
 	}
-	return s.kubectl(ctx, t, s.teamConfig(teams[1]), teams[1], "get", "configmap", "paint", "-o", "jsonpath={.data}")
+	return s.kubectl(ctx, s.teamConfig(teams[1]), teams[1], "get", "configmap", "paint", "-o", "jsonpath={.data}")
 }
 
-// proxyAddress reads in the daemon's log where it serves namespaces.
-func (s *stage) proxyAddress(ctx context.Context) (address string, err error) {
-	serving := regexp.MustCompile(`msg="serving etcd namespaces" address=(\S+)`)
-	err = s.wait(ctx, 30*time.Second, "the daemon to serve etcd namespaces", func() bool {
-		log, err := os.ReadFile(filepath.Join(s.dir, "gitopsd.log"))
-		m := serving.FindSubmatch(log)
-		if err != nil || m == nil {
-			return false
-		}
-		address = string(m[1])
-		return true
-	})
-	return address, err
-}
-
-// startTeam starts a team's control plane with the certificate that hub has for it.
+// startTeam starts a team's control plane with its client certificate from hub.
 func (s *stage) startTeam(ctx context.Context, team, address string) error {
 	hub, err := s.client("hub")
 	if err != nil {
@@ -154,14 +141,14 @@ func (s *stage) startTeam(ctx context.Context, team, address string) error {
 			return err
 		}
 	}
-	return s.background(teamPrefix+team, exec.Command(filepath.Join(s.source, "bin/devcluster"), "up", "--foreground",
+	return s.background(teamPrefix+team, exec.Command(s.bin("devcluster"), "up", "--foreground",
 		"--dir", s.teamDir(team), "--clusters", team, "--controller-manager=false", "--etcd-servers", "https://"+address,
 		"--etcd-cafile", s.teamFile(team, "ca.crt"), "--etcd-certfile", s.teamFile(team, "tls.crt"), "--etcd-keyfile", s.teamFile(team, "tls.key")))
 }
 
-// showKeys shows which keys are whose, as the etcd's administrator sees them.
-func (s *stage) showKeys(ctx context.Context, t *teller) error {
-	t.say("   All three wrote the same key. In the etcd, as its administrator sees it:")
+// showKeys shows the keys of each team, as the etcd's administrator sees them.
+func (s *stage) showKeys(ctx context.Context) error {
+	s.say("   All three wrote the same key. In the etcd, as its administrator sees it:")
 	file := func(name string) string { return filepath.Join(s.etcdDir(), name) }
 	endpoint, err := os.ReadFile(file("endpoint"))
 	if err != nil {
@@ -172,7 +159,7 @@ func (s *stage) showKeys(ctx context.Context, t *teller) error {
 		return err
 	}
 	defer root.Close()
-	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(s.w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "   NAMESPACE\tKEYS\tONE OF THEM")
 	for _, team := range teams {
 		prefix := etcd.ID{Cluster: "hub", Namespace: teamsNamespace, Name: team}.DefaultPrefix()
@@ -192,9 +179,8 @@ func (s *stage) showKeys(ctx context.Context, t *teller) error {
 	return w.Flush()
 }
 
-// showView shows what one of the teams sees of the etcd: its own keys, and nothing of the
-// others.
-func (s *stage) showView(ctx context.Context, t *teller, address string) error {
+// showView shows the etcd as one of the teams sees it: its own keys, and no others.
+func (s *stage) showView(ctx context.Context, address string) error {
 	team := teams[0]
 	client, err := etcdClient("https://"+address, s.teamFile(team, "ca.crt"), s.teamFile(team, "tls.crt"), s.teamFile(team, "tls.key"))
 	if err != nil {
@@ -218,7 +204,7 @@ func (s *stage) showView(ctx context.Context, t *teller, address string) error {
 	if paints != 1 || others != 0 {
 		return fmt.Errorf("%s sees %d ConfigMaps of its own, and %d keys of others", team, paints, others)
 	}
-	t.say("   %s's certificate shows an etcd with %d keys, none of which are below %s", team, len(all.Kvs), etcd.OwnPrefix)
+	s.say("   %s's certificate shows an etcd with %d keys, none of which are below %s", team, len(all.Kvs), etcd.OwnPrefix)
 	return nil
 }
 
@@ -248,10 +234,10 @@ func etcdClient(endpoint, caFile, certFile, keyFile string) (*clientv3.Client, e
 	})
 }
 
-// showNamespaces shows what hub says of the namespaces. Their sizes are looked at every
-// minute.
-func (s *stage) showNamespaces(ctx context.Context, t *teller) error {
-	t.step("How full the namespaces of the etcd are, against their quotas")
+// showNamespaces shows the status of the namespaces in hub. The daemon measures their
+// sizes every minute.
+func (s *stage) showNamespaces(ctx context.Context) error {
+	s.step("How full the namespaces of the etcd are, against their quotas")
 	hub, err := s.client("hub")
 	if err != nil {
 		return err
@@ -272,20 +258,20 @@ func (s *stage) showNamespaces(ctx context.Context, t *teller) error {
 	if err != nil {
 		return err
 	}
-	return s.kubectl(ctx, t, s.kubeconfig("hub"), teams[0], "get", "etcdnamespaces", "-n", teamsNamespace)
+	return s.kubectl(ctx, s.kubeconfig("hub"), teams[0], "get", "etcdnamespaces", "-n", teamsNamespace)
 }
 
-// kubectl runs kubectl in a cluster and shows what it prints, which has to contain want.
-func (s *stage) kubectl(ctx context.Context, t *teller, kubeconfig, want string, args ...string) error {
+// kubectl runs kubectl in a cluster and shows its output, which must contain want.
+func (s *stage) kubectl(ctx context.Context, kubeconfig, want string, args ...string) error {
 	of, _, _ := strings.Cut(filepath.Base(kubeconfig), ".")
-	t.say("   $ kubectl --context %s %s", of, quoted(args...))
-	out, err := s.command(ctx, s.clone, filepath.Join(s.source, "bin/kubectl"), append([]string{"--kubeconfig", kubeconfig}, args...)...)
+	s.say("   $ kubectl --context %s %s", of, quoted(args...))
+	out, err := s.command(ctx, s.clone, s.bin("kubectl"), append([]string{"--kubeconfig", kubeconfig}, args...)...)
 	if err != nil {
 		return err
 	}
 	if !strings.Contains(out, want) {
 		return fmt.Errorf("kubectl %s printed %q; want %s", strings.Join(args, " "), out, want)
 	}
-	t.indent(out)
+	s.indent(out)
 	return nil
 }

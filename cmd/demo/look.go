@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,8 +13,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// lookAround says how to look around while everything keeps running, in commands that were
-// run before they are shown.
+// lookAround prints commands to look around with while everything keeps running. It runs
+// them first, to be sure that they work.
 func (s *stage) lookAround(ctx context.Context) error {
 	config, err := s.oneKubeconfig()
 	if err != nil {
@@ -23,7 +22,7 @@ func (s *stage) lookAround(ctx context.Context) error {
 	}
 	setup := s.setup(config, s.registry.Host())
 	commands := []struct{ text, shows string }{
-		{"gitopsd status", "the fleet, as the daemon has it"},
+		{"gitopsd status", "the fleet, as the daemon sees it"},
 		{"gitopsd plan", "what a change of the files here would do"},
 		{"gitopsd why crd/" + machines + " --cluster dev", "where a type comes from"},
 		{"gitopsd outdated", "newer versions, with what they change"},
@@ -41,21 +40,20 @@ func (s *stage) lookAround(ctx context.Context) error {
 	if _, err := s.command(ctx, s.dir, "sh", "-euc", tried.String()); err != nil {
 		return fmt.Errorf("the commands to look around with: %w", err)
 	}
-	t := s.say
-	t.step("Look around in another terminal; Ctrl-C here ends it all")
+	s.step("Look around in another terminal; Ctrl-C here ends it all")
 	for _, line := range setup {
-		t.say("   %s", line)
+		s.say("   %s", line)
 	}
-	t.say("")
+	s.say("")
 	for _, c := range commands {
-		t.say("   %-66s # %s", c.text, c.shows)
+		s.say("   %-66s # %s", c.text, c.shows)
 	}
-	t.say("\n   What you commit there and push (git push origin HEAD:main) is in the clusters a moment later.")
-	t.say("   The daemon's log is %s", filepath.Join(s.dir, "gitopsd.log"))
+	s.say("\n   What you commit there and push (git push origin HEAD:main) is in the clusters a moment later.")
+	s.say("   The daemon's log is %s", s.log(daemon))
 	return nil
 }
 
-// setup returns the lines of a shell that make the commands to look around with work.
+// setup returns the shell commands that set up the environment to look around.
 func (s *stage) setup(config, registry string) []string {
 	return []string{
 		"export KUBECONFIG=" + quoted(config) + " PATH=" + quoted(filepath.Join(s.source, "bin")) + ":$PATH",
@@ -65,10 +63,10 @@ func (s *stage) setup(config, registry string) []string {
 	}
 }
 
-// plainWord is a word that a shell takes as it is.
+// plainWord matches words that need no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+,=-]+$`)
 
-// quoted prints words as they are typed into a shell.
+// quoted returns words as they are typed into a shell.
 func quoted(words ...string) string {
 	all := slices.Clone(words)
 	for i, w := range all {
@@ -79,7 +77,7 @@ func quoted(words ...string) string {
 	return strings.Join(all, " ")
 }
 
-// oneKubeconfig writes a kubeconfig with a context for every cluster, and returns its
+// oneKubeconfig writes one kubeconfig with a context for every cluster, and returns its
 // path.
 func (s *stage) oneKubeconfig() (string, error) {
 	files := make(map[string]string)
@@ -107,44 +105,39 @@ func (s *stage) oneKubeconfig() (string, error) {
 	return file, clientcmd.WriteToFile(*all, file)
 }
 
-// keep waits until the demo is interrupted, and says so when a program ends before.
+// keep waits until the demo is interrupted, and reports programs that end before.
 func (s *stage) keep(ctx context.Context) {
-	ended := make(chan string)
+	ended := make(chan *process)
 	for _, p := range s.procs {
 		go func() {
-			err := <-p.done
-			p.done <- err // for close
+			<-p.done
 			select {
-			case ended <- p.gone(filepath.Join(s.dir, p.name+".log")):
+			case ended <- p:
 			case <-ctx.Done():
 			}
 		}()
 	}
 	for {
 		select {
-		case text := <-ended:
-			s.say.say("\n%s", text)
+		case p := <-ended:
+			s.say("\n%s", s.gone(p))
 		case <-ctx.Done():
-			s.say.say("\nEnding everything …")
+			s.say("\nEnding everything …")
 			return
 		}
 	}
 }
 
-// gone says that a program has ended.
-func (p *process) gone(log string) string {
-	what, so := p.name+" has gone", "What it ran does not answer any more"
+// gone says that a program has ended, with the end of its log.
+func (s *stage) gone(p *process) string {
+	what, so := p.name+" has ended", "What it ran does not answer any more"
 	if p.name == daemon {
-		what, so = "The daemon has gone", "The clusters stay as they are, and nothing follows the repository any more"
+		what, so = "The daemon has ended", "The clusters stay as they are, and nothing follows the repository any more"
 	}
-	text, _ := os.ReadFile(log) // what is known without it is said
-	return fmt.Sprintf("%s (%s). %s. The end of %s:\n%s\nCtrl-C ends the rest.", what, p.cmd.ProcessState, so, log, tail(string(text)))
+	return fmt.Sprintf("%s (%s). %s. The end of %s:\n%s\nCtrl-C ends the rest.", what, p.cmd.ProcessState, so, s.log(p.name), s.tail(p.name))
 }
 
-// daemon is the name of the daemon among the programs.
-const daemon = "gitopsd"
-
-// introduce gives whoever commits in the clone a name.
+// introduce sets the name and address of commits in the clone.
 func (s *stage) introduce(ctx context.Context) error {
 	for _, setting := range [][2]string{{"user.name", "Dev Eloper"}, {"user.email", "dev@example.com"}} {
 		if _, err := s.command(ctx, s.clone, "git", "config", setting[0], setting[1]); err != nil {

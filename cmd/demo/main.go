@@ -1,15 +1,16 @@
-// Command demo shows the main job on this machine: a fleet of three real control
+// Command demo shows gitopsd at work on this machine: a fleet of three real control
 // planes that follows a Git repository. `make demo` runs it.
 //
-// The daemon has an etcd in it, which three more control planes share (etcd.go).
-//
 // stage.go starts the servers: control planes, a registry with packages made of
-// real projects, a Git server with this project's own clusters.yaml and
-// examples/. story.go is what happens on it, one step after the other, with the
-// gitopsd binary that was just built; look.go is for who looks around afterwards.
-// Images do not run here: this program answers Cluster API's webhooks in the place of
-// its controller, and says so. Everything is on loopback and in one directory, and
-// gone at the end unless --keep is given.
+// real projects, and a Git server with this project's own clusters.yaml and
+// examples/. story.go plays the steps, one after the other, with the gitopsd binary
+// that was just built. conversion.go has the step with conversion rules, etcd.go the
+// steps with three more control planes that share the daemon's etcd. look.go prints
+// commands to look around with (--keep).
+//
+// Images do not run here: this program serves Cluster API's webhooks in place of its
+// controller, and says so. Everything is on loopback and in one directory, which is
+// removed at the end unless a step fails.
 package main
 
 import (
@@ -30,7 +31,7 @@ import (
 )
 
 func main() {
-	// What stands in the place of Cluster API's controller: this program again.
+	// The stand-in for Cluster API's controller is this program, too.
 	if len(os.Args) > 1 && os.Args[1] == standIn {
 		os.Args = os.Args[1:]
 		webhookserver.Main()
@@ -70,7 +71,7 @@ func demo(ctx context.Context, t *teller, keep bool) (err error) {
 	if err != nil {
 		return err
 	}
-	s := &stage{dir: dir, source: repo, say: t}
+	s := &stage{dir: dir, source: repo, teller: t}
 	defer func() {
 		s.close()
 		if err != nil && ctx.Err() == nil {
@@ -82,7 +83,7 @@ func demo(ctx context.Context, t *teller, keep bool) (err error) {
 	if err := s.set(ctx); err != nil {
 		return err
 	}
-	if err := story(ctx, s, t); err != nil {
+	if err := s.story(ctx); err != nil {
 		return err
 	}
 	if !keep {
@@ -117,7 +118,7 @@ type teller struct {
 	n     int
 }
 
-// step starts a step: one line that says what it shows.
+// step starts a step with one line that says what it shows.
 func (t *teller) step(format string, args ...any) {
 	t.n++
 	fmt.Fprintf(t.w, "\n== %d. %s\n", t.n, fmt.Sprintf(format, args...))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,28 +27,32 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// canonical is the registry that the example fleet names; the demo's own registry
-// is its mirror.
+// canonical is the registry that the example fleet names. The demo's own registry is a
+// mirror of it.
 const canonical = "registry.example.com"
 
-// fleet is the repository's name on the Git server, user and password the
-// credentials for it.
+// daemon is the name of the daemon among the programs.
+const daemon = "gitopsd"
+
+// fleet is the repository's name on the Git server, and user and password are its
+// credentials.
 const fleet, user, password = "fleet", "gitopsd", "demo-password"
 
-// publicKey is the file with the public key of the example fleet's packages.
+// publicKey is the file with the public key that verifies the example fleet's packages.
 const publicKey = "examples/fleet/base/cosign.pub"
 
-// standIn is the name under which this program answers Cluster API's webhooks. It denies
-// clusters at deniedHost, and marks with an annotation whatever it sees.
+// standIn is the name under which this program serves Cluster API's webhooks. It denies
+// clusters at deniedHost, and adds the annotation mark to all others.
 const standIn, deniedHost, mark = "cluster-api-stand-in", "localhost", "example.com/seen-by"
 
 // clusterNames are the clusters of the example fleet.
 var clusterNames = []string{"hub", "dev", "prod"}
 
-// stage holds everything that runs.
+// stage holds the servers and files of the demo, and tells the story.
 type stage struct {
-	dir, source string
-	say         *teller
+	*teller
+	dir    string // everything is in it
+	source string // the checkout
 
 	registry *registry.Registry
 	signer   *sigstore.Signer
@@ -55,42 +60,47 @@ type stage struct {
 	repo     *gitserver.Repo
 	clone    string
 	procs    []*process
-	api      string // the daemon's address
+	api      string // the daemon's URL
 }
 
+// process is a program in the background.
 type process struct {
 	name string
-	// team: it is a team's control plane, whose etcd is the daemon's.
-	team bool
 	cmd  *exec.Cmd
-	done chan error // has the result once the program has ended
+	done chan struct{} // closed when the program has ended
 }
 
 func (s *stage) kubeconfigs() string        { return filepath.Join(s.dir, "clusters") }
 func (s *stage) kubeconfig(n string) string { return filepath.Join(s.kubeconfigs(), n+".kubeconfig") }
+
+// log returns the log file of a program.
+func (s *stage) log(name string) string { return filepath.Join(s.dir, name+".log") }
+
+// bin returns the path of a program that was built from the checkout.
+func (s *stage) bin(name string) string { return filepath.Join(s.source, "bin", name) }
 
 // etcdDir is the directory of the daemon's etcd.
 func (s *stage) etcdDir() string { return filepath.Join(s.dir, "etcd") }
 
 // set starts the servers and fills them.
 func (s *stage) set(ctx context.Context) error {
-	s.say.step("Three real control planes: kube-apiserver, controller-manager and a node each, on one etcd")
+	s.step("Three real control planes: kube-apiserver, controller-manager and a node each, on one etcd")
 	began := time.Now()
-	devcluster := exec.Command(filepath.Join(s.source, "bin/devcluster"), "up", "--foreground", "--dir", s.kubeconfigs(), "--clusters", strings.Join(clusterNames, ","))
+	devcluster := exec.Command(s.bin("devcluster"), "up", "--foreground", "--dir", s.kubeconfigs(), "--clusters", strings.Join(clusterNames, ","))
 	if err := s.background("devcluster", devcluster); err != nil {
 		return err
 	}
 	for _, name := range clusterNames {
-		if err := s.wait(ctx, 2*time.Minute, "cluster "+name, func() bool { return ready(s, name) }); err != nil {
+		if err := s.wait(ctx, 2*time.Minute, "cluster "+name, func() bool { return answers(s.kubeconfig(name)) }); err != nil {
 			return err
 		}
 	}
-	s.say.say("   %s are ready after %s", strings.Join(clusterNames, ", "), time.Since(began).Round(100*time.Millisecond))
+	s.say("   %s are ready after %s", strings.Join(clusterNames, ", "), time.Since(began).Round(100*time.Millisecond))
 	if err := s.runStandIn(ctx); err != nil {
 		return err
 	}
 
-	s.say.step("A registry, with signed packages made of the types of real projects at two of their releases")
+	s.step("A registry, with signed packages made of the types of real projects at two of their releases")
 	var err error
 	if s.registry, err = registry.New(registry.Config{}); err != nil {
 		return err
@@ -100,7 +110,7 @@ func (s *stage) set(ctx context.Context) error {
 	}
 	for _, p := range packages {
 		dir := filepath.Join(s.dir, "packages", p.project+"-"+p.version)
-		if err := upstream.Write(ctx, p.project, p.version, dir, s.say.w); err != nil {
+		if err := upstream.Write(ctx, p.project, p.version, dir, s.w); err != nil {
 			return err
 		}
 		if err := s.publish(ctx, dir, p.project, p.version, true); err != nil {
@@ -111,7 +121,7 @@ func (s *stage) set(ctx context.Context) error {
 		return err
 	}
 
-	s.say.step("A Git server, and in it a fleet: this project's own clusters.yaml and examples/")
+	s.step("A Git server, and in it a fleet: this project's own clusters.yaml and examples/")
 	if s.git, err = gitserver.New(gitserver.Config{Root: filepath.Join(s.dir, "git"), Username: user, Password: password}); err != nil {
 		return err
 	}
@@ -122,12 +132,12 @@ func (s *stage) set(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files[publicKey] = string(s.signer.PublicKey()) // nobody has the private key of the example's
+	files[publicKey] = string(s.signer.PublicKey()) // the private key of the example's does not exist
 	if _, err := s.repo.Commit(ctx, "main", "Register hub, dev and prod", files); err != nil {
 		return err
 	}
 	s.clone = filepath.Join(s.dir, "clone")
-	// From the address that the daemon follows, so that both are the same fleet.
+	// The daemon follows the same address, which identifies the fleet.
 	from := strings.Replace(s.git.URL(fleet), "://", "://"+user+":"+password+"@", 1)
 	if _, err := s.command(ctx, s.dir, "git", "clone", "-q", from, s.clone); err != nil {
 		return err
@@ -135,47 +145,47 @@ func (s *stage) set(ctx context.Context) error {
 	if err := s.introduce(ctx); err != nil {
 		return err
 	}
-	s.say.say("   %s", s.git.URL(fleet))
+	s.say("   %s", s.git.URL(fleet))
 	return nil
 }
 
-// runStandIn has pods of Cluster API's controller run a webhook server of the demo's in its
-// place: nodes here run no images.
+// runStandIn makes pods of Cluster API's controller run the demo's own webhook server:
+// nodes here run no images.
 func (s *stage) runStandIn(ctx context.Context) error {
 	program, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	for _, name := range clusterNames {
-		_, err := s.command(ctx, s.dir, filepath.Join(s.source, "bin/devcluster"), "image", "--dir", s.kubeconfigs(),
+		_, err := s.command(ctx, s.dir, s.bin("devcluster"), "image", "--dir", s.kubeconfigs(),
 			name, canonical+"/platform/"+upstream.ClusterAPI, program, standIn,
 			"-deny-field", "spec.controlPlaneEndpoint.host="+deniedHost, "-annotate", mark+"="+standIn)
 		if err != nil {
 			return err
 		}
 	}
-	// gitopsd's own image is this build of it.
-	_, err = s.command(ctx, s.dir, filepath.Join(s.source, "bin/devcluster"), "image", "--dir", s.kubeconfigs(),
-		"dev", gitopsdImage, filepath.Join(s.source, "bin/gitopsd"))
+	// Pods of gitopsd's own image run this build.
+	_, err = s.command(ctx, s.dir, s.bin("devcluster"), "image", "--dir", s.kubeconfigs(),
+		"dev", gitopsdImage, s.bin("gitopsd"))
 	if err != nil {
 		return err
 	}
-	s.say.say("   Nodes here run no images. A small webhook server of the demo's own answers in the place of")
-	s.say.say("   Cluster API's controller, by real Services and certificates; no other controller runs")
+	s.say("   Nodes here run no images. A small webhook server of the demo's own answers in the place of")
+	s.say("   Cluster API's controller, by real Services and certificates; no other controller runs")
 	return nil
 }
 
-// packages lists the real projects' packages in the demo's registry: the ones
-// that examples/ names or depends on, and the release to upgrade to.
+// packages lists the packages of real projects in the demo's registry: those that
+// examples/ names or depends on, and the release to upgrade to.
 var packages = []struct{ project, version string }{
 	{upstream.CertManager, upstream.CertManagerNew},
 	{upstream.ClusterAPI, upstream.ClusterAPIOld},
 	{upstream.ClusterAPI, upstream.ClusterAPINew},
 }
 
-// publish builds a package from a directory and pushes it, with the commands that
-// a team would use, and signs it as cosign does. Controlled packages are built on an
-// image that stands for their controller's.
+// publish builds a package from a directory, pushes it with the commands that a team
+// would use, and signs it as cosign does. A controlled package is built on a stand-in for
+// its controller's image.
 func (s *stage) publish(ctx context.Context, dir, name, version string, controlled bool) error {
 	file := filepath.Join(s.dir, name+"-"+version+".xpkg")
 	build := []string{"package", "build", dir, "-o", file}
@@ -197,7 +207,7 @@ func (s *stage) publish(ctx context.Context, dir, name, version string, controll
 	if err := s.sign(ctx, s.registry.Host()+"/platform/"+name, sources.Digest(digest)); err != nil {
 		return err
 	}
-	s.say.say("   %s/platform/%s:%s is %s", canonical, name, version, digest)
+	s.say("   %s/platform/%s:%s is %s", canonical, name, version, digest)
 	return nil
 }
 
@@ -214,8 +224,7 @@ func (s *stage) sign(ctx context.Context, repository string, d sources.Digest) e
 	return sigstore.Push(ctx, client, repository, d, signature)
 }
 
-// example returns the files of the fleet repository: the registry and the
-// examples as they are.
+// example returns the files of the fleet repository: clusters.yaml and examples/.
 func example(source string) (map[string]string, error) {
 	files := make(map[string]string)
 	root := os.DirFS(source)
@@ -238,7 +247,7 @@ func example(source string) (map[string]string, error) {
 
 // background starts a program that ends with the demo.
 func (s *stage) background(name string, cmd *exec.Cmd) error {
-	log, err := os.Create(filepath.Join(s.dir, name+".log"))
+	log, err := os.Create(s.log(name))
 	if err != nil {
 		return err
 	}
@@ -247,36 +256,41 @@ func (s *stage) background(name string, cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	p := &process{name: name, team: strings.HasPrefix(name, teamPrefix), cmd: cmd, done: make(chan error, 1)}
+	p := &process{name: name, cmd: cmd, done: make(chan struct{})}
 	go func() {
-		p.done <- cmd.Wait()
+		defer close(p.done)
+		_ = cmd.Wait() // the result is in cmd.ProcessState
 		log.Close()
 	}()
 	s.procs = append(s.procs, p)
 	return nil
 }
 
-// How long programs have to end by themselves. An API server whose etcd has gone would
-// linger for minutes.
+// Programs that have not ended after patience are killed. If the daemon has ended, and
+// its etcd with it, they get only impatience: an API server without etcd lingers for
+// minutes.
 const patience, impatience = 30 * time.Second, 3 * time.Second
 
-// close ends everything, last first, but the teams' control planes at once.
+// close ends everything: first the teams' control planes, all at once, since their etcd
+// is the daemon's, then the other programs, last first.
 func (s *stage) close() {
 	most := patience
+	var teams []*process
 	var all [][]*process
 	for _, p := range slices.Backward(s.procs) {
 		if p.name == daemon && p.ended() {
 			most = impatience
 		}
-		if last := len(all) - 1; last >= 0 && p.team && all[last][0].team {
-			all[last] = append(all[last], p)
-			continue
+		if strings.HasPrefix(p.name, teamPrefix) {
+			teams = append(teams, p)
+		} else {
+			all = append(all, []*process{p})
 		}
-		all = append(all, []*process{p})
 	}
 	s.procs = nil
-	for _, together := range all {
-		stop(together, most)
+	stop(teams, most)
+	for _, one := range all {
+		stop(one, most)
 	}
 	if s.git != nil {
 		_ = s.git.Close() // nothing depends on it any more
@@ -307,23 +321,21 @@ func stop(all []*process, most time.Duration) {
 // ended reports whether a program has ended.
 func (p *process) ended() bool {
 	select {
-	case err := <-p.done:
-		p.done <- err
+	case <-p.done:
 		return true
 	default:
 		return false
 	}
 }
 
-// wait waits for a condition. It fails if one of the programs ends first.
+// wait waits for a condition. It returns an error if one of the programs ends first.
 func (s *stage) wait(ctx context.Context, most time.Duration, what string, ok func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%s: not within %s", what, most))
 	defer cancel()
 	for !ok() {
 		for _, p := range s.procs {
 			if p.ended() {
-				text, _ := os.ReadFile(filepath.Join(s.dir, p.name+".log")) // the error without it says enough
-				return fmt.Errorf("%s ended while it was waited for %s: %s\n%s", p.name, what, p.cmd.ProcessState, tail(string(text)))
+				return fmt.Errorf("%s ended while the demo waited for %s: %s\n%s", p.name, what, p.cmd.ProcessState, s.tail(p.name))
 			}
 		}
 		select {
@@ -335,18 +347,28 @@ func (s *stage) wait(ctx context.Context, most time.Duration, what string, ok fu
 	return nil
 }
 
-// command runs a program and returns what it prints on stdout.
+// logged waits until the daemon's log matches, and returns the match with its groups.
+func (s *stage) logged(ctx context.Context, most time.Duration, what string, pattern *regexp.Regexp) (match []string, err error) {
+	err = s.wait(ctx, most, what, func() bool {
+		text, _ := os.ReadFile(s.log(daemon)) // nothing matches in an unreadable log
+		match = pattern.FindStringSubmatch(string(text))
+		return match != nil
+	})
+	return match, err
+}
+
+// command runs a program and returns its stdout.
 func (s *stage) command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	// Settings of gitopsd that are in this environment are for another fleet.
+	// Settings of gitopsd in this environment are for another fleet.
 	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GITOPSD_") })
 	cmd.Env = append(own, gitserver.Env(s.dir)...)
 	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(name), strings.Join(args, " "), err, out, tail(stderr.String()))
+		return string(out), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(name), strings.Join(args, " "), err, out, lastLines(stderr.String()))
 	}
 	return string(out), nil
 }
@@ -357,15 +379,13 @@ func (s *stage) gitopsd(ctx context.Context, args ...string) (string, error) {
 	if dir == "" {
 		dir = s.dir
 	}
-	return s.command(ctx, dir, filepath.Join(s.source, "bin/gitopsd"), args...)
+	return s.command(ctx, dir, s.bin("gitopsd"), args...)
 }
 
-// fleetFlags returns the flags that the demo's servers need.
-func (s *stage) fleetFlags() []string {
-	return []string{
-		"--kubeconfig-dir", s.kubeconfigs(), "--cache-dir", filepath.Join(s.dir, "cache"),
-		"--registry-mirror", canonical + "=" + s.registry.Host(),
-	}
+// fleetFlags appends the flags for the demo's servers to a gitopsd command.
+func (s *stage) fleetFlags(args ...string) []string {
+	return append(args, "--kubeconfig-dir", s.kubeconfigs(), "--cache-dir", filepath.Join(s.dir, "cache"),
+		"--registry-mirror", canonical+"="+s.registry.Host())
 }
 
 // status returns the daemon's status.
@@ -383,8 +403,13 @@ func lines(text string) iter.Seq[string] {
 	return strings.SplitSeq(strings.TrimRight(text, "\n"), "\n")
 }
 
-// tail returns the end of a log.
-func tail(text string) string {
+// tail returns the end of a program's log, if it can be read.
+func (s *stage) tail(name string) string {
+	text, _ := os.ReadFile(s.log(name))
+	return lastLines(string(text))
+}
+
+func lastLines(text string) string {
 	all := slices.Collect(lines(text))
 	return strings.Join(all[max(0, len(all)-15):], "\n")
 }

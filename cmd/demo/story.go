@@ -25,13 +25,13 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// bumped is the file that the upgrade changes, machines a type that it affects.
+// bumped is the file that the upgrade changes, and machines is a type that it affects.
 const (
 	bumped   = "examples/fleet/workload/cluster-api.yaml"
 	machines = "machines.cluster.x-k8s.io"
 )
 
-// allowance is what the reviewers add to the declaration.
+// allowance is the annotation that the reviewers add to the declaration.
 const allowance = `  annotations:
     gitopsd.dev/allow-breaking: |
       ` + upstream.ClusterAPINew + `:max-length-added=nothing of Cluster API is stored here yet
@@ -40,7 +40,7 @@ const allowance = `  annotations:
       ` + upstream.ClusterAPINew + `:enum-added=nothing of Cluster API is stored here yet
 `
 
-// clusterManifest is an object that Cluster API's webhooks are asked about.
+// clusterManifest is an object that Cluster API's webhooks see.
 const clusterManifest = `apiVersion: cluster.x-k8s.io/v1beta1
 kind: Cluster
 metadata: {name: %s, namespace: default}
@@ -51,16 +51,16 @@ var blankLines = regexp.MustCompile(`\n{3,}`)
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// story runs the demo's steps.
-func story(ctx context.Context, s *stage, t *teller) error {
-	t.step("`gitopsd plan` in a clone: what would happen, before anything does")
-	out, err := s.gitopsd(ctx, append([]string{"plan"}, s.fleetFlags()...)...)
+// story plays the demo's steps.
+func (s *stage) story(ctx context.Context) error {
+	s.step("`gitopsd plan` in a clone: what would happen, before anything does")
+	out, err := s.gitopsd(ctx, s.fleetFlags("plan")...)
 	if err != nil {
 		return err
 	}
-	t.indent(shorten(out, 39))
+	s.indent(shorten(out, 39))
 
-	t.step("`gitopsd run` follows the branch: it resolves, renders, applies, and commits the lock back")
+	s.step("`gitopsd run` follows the branch: it resolves, renders, applies, and commits the lock back")
 	first, err := s.head(ctx)
 	if err != nil {
 		return err
@@ -77,50 +77,44 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	if err := s.showLock(ctx, "a commit of clusters.lock alone, by the daemon:"); err != nil {
 		return err
 	}
-	table(t, s)
+	s.table()
 
-	if err := s.webhooks(ctx, t); err != nil {
+	if err := s.webhooks(ctx); err != nil {
 		return err
 	}
-	if err := s.namespaces(ctx, t); err != nil {
+	if err := s.namespaces(ctx); err != nil {
 		return err
 	}
 
-	t.step("A pull request bumps cluster-api in dev and prod: the plan shows what that breaks")
-	before, err := typesOf(ctx, s, "dev", upstream.ClusterAPI)
+	s.step("A pull request bumps cluster-api in dev and prod: the plan shows what that breaks")
+	before, err := s.typesOf(ctx, "dev", upstream.ClusterAPI)
 	if err != nil {
 		return err
 	}
-	err = s.edit(ctx, bumped, func(text string) string {
-		return strings.ReplaceAll(text, upstream.ClusterAPIOld, upstream.ClusterAPINew)
-	})
-	if err != nil {
+	if err := s.edit(ctx, bumped, upstream.ClusterAPIOld, upstream.ClusterAPINew); err != nil {
 		return err
 	}
-	planDev := append([]string{"plan", "--cluster", "dev"}, s.fleetFlags()...)
+	planDev := s.fleetFlags("plan", "--cluster", "dev")
 	out, err = s.gitopsd(ctx, planDev...)
 	if err == nil || !strings.Contains(out, "refused") {
 		return fmt.Errorf("the plan of the bump should have failed with what is refused (%v):\n%s", err, out)
 	}
-	t.indent(shorten(out, 14))
+	s.indent(shorten(out, 14))
 	help := remedy(out)
 	if help == "" {
 		return fmt.Errorf("the plan of the bump should say how to allow it:\n%s", out)
 	}
-	t.say("   and in it what would allow that:")
-	t.indent(help)
+	s.say("   and in it what would allow that:")
+	s.indent(help)
 
-	t.step("The reviewers accept that, for this version and by name, and the pull request is merged")
-	err = s.edit(ctx, bumped, func(text string) string {
-		return strings.Replace(text, "  name: cluster-api\n", "  name: cluster-api\n"+allowance, 1)
-	})
-	if err != nil {
+	s.step("The reviewers accept that, for this version and by name, and the pull request is merged")
+	if err := s.edit(ctx, bumped, "  name: cluster-api\n", "  name: cluster-api\n"+allowance); err != nil {
 		return err
 	}
 	if out, err = s.gitopsd(ctx, planDev...); err != nil {
 		return err
 	}
-	t.indent(shorten(out, 8))
+	s.indent(shorten(out, 8))
 	head, err := s.merge(ctx, "Bump cluster-api to "+upstream.ClusterAPINew)
 	if err != nil {
 		return err
@@ -131,36 +125,36 @@ func story(ctx context.Context, s *stage, t *teller) error {
 	if err := s.showLock(ctx, "rolled out; the lock says what to:"); err != nil {
 		return err
 	}
-	after, err := typesOf(ctx, s, "dev", upstream.ClusterAPI)
+	after, err := s.typesOf(ctx, "dev", upstream.ClusterAPI)
 	if err != nil {
 		return err
 	}
 	added := slices.DeleteFunc(slices.Clone(after), func(name string) bool { return slices.Contains(before, name) })
-	t.say("   dev had %d types of %s and has %d now: %s came", len(before), upstream.ClusterAPI, len(after), strings.Join(added, ", "))
+	s.say("   dev had %d types of %s and has %d now: %s came", len(before), upstream.ClusterAPI, len(after), strings.Join(added, ", "))
 
-	if err := s.conversion(ctx, t); err != nil {
+	if err := s.conversion(ctx); err != nil {
 		return err
 	}
 
-	t.step("Somebody edits a type in prod by hand: it is put right")
-	if err := s.meddle(ctx, t); err != nil {
+	s.step("Somebody edits a type in prod by hand: it is put right")
+	if err := s.meddle(ctx); err != nil {
 		return err
 	}
 
-	t.step("`gitopsd verify` asks the clusters themselves who has the same APIs: hub differs")
-	out, err = s.gitopsd(ctx, append([]string{"verify"}, s.fleetFlags()...)...)
+	s.step("`gitopsd verify` asks the clusters themselves who has the same APIs: hub differs")
+	out, err = s.gitopsd(ctx, s.fleetFlags("verify")...)
 	// Status 2: everything was verified, and something differs.
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 {
 		return fmt.Errorf("verify should have found that hub differs (%v):\n%s", err, out)
 	}
-	t.indent(shorten(out, 28))
+	s.indent(shorten(out, 28))
 
-	if err := s.showNamespaces(ctx, t); err != nil {
+	if err := s.showNamespaces(ctx); err != nil {
 		return err
 	}
 
-	t.step("The fleet, as Git declares it and as it is")
-	table(t, s)
+	s.step("The fleet, as Git declares it and as it is")
+	s.table()
 	return nil
 }
 
@@ -170,29 +164,25 @@ func (s *stage) run(ctx context.Context) error {
 	if err := os.WriteFile(secret, []byte(password), 0o600); err != nil {
 		return err
 	}
-	args := append([]string{"run", "--repo", s.git.URL(fleet), "--git-username", user, "--git-password-file", secret,
-		"--interval", "2s", "--listen", "127.0.0.1:0", "--etcd-embedded", s.etcdDir(), "--etcd-proxy-listen", "127.0.0.1:0"}, s.fleetFlags()...)
-	if err := s.background(daemon, exec.Command(filepath.Join(s.source, "bin/gitopsd"), args...)); err != nil {
+	args := s.fleetFlags("run", "--repo", s.git.URL(fleet), "--git-username", user, "--git-password-file", secret,
+		"--interval", "2s", "--listen", "127.0.0.1:0", "--etcd-embedded", s.etcdDir(), "--etcd-proxy-listen", "127.0.0.1:0")
+	if err := s.background(daemon, exec.Command(s.bin("gitopsd"), args...)); err != nil {
 		return err
 	}
-	address := regexp.MustCompile(`msg=serving address=(\S+)`)
-	return s.wait(ctx, 30*time.Second, "the daemon to serve", func() bool {
-		log, err := os.ReadFile(filepath.Join(s.dir, "gitopsd.log"))
-		m := address.FindSubmatch(log)
-		if err != nil || m == nil {
-			return false
-		}
-		s.api = "http://" + string(m[1])
-		return true
-	})
+	serving, err := s.logged(ctx, 30*time.Second, "the daemon to serve", regexp.MustCompile(`msg=serving address=(\S+)`))
+	if err != nil {
+		return err
+	}
+	s.api = "http://" + serving[1]
+	return nil
 }
 
 func (s *stage) head(ctx context.Context) (string, error) {
 	return s.repo.Git(ctx, "rev-parse", "main")
 }
 
-// settled waits until the lock was committed on top of a commit and every cluster
-// is ready.
+// settled waits until the lock is committed on top of a commit and every cluster is
+// ready.
 func (s *stage) settled(ctx context.Context, commit string) error {
 	err := s.wait(ctx, 5*time.Minute, "the lock commit on "+commit[:10], func() bool {
 		parent, err := s.repo.Git(ctx, "rev-parse", "main^")
@@ -204,7 +194,7 @@ func (s *stage) settled(ctx context.Context, commit string) error {
 	return s.rested(ctx, commit)
 }
 
-// rested waits until every cluster is ready with a commit, or with that of the lock on top
+// rested waits until every cluster is ready with a commit, or with the lock commit on top
 // of it.
 func (s *stage) rested(ctx context.Context, commit string) error {
 	head, err := s.head(ctx)
@@ -243,23 +233,23 @@ func (s *stage) acceptIssuers(ctx context.Context) error {
 			return err
 		}
 	}
-	s.say.say("   (cert-manager's controller does not run here; the demo reports its issuers as ready)")
+	s.say("   (cert-manager's controller does not run here; the demo reports its issuers as ready)")
 	return nil
 }
 
 // showLock shows the newest commit.
 func (s *stage) showLock(ctx context.Context, what string) error {
-	s.say.say("   %s", what)
+	s.say("   %s", what)
 	log, err := s.repo.Git(ctx, "log", "-1", "--stat", "--format=%h %an: %s%n%n%b", "main")
 	if err != nil {
 		return err
 	}
-	s.say.indent(shorten(blankLines.ReplaceAllString(log, "\n\n"), 24))
+	s.indent(shorten(blankLines.ReplaceAllString(log, "\n\n"), 24))
 	return nil
 }
 
-// edit changes a file of the clone, and shows how.
-func (s *stage) edit(ctx context.Context, file string, change func(text string) string) error {
+// edit replaces a text in a file of the clone, and shows the changed lines.
+func (s *stage) edit(ctx context.Context, file, old, new string) error {
 	if _, err := s.command(ctx, s.clone, "git", "pull", "-q", "--ff-only"); err != nil {
 		return err
 	}
@@ -268,7 +258,7 @@ func (s *stage) edit(ctx context.Context, file string, change func(text string) 
 	if err != nil {
 		return err
 	}
-	after := change(string(before))
+	after := strings.ReplaceAll(string(before), old, new)
 	if after == string(before) {
 		return fmt.Errorf("%s is not as the demo expects it", file)
 	}
@@ -281,13 +271,13 @@ func (s *stage) edit(ctx context.Context, file string, change func(text string) 
 	}
 	for line := range lines(diff) {
 		if (line[0] == '+' || line[0] == '-') && !strings.HasPrefix(line, "+++") && !strings.HasPrefix(line, "---") {
-			s.say.say("   %s", line)
+			s.say("   %s", line)
 		}
 	}
 	return nil
 }
 
-// merge commits and pushes what was edited, and returns the commit.
+// merge commits and pushes the edits, and returns the commit.
 func (s *stage) merge(ctx context.Context, message string) (string, error) {
 	for _, args := range [][]string{{"commit", "-q", "-a", "-m", message}, {"push", "-q", "origin", "HEAD:main"}} {
 		if _, err := s.command(ctx, s.clone, "git", args...); err != nil {
@@ -297,7 +287,7 @@ func (s *stage) merge(ctx context.Context, message string) (string, error) {
 	return s.head(ctx)
 }
 
-// client talks to a cluster as a person with kubectl would.
+// client returns a client of a cluster of the fleet.
 func (s *stage) client(cluster string) (*dynamic.DynamicClient, error) {
 	return clientOf(s.kubeconfig(cluster))
 }
@@ -310,10 +300,7 @@ func clientOf(kubeconfig string) (*dynamic.DynamicClient, error) {
 	return dynamic.NewForConfig(cfg)
 }
 
-// ready reports whether a cluster's API server answers and has a node.
-func ready(s *stage, cluster string) bool { return answers(s.kubeconfig(cluster)) }
-
-// answers is ready for the kubeconfig of any cluster.
+// answers reports whether an API server answers and has a node.
 func answers(kubeconfig string) bool {
 	client, err := clientOf(kubeconfig)
 	if err != nil {
@@ -326,7 +313,7 @@ func answers(kubeconfig string) bool {
 }
 
 // typesOf lists the CRDs of a package in a cluster.
-func typesOf(ctx context.Context, s *stage, cluster, pkg string) ([]string, error) {
+func (s *stage) typesOf(ctx context.Context, cluster, pkg string) ([]string, error) {
 	client, err := s.client(cluster)
 	if err != nil {
 		return nil, err
@@ -343,7 +330,7 @@ func typesOf(ctx context.Context, s *stage, cluster, pkg string) ([]string, erro
 }
 
 // meddle drops a short name of a type in prod, and waits until it is back.
-func (s *stage) meddle(ctx context.Context, t *teller) error {
+func (s *stage) meddle(ctx context.Context) error {
 	client, err := s.client("prod")
 	if err != nil {
 		return err
@@ -366,7 +353,7 @@ func (s *stage) meddle(ctx context.Context, t *teller) error {
 		return err
 	}
 	began := time.Now()
-	t.say("   kubectl edit crd %s: shortNames %s -> []", machines, was)
+	s.say("   kubectl edit crd %s: shortNames %s -> []", machines, was)
 	var now string
 	err = s.wait(ctx, 2*time.Minute, "the edit to be undone", func() bool {
 		now, err = shortNames()
@@ -375,32 +362,26 @@ func (s *stage) meddle(ctx context.Context, t *teller) error {
 	if err != nil {
 		return err
 	}
-	t.say("   after %s: shortNames %s", time.Since(began).Round(100*time.Millisecond), now)
-	// The daemon logs it once the attempt at the cluster has ended.
-	return s.wait(ctx, 2*time.Minute, "the daemon to log the drift", func() bool {
-		log, err := os.ReadFile(filepath.Join(s.dir, "gitopsd.log"))
-		if err != nil {
-			return false
-		}
-		for line := range lines(string(log)) {
-			if strings.Contains(line, "drift") && strings.Contains(line, machines) {
-				t.indent(line)
-				return true
-			}
-		}
-		return false
-	})
+	s.say("   after %s: shortNames %s", time.Since(began).Round(100*time.Millisecond), now)
+	// The daemon logs it once the pass over the cluster has ended.
+	drift := regexp.MustCompile(`(?m)^.*(drift.*` + machines + `|` + machines + `.*drift).*$`)
+	line, err := s.logged(ctx, 2*time.Minute, "the daemon to log the drift", drift)
+	if err != nil {
+		return err
+	}
+	s.indent(line[0])
+	return nil
 }
 
 // webhooks shows Cluster API's webhooks at work in dev. Nothing is stored: an API server
-// asks its webhooks in a dry run, too.
-func (s *stage) webhooks(ctx context.Context, t *teller) error {
-	t.step("Cluster API's webhooks are served in every cluster, by certificates that gitopsd made there")
+// also calls its webhooks in a dry run.
+func (s *stage) webhooks(ctx context.Context) error {
+	s.step("Cluster API's webhooks are served in every cluster, by certificates that gitopsd made there")
 	snap, err := s.status()
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(s.w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "   CLUSTER\tSECRET\tUSE\tEXPIRES")
 	for _, c := range snap.Clusters {
 		if len(c.Certificates) < 2 {
@@ -411,8 +392,8 @@ func (s *stage) webhooks(ctx context.Context, t *teller) error {
 		}
 	}
 	_ = w.Flush() // to the terminal
-	t.say("   They are replaced before they expire. In dev, the server in the place of Cluster API's controller")
-	t.say("   marks what it sees, and denies clusters at %s. blue is elsewhere, green is there:", deniedHost)
+	s.say("   They are replaced before they expire. In dev, the server in the place of Cluster API's controller")
+	s.say("   marks what it sees, and denies clusters at %s. blue is elsewhere, green is there:", deniedHost)
 	for _, o := range []struct{ file, host, want string }{
 		{"blue.yaml", "blue.example.com", mark},
 		{"green.yaml", deniedHost, "denied the request"},
@@ -422,26 +403,26 @@ func (s *stage) webhooks(ctx context.Context, t *teller) error {
 			return err
 		}
 		args := []string{"create", "--dry-run=server", "-f", "../" + o.file, "-o", "jsonpath={.metadata.annotations}"}
-		t.say("   $ kubectl --context dev %s", quoted(args...))
-		cmd := exec.CommandContext(ctx, filepath.Join(s.source, "bin/kubectl"), append([]string{"--kubeconfig", s.kubeconfig("dev")}, args...)...)
+		s.say("   $ kubectl --context dev %s", quoted(args...))
+		cmd := exec.CommandContext(ctx, s.bin("kubectl"), append([]string{"--kubeconfig", s.kubeconfig("dev")}, args...)...)
 		cmd.Dir = s.clone
 		out, err := cmd.CombinedOutput()
 		if denied := o.host == deniedHost; denied == (err == nil) || !strings.Contains(string(out), o.want) {
 			return fmt.Errorf("the webhooks should have answered with %q for %s (%v):\n%s", o.want, o.file, err, out)
 		}
-		t.indent(string(out))
+		s.indent(string(out))
 	}
 	return nil
 }
 
 // table prints the fleet.
-func table(t *teller, s *stage) {
+func (s *stage) table() {
 	snap, err := s.status()
 	if err != nil {
-		t.say("   %v", err)
+		s.say("   %v", err)
 		return
 	}
-	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(s.w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "   CLUSTER\tPACKAGE\tVERSION\tDIGEST\tSTATE")
 	for _, c := range snap.Clusters {
 		for _, p := range c.Packages {
@@ -450,12 +431,12 @@ func table(t *teller, s *stage) {
 	}
 	_ = w.Flush() // to the terminal
 	for _, c := range snap.Clusters {
-		t.say("   %s: %s with all %d objects of commit %s", c.Name, c.Phase, c.Objects, c.Applied[:min(len(c.Applied), 10)])
+		s.say("   %s: %s with all %d objects of commit %s", c.Name, c.Phase, c.Objects, c.Applied[:min(len(c.Applied), 10)])
 	}
 }
 
-// remedy returns the part of a plan that says what is refused, and the lines to paste that
-// would allow it; empty if there is none.
+// remedy returns the part of a plan with a refused change and the lines to paste that
+// would allow it, or "" if there is none.
 func remedy(plan string) string {
 	all := slices.Collect(lines(plan))
 	depth := func(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
@@ -473,8 +454,7 @@ func remedy(plan string) string {
 	return strings.Join(all[from:to], "\n")
 }
 
-// shorten keeps the first lines of a long output and says how many more there
-// are.
+// shorten keeps the first lines of a long output and counts the rest.
 func shorten(text string, most int) string {
 	all := slices.Collect(lines(text))
 	if len(all) <= most {

@@ -25,13 +25,13 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/statedir"
 )
 
-// fleet is a directory with clusters, worked on by the real binary.
+// fleet is a directory with clusters of the real binary.
 type fleet struct {
 	binary string
 	dir    statedir.Dir
 }
 
-// binary is what build has built, and where TestMain wants it.
+// binary is the path at which TestMain wants the binary, and the result of build.
 var binary struct {
 	once sync.Once
 	path string
@@ -54,8 +54,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// build builds the binary once. It has no race detector, also when the tests
-// have: with it, an API server would take minutes to start.
+// build builds the binary once, without the race detector even if the tests have it: an
+// API server with it would take minutes to start.
 func build(t *testing.T) string {
 	t.Helper()
 	binary.once.Do(func() {
@@ -70,7 +70,7 @@ func build(t *testing.T) string {
 	return binary.path
 }
 
-// newFleet returns an empty one, which the test leaves without processes.
+// newFleet returns an empty fleet. All its processes are gone at the end of the test.
 func newFleet(t *testing.T, binary string) *fleet {
 	t.Helper()
 	dir, err := statedir.Open(filepath.Join(t.TempDir(), "fleet whose path has spaces and more bytes than the 107 that the path of a Unix socket can have"))
@@ -101,13 +101,13 @@ func (f *fleet) command(args ...string) *exec.Cmd {
 	return exec.Command(f.binary, append(args, "--dir", string(f.dir))...)
 }
 
-// try runs a command and returns all that it prints.
+// try runs a command and returns its output.
 func (f *fleet) try(args ...string) (string, error) {
 	out, err := f.command(args...).CombinedOutput()
 	return string(out), err
 }
 
-// must runs a command that has to succeed.
+// must runs a command that must succeed.
 func (f *fleet) must(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := f.try(args...)
@@ -117,7 +117,7 @@ func (f *fleet) must(t *testing.T, args ...string) string {
 	return out
 }
 
-// processes returns what is recorded as running, by component.
+// processes returns the recorded processes by component.
 func (f *fleet) processes(t *testing.T) map[string]process.ID {
 	t.Helper()
 	paths, err := filepath.Glob(f.dir.Path("run", "*.json"))
@@ -151,7 +151,7 @@ func (f *fleet) state(t *testing.T) *statedir.State {
 	return state
 }
 
-// ports lists all ports that are in use while everything runs.
+// ports returns the ports that are in use while everything runs.
 func (f *fleet) ports(t *testing.T) []int {
 	t.Helper()
 	state := f.state(t)
@@ -212,7 +212,7 @@ func gone(t *testing.T, processes map[string]process.ID, ports []int) {
 	})
 }
 
-// TestFleet brings two clusters through everything that tests do with them.
+// TestFleet does with two clusters everything that tests do with clusters.
 func TestFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts clusters")
@@ -267,7 +267,7 @@ func TestFleet(t *testing.T) {
 	})
 }
 
-// version is a check that the API server answers.
+// version checks that the API server answers.
 func version(client kubernetes.Interface) func(context.Context) error {
 	return func(context.Context) error {
 		_, err := client.Discovery().ServerVersion()
@@ -289,7 +289,7 @@ func testStopStart(t *testing.T, f *fleet) {
 		}
 	}
 	f.must(t, "start", "b")
-	// The same kubeconfig leads to the same data.
+	// The same kubeconfig reaches the same data.
 	checkMark(t, f, "b", "stop")
 }
 
@@ -306,7 +306,7 @@ func testRecovery(t *testing.T, f *fleet) {
 			}
 		}
 	}
-	// At once, while it still dies.
+	// Immediately, while the process still ends.
 	kill(func(name string) bool { return name == "a.kube-apiserver" })
 	f.must(t, "up")
 	after := f.processes(t)
@@ -367,7 +367,7 @@ func testFailures(t *testing.T, f *fleet) {
 	}
 }
 
-// TestForeground is about who ends with whom.
+// TestForeground checks which processes end with which.
 func TestForeground(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts clusters")

@@ -44,32 +44,32 @@ Everything is kept in the directory that --dir names, logs in its logs/.
 	}
 	var dir string
 	root.PersistentFlags().StringVar(&dir, "dir", "", "directory that holds the clusters (required)")
-	for _, cmd := range []func(runFunc) *cobra.Command{upCommand, addCommand, downCommand, stopCommand, startCommand, imageCommand, logsCommand} {
-		root.AddCommand(cmd(func(do doFunc) func(*cobra.Command, []string) error {
-			return func(cmd *cobra.Command, names []string) error {
-				d, err := statedir.Open(dir)
-				if err != nil {
-					return err
-				}
-				return do(cmd.Context(), controlplane.Config{Dir: d, Out: cmd.OutOrStdout()}, names)
+	run := func(do doFunc) func(*cobra.Command, []string) error {
+		return func(cmd *cobra.Command, args []string) error {
+			d, err := statedir.Open(dir)
+			if err != nil {
+				return err
 			}
-		}))
+			return do(cmd.Context(), controlplane.Config{Dir: d, Out: cmd.OutOrStdout()}, args)
+		}
 	}
-	root.AddCommand(storedCommand(&dir), versionCommand())
+	root.AddCommand(upCommand(run), addCommand(run), downCommand(run), stopCommand(run), startCommand(run),
+		imageCommand(run), logsCommand(run), storedCommand(run), versionCommand())
 	return root
 }
 
-// doFunc does what a command is for, with the arguments that name clusters.
-type doFunc func(ctx context.Context, cfg controlplane.Config, names []string) error
+// doFunc carries out a command.
+type doFunc func(ctx context.Context, cfg controlplane.Config, args []string) error
 
-// runFunc makes a cobra command's RunE; the configuration is from the common flags.
+// runFunc makes a cobra command's RunE of a doFunc. The configuration comes from the
+// common flags.
 type runFunc func(doFunc) func(*cobra.Command, []string) error
 
-// newClusterFlags are common to the commands that make clusters. The result completes
-// the options once the flags have been parsed.
+// newClusterFlags adds the flags of commands that make clusters. Call complete once the
+// flags are parsed; it sets the remaining options.
 func newClusterFlags(cmd *cobra.Command, o *controlplane.Options) (complete func() error) {
 	var etcd statedir.ExternalEtcd
-	cmd.Flags().StringSliceVar(&etcd.Servers, "etcd-servers", nil, "URLs of an etcd for new clusters, in the place of devcluster's own; keys are below /registry")
+	cmd.Flags().StringSliceVar(&etcd.Servers, "etcd-servers", nil, "URLs of an etcd for new clusters, instead of devcluster's own; keys are below /registry")
 	cmd.Flags().StringVar(&etcd.CAFile, "etcd-cafile", "", "file with the CA of that etcd")
 	cmd.Flags().StringVar(&etcd.CertFile, "etcd-certfile", "", "file with a client certificate for that etcd")
 	cmd.Flags().StringVar(&etcd.KeyFile, "etcd-keyfile", "", "file with its key")
@@ -112,14 +112,14 @@ func upCommand(run runFunc) *cobra.Command {
 		Use:   "up --dir DIR --clusters NAME,...",
 		Short: "Bring clusters up and wait until they are ready",
 		Long: `Brings up etcd and the named clusters, waits until they are ready, and leaves
-them running. DIR/NAME.kubeconfig is the way in, as cluster-admin.
+them running. DIR/NAME.kubeconfig is a kubeconfig with the rights of cluster-admin.
 
-What runs already is left alone and what is missing is started, so the same
-command repairs after a crash, with the data that was there. Without --clusters
-it takes those that DIR has.
+Running processes are left alone and missing ones are started, so the same
+command repairs clusters after a crash, with their data. Without --clusters
+it brings up the clusters in DIR.
 
-With --foreground it says "running until interrupted" when all is ready, stays
-until it is interrupted or its parent ends, and takes all processes along, even
+With --foreground it prints "running until interrupted" when all is ready, and
+stays until it is interrupted or its parent ends. Then all processes end, even
 if it is killed. The data stays; see "down".`,
 		Example: `  devcluster up --dir /tmp/fleet --clusters hub,dev,prod
   kubectl --kubeconfig /tmp/fleet/hub.kubeconfig get nodes`,
@@ -165,10 +165,10 @@ func addCommand(run runFunc) *cobra.Command {
 func downCommand(run runFunc) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down --dir DIR",
-		Short: "Stop everything and remove what up has made",
+		Short: "Stop everything and remove the files of up",
 		Long: `Stops all clusters of DIR and etcd, makes sure that no process and no port is
 left, and removes data, keys, logs and kubeconfigs. Files that others have put
-into DIR stay, and so does a kubeconfig that has been changed.`,
+into DIR stay, and so does a kubeconfig that was changed.`,
 		Args: cobra.NoArgs,
 		RunE: run(func(ctx context.Context, cfg controlplane.Config, _ []string) error {
 			return controlplane.Down(ctx, cfg)
@@ -179,7 +179,7 @@ into DIR stay, and so does a kubeconfig that has been changed.`,
 func stopCommand(run runFunc) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop --dir DIR NAME...",
-		Short: "Take clusters away for a while",
+		Short: "Stop clusters for a while",
 		Long: `Ends the processes of these clusters. Their data, ports and kubeconfigs stay;
 "start" or "up" brings them back as they were.`,
 		Args: cobra.MinimumNArgs(1),
@@ -191,8 +191,8 @@ func startCommand(run runFunc) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start --dir DIR NAME...",
 		Short: "Bring stopped clusters back",
-		Long: `Brings clusters back that "stop" took away, on the same ports and with the same
-data, and waits until they are ready. New clusters are made by "add".`,
+		Long: `Starts clusters that "stop" stopped, on the same ports and with the same data, and
+waits until they are ready. "add" makes new clusters.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: run(controlplane.Start),
 	}
@@ -203,26 +203,26 @@ func imageCommand(run runFunc) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image --dir DIR NAME [REPOSITORY COMMAND [ARG...]]",
 		Short: "Run pods of an image as processes",
-		Long: `Makes COMMAND stand for the entry point of the images of REPOSITORY, whatever their
-tag or digest, in the cluster NAME, until "down". Pods with such an image run it as a
-process, also those that are there already. Without REPOSITORY it prints what there is.
+		Long: `Makes COMMAND stand for the entry point of the images of REPOSITORY, with any tag
+or digest, in the cluster NAME, until "down". Pods with such an image run it as a
+process, including existing pods. Without REPOSITORY it lists the images.
 With --remove it forgets these repositories, or all; their pods are then reported ready
 again without running.
 
-A process gets ARGs, then the rest of its container's command without the first word,
-then args; the environment of its container, and
+The arguments of a process are ARGs, its container's command without the first word, and
+its args. Its environment is its container's, and
 
-  POD_IP                    the address of this machine that it has to listen on;
+  POD_IP                    the address of this machine that it must listen on;
                             the field status.podIP has the same value
-  KUBECONFIG                its service account's way to the API server
+  KUBECONFIG                a kubeconfig of its service account
   KUBERNETES_SERVICE_HOST   the API server's address on this machine, and
   KUBERNETES_SERVICE_PORT   its port
 
 Volumes are directories with the files of Secrets, ConfigMaps, tokens and fields,
 replaced within a second of a change. Paths at or below a mountPath are rewritten to
-them in arguments and in the environment. The container waits for what is missing and
-not optional. It is ready when its readiness probe (httpGet or tcpSocket) passes, and
-started again when it ends. Its output is printed by "devcluster logs".
+them in arguments and in the environment. The container waits for objects that are
+missing and not optional. It is ready when its readiness probe (httpGet or tcpSocket)
+passes, and is restarted when it ends. "devcluster logs" prints its output.
 
 Init containers do not run, nor do liveness and startup probes. Flags of devcluster
 come before NAME.`,
@@ -256,9 +256,9 @@ func logsCommand(run runFunc) *cobra.Command {
 	return &cobra.Command{
 		Use:   "logs --dir DIR NAME [NAMESPACE/POD]",
 		Short: "Print the output of pods that are processes",
-		Long: `Prints the output of the processes of a pod, or of all pods of the cluster NAME, also
-of those that have ended. The files are DIR/NAME/logs/NAMESPACE/POD/CONTAINER.log. Of
-one that becomes longer than 10 MiB, the last MiB is kept.`,
+		Long: `Prints the output of the processes of a pod, or of all pods of the cluster NAME,
+including pods that have ended. The files are DIR/NAME/logs/NAMESPACE/POD/CONTAINER.log.
+A file that becomes longer than 10 MiB is cut to its last MiB.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: run(func(ctx context.Context, cfg controlplane.Config, args []string) error {
 			return controlplane.Logs(ctx, cfg, args[0], append(args, "")[1])
@@ -266,22 +266,18 @@ one that becomes longer than 10 MiB, the last MiB is kept.`,
 	}
 }
 
-func storedCommand(dir *string) *cobra.Command {
+func storedCommand(run runFunc) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stored --dir DIR NAME GROUP/RESOURCE",
 		Short: "Print objects as etcd has them",
-		Long: `Prints a line for each object of a resource: where it is, as NAMESPACE/NAME or
-NAME, and the stored bytes. Objects of CRDs are stored as JSON, in whatever version
-they were last written in; most of Kubernetes' own are protobuf.`,
+		Long: `Prints a line for each object of a resource: NAMESPACE/NAME or NAME, and the
+stored bytes. Objects of CRDs are stored as JSON, in the storage version at their
+last write; most of Kubernetes' own are protobuf.`,
 		Example: `  devcluster stored --dir /tmp/fleet dev acme.example/widgets`,
 		Args:    cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			d, err := statedir.Open(*dir)
-			if err != nil {
-				return err
-			}
-			return controlplane.Stored(cmd.Context(), controlplane.Config{Dir: d, Out: cmd.OutOrStdout()}, args[0], args[1])
-		},
+		RunE: run(func(ctx context.Context, cfg controlplane.Config, args []string) error {
+			return controlplane.Stored(ctx, cfg, args[0], args[1])
+		}),
 	}
 }
 
@@ -293,7 +289,7 @@ func versionCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kubernetes, err := servers.KubernetesVersion()
 			if err != nil {
-				return errors.Join(errors.New("version"), err)
+				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "kubernetes %s\netcd v%s\n", kubernetes, servers.EtcdVersion)
 			return err

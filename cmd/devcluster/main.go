@@ -1,14 +1,13 @@
 // Devcluster runs real Kubernetes control planes on one machine, for
 // development, demos and tests: etcd, kube-apiserver, kube-controller-manager
-// and a stand-in for a node, all from this one binary. The binary is Kubernetes'
-// sample-apiserver, too, which is a client of etcd like them. Directory kubectl has
-// the kubectl of the same version.
+// and a stand-in for a node, all from this one binary. The binary is also
+// Kubernetes' sample-apiserver. Directory kubectl has the kubectl of the same version.
 //
 // commands.go has the command line. Below internal/, controlplane decides which
-// processes run when, component configures each, servers runs it, process starts and
+// processes run when, component configures them, servers runs one, process starts and
 // finds them, statedir keeps the files, pki makes certificates, and kubelet is
-// the stand-in. It runs pods as processes with package pods, which package podspec
-// tells what they get, and egress leads the API server to them.
+// the stand-in for a node. It runs pods as processes by package pods; podspec computes
+// their environment, arguments and files, and egress connects the API server to them.
 package main
 
 import (
@@ -24,8 +23,7 @@ import (
 )
 
 func main() {
-	// These know how to handle signals. A component gets its arguments only from
-	// devcluster itself.
+	// These handle signals themselves. Only devcluster itself starts components.
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case controlplane.Subcommand:

@@ -23,7 +23,7 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/pki"
 )
 
-// serverImage stands for this test binary.
+// serverImage is an image that this test binary stands for.
 const serverImage = "registry.example:5000/server"
 
 // secretServed is the certificate of the Service "server" for server pods, and more.
@@ -44,7 +44,7 @@ func secretServed(t *testing.T, more map[string][]byte) (*corev1.Secret, []byte)
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "server-tls"}, Data: data}, ca.Cert
 }
 
-// server makes a pod one of the Service's.
+// server makes a pod one of the Service's pods.
 func server(p *corev1.Pod) {
 	p.Labels["app"] = "server"
 	p.Spec.Volumes = []corev1.Volume{{Name: "tls", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "server-tls"}}}}
@@ -68,7 +68,7 @@ func server(p *corev1.Pod) {
 	}
 }
 
-// ask returns the answer of the Service to a GET, through the API server.
+// ask returns the response of the Service to a GET through the API server.
 func ask(ctx context.Context, client kubernetes.Interface, path string) (string, error) {
 	text, err := client.CoreV1().RESTClient().Get().
 		AbsPath("/api/v1/namespaces/default/services/https:server:443/proxy/" + path).DoRaw(ctx)
@@ -78,7 +78,7 @@ func ask(ctx context.Context, client kubernetes.Interface, path string) (string,
 	return string(text), err
 }
 
-// answers is a check of the Service's answer.
+// answers checks the Service's response.
 func answers(client kubernetes.Interface, path, want string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		got, err := ask(ctx, client, path)
@@ -89,7 +89,7 @@ func answers(client kubernetes.Interface, path, want string) func(context.Contex
 	}
 }
 
-// testProcesses tries on cluster a what a cluster does with pods that run.
+// testProcesses tests pods with processes in cluster a.
 func testProcesses(t *testing.T, f *fleet) {
 	client := f.client(t, "a")
 	self, err := os.Executable()
@@ -229,7 +229,7 @@ func testProcesses(t *testing.T, f *fleet) {
 	})
 }
 
-// registerWebhook makes the Service judge ConfigMaps with the label app=judged.
+// registerWebhook registers the Service as webhook for ConfigMaps with the label app=judged.
 func registerWebhook(t *testing.T, client kubernetes.Interface, ca []byte) {
 	t.Helper()
 	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
@@ -253,8 +253,8 @@ func registerWebhook(t *testing.T, client kubernetes.Interface, ca []byte) {
 	}
 }
 
-// judged is a check of what becomes of a ConfigMap with this name: an error with a
-// text, or none where that is empty.
+// judged checks that creating a ConfigMap with this name fails with an error that has a
+// text, or succeeds if the text is empty.
 func judged(client kubernetes.Interface, name, want string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{
@@ -273,7 +273,7 @@ func testAdmission(t *testing.T, client kubernetes.Interface) {
 		t.Error(err)
 	}
 	configurations := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	// The certificate is checked: another authority's is not believed.
+	// The API server verifies the certificate, and refuses one of another authority.
 	_, stranger := secretServed(t, nil)
 	eventually(t, "the bundle is replaced", func(ctx context.Context) error {
 		c, err := configurations.Get(ctx, "server", metav1.GetOptions{})
@@ -322,8 +322,8 @@ func jsonOf(t *testing.T, v any) string {
 	return string(text)
 }
 
-// pidOf returns the path in /proc of the process of a pod, which is the only one that
-// runs in the pod's directory.
+// pidOf returns the path in /proc of a pod's process, the only one that runs in the pod's
+// directory.
 func pidOf(t *testing.T, f *fleet, pod string) string {
 	t.Helper()
 	dir := f.dir.Path("a", "pods", string(uidOf(t, f.client(t, "a"), pod)))

@@ -15,12 +15,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// serverVariable makes this test binary be the server of a pod.
+// serverVariable makes this test binary the server of a pod.
 const serverVariable = "DEVCLUSTER_TEST_SERVER"
 
-// runServer is a program as packages bring them: it serves HTTPS on the pod's address
-// with the certificate in TLS_SERVER_CERTS_DIR, an admission webhook that denies what
-// is named "denied", and an aggregated API. It returns an exit status.
+// runServer serves HTTPS on the pod's address, like controllers of packages, with the
+// certificate in TLS_SERVER_CERTS_DIR: an admission webhook that denies objects named
+// "denied", and an aggregated API. It returns an exit status.
 func runServer() int {
 	if reason := os.Getenv("FAIL"); reason != "" {
 		fmt.Println("cannot go on:", reason)
@@ -29,13 +29,13 @@ func runServer() int {
 	dir := os.Getenv("TLS_SERVER_CERTS_DIR")
 	mux := http.NewServeMux()
 	mux.HandleFunc("/validate", validate)
-	// Anything that the pod has: its environment, and files.
+	// The pod's environment, arguments and files.
 	mux.HandleFunc("/env/{name}", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, os.Getenv(r.PathValue("name"))) })
 	mux.HandleFunc("/args", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%q", os.Args[1:]) })
 	mux.HandleFunc("/file/{name}", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFile(w, r, filepath.Join(dir, filepath.Base(r.PathValue("name"))))
 	})
-	// Who its service account is, by the API server's word.
+	// The user name of the pod's service account, from the API server.
 	mux.HandleFunc("/whoami", whoami)
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := os.Stat(filepath.Join(dir, "not-ready")); err == nil {

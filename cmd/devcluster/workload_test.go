@@ -26,7 +26,7 @@ const (
 	digest    = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 )
 
-// template is of pods with one container and the label app.
+// template is a template of pods with one container and the label app.
 func template(app, image string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}},
@@ -59,7 +59,7 @@ func uidOf(t *testing.T, client kubernetes.Interface, pod string) types.UID {
 	return p.UID
 }
 
-// podIs is a check of a pod's status.
+// podIs checks a pod's status.
 func podIs(client kubernetes.Interface, name, want string, is func(corev1.PodStatus) bool) func(context.Context) error {
 	return func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -90,7 +90,7 @@ func unschedulable(s corev1.PodStatus) bool {
 	return len(s.Conditions) > 0 && s.Conditions[0].Type == corev1.PodScheduled && s.Conditions[0].Reason == corev1.PodReasonUnschedulable
 }
 
-// testWorkloads tries on cluster a what a cluster does.
+// testWorkloads tests workloads in cluster a.
 func testWorkloads(t *testing.T, f *fleet) {
 	client := f.client(t, "a")
 	t.Run("version", func(t *testing.T) {
@@ -258,13 +258,13 @@ func testDeployment(t *testing.T, client kubernetes.Interface) {
 	})
 }
 
-// testApart checks that clusters share an etcd and nothing else.
+// testApart checks that clusters share only an etcd.
 func testApart(t *testing.T, f *fleet) {
 	mark(t, f, "a", "only-a")
 	if _, err := f.client(t, "b").CoreV1().ConfigMaps(namespace).Get(t.Context(), "only-a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("b has what a has: %v", err)
 	}
-	// The admin of one is nobody in the other.
+	// The admin of one cluster is unknown in the other.
 	config, err := clientcmd.BuildConfigFromFlags("", f.dir.Kubeconfig("a"))
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func testApart(t *testing.T, f *fleet) {
 	}
 }
 
-// mark leaves something in a cluster that checkMark finds.
+// mark creates an object that checkMark finds.
 func mark(t *testing.T, f *fleet, cluster, name string) {
 	t.Helper()
 	if _, err := f.client(t, cluster).CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{

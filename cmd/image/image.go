@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -20,22 +21,22 @@ import (
 const (
 	// licenseID is the project's license by its name in SPDX.
 	licenseID = "Apache-2.0"
-	// user is the user and group of the process, a number so that a kubelet can tell
-	// that it is not root.
+	// user is the user and group of the process. Kubelets verify that a user is not root
+	// only if it is a number.
 	user = "65532:65532"
 	home = "home/nonroot"
 )
 
-// image is an index of images for platforms, with what refers to them.
+// image is an index of images for platforms, with their SBOMs.
 type image struct {
 	index  v1.ImageIndex
 	digest v1.Hash
-	// sboms refer to the image of their platform, and once more to the index: most
-	// tools ask for what refers to the digest of a tag, which is the index's.
+	// sboms has the list of each platform twice, referring to the platform's image and to
+	// the index: most tools ask for the referrers of a tag's digest, which is the index's.
 	sboms []v1.Image
 }
 
-// assemble makes an image of programs, which differ in their platforms alone.
+// assemble makes an image of programs that differ only in their platforms.
 func assemble(programs []*program) (*image, error) {
 	base, err := baseLayer()
 	if err != nil {
@@ -75,7 +76,7 @@ func assemble(programs []*program) (*image, error) {
 	return made, nil
 }
 
-// annotations say what an image is.
+// annotations returns the annotations of an image.
 func annotations(p *program) map[string]string {
 	said := map[string]string{
 		"org.opencontainers.image.title":    p.name(),
@@ -127,7 +128,7 @@ func platformImage(base v1.Layer, p *program) (v1.Image, error) {
 	return mutate.Annotations(one, said).(v1.Image), nil
 }
 
-// baseLayer returns what a static program needs besides itself.
+// baseLayer returns a layer with the files that a static program needs.
 func baseLayer() (v1.Layer, error) {
 	authorities, err := roots()
 	if err != nil {
@@ -146,16 +147,15 @@ func baseLayer() (v1.Layer, error) {
 	})
 }
 
-// entry is a file, or a directory, whose name ends in a slash.
+// entry is a file, or a directory if the name ends in a slash.
 type entry struct {
 	name    string
 	mode    int64
-	id      int // of the user and group
+	id      int // user and group
 	content []byte
 }
 
-// newLayer returns a layer with these entries, in their order. Their time is always
-// the same.
+// newLayer returns a layer with these entries, in this order. Their time is the Unix epoch.
 func newLayer(entries []entry) (v1.Layer, error) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -179,9 +179,8 @@ func newLayer(entries []entry) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(9), tarball.WithCompressedCaching)
 }
 
-// attach returns a manifest by which the list of a program's modules refers to a
-// subject (github.com/opencontainers/image-spec, manifest.md, "Guidelines for Artifact
-// Usage").
+// attach returns a manifest with a program's SBOM that refers to a subject
+// (github.com/opencontainers/image-spec, manifest.md, "Guidelines for Artifact Usage").
 func attach(subject partial.Describable, text []byte, p *program) (v1.Image, error) {
 	to, err := partial.Descriptor(subject)
 	if err != nil {
@@ -208,4 +207,25 @@ func attach(subject partial.Describable, text []byte, p *program) (v1.Image, err
 		Subject:     to,
 		Annotations: map[string]string{"org.opencontainers.image.created": p.committed().Format(time.RFC3339)},
 	}})
+}
+
+// artifact is a manifest with one layer. It implements [partial.CompressedImageCore].
+type artifact struct {
+	manifest *v1.Manifest
+	config   []byte
+	layer    v1.Layer
+}
+
+func (a *artifact) MediaType() (types.MediaType, error) { return a.manifest.MediaType, nil }
+func (a *artifact) RawConfigFile() ([]byte, error)      { return a.config, nil }
+func (a *artifact) RawManifest() ([]byte, error)        { return json.Marshal(a.manifest) }
+func (a *artifact) LayerByDigest(d v1.Hash) (partial.CompressedLayer, error) {
+	has, err := a.layer.Digest()
+	if err != nil {
+		return nil, err
+	}
+	if d != has {
+		return nil, fmt.Errorf("%s is not in the artifact, which has %s", d, has)
+	}
+	return a.layer, nil
 }

@@ -68,7 +68,7 @@ func module(t *testing.T) string {
 	return dir
 }
 
-// made returns the image of the program, made in a directory of its own.
+// made returns the image of the program, built in a directory of its own.
 func made(t *testing.T) *image {
 	t.Helper()
 	i, err := makeImage(t.Context(), module(t), "./cmd/greet", io.Discard)
@@ -81,7 +81,7 @@ func made(t *testing.T) *image {
 func TestImage(t *testing.T) {
 	i := made(t)
 
-	// What the environment of whoever builds has, and the directory, make no other image.
+	// Neither the environment nor the directory changes the image.
 	t.Setenv("GOFLAGS", "-tags=other")
 	t.Setenv("GOAMD64", "v3")
 	t.Setenv("CGO_ENABLED", "1")
@@ -124,10 +124,7 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	tag, err := name.NewTag(server.Host() + "/platform/hello:v1.0.0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tag := tagIn(t, server.Host())
 	if err := i.push(t.Context(), tag, time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +252,7 @@ func checkModules(t *testing.T, of name.Digest, architectures ...string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The registry's list names the type of the configuration in its place.
+		// The registry's list has the media type of the configuration instead.
 		if manifest.ArtifactType != sbomType {
 			t.Errorf("%s has the type %s", d.Digest, manifest.ArtifactType)
 		}
@@ -300,7 +297,7 @@ func checkModules(t *testing.T, of name.Digest, architectures ...string) {
 	}
 }
 
-// required returns the version of a module in go.mod.
+// required returns the version of a module that go.mod requires.
 func required(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../go.mod")
@@ -315,7 +312,7 @@ func required(t *testing.T, path string) string {
 	return version
 }
 
-// Mistakes are told before anything is compiled, and leave what is there.
+// Mistakes are reported before anything is compiled, and existing files stay.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	full := t.TempDir()
@@ -348,8 +345,8 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A program that does not compile is told with what the compiler says, and an
-// interrupt ends the compiler.
+// If a program does not compile, the error has the compiler's output. The end of the
+// context ends the compiler.
 func TestMakeImageFails(t *testing.T) {
 	t.Parallel()
 	dir := module(t)
@@ -366,8 +363,27 @@ func TestMakeImageFails(t *testing.T) {
 	}
 }
 
-// A registry that does not let somebody in is told with what to do, and the tag is not
-// there.
+// tiny returns an image of a program of one byte, and a tag in a registry.
+func tiny(t *testing.T, host string) (*image, name.Tag) {
+	t.Helper()
+	i, err := assemble([]*program{{platform: platforms[0], content: []byte("x"), info: &debug.BuildInfo{Path: "example.org/hello"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i, tagIn(t, host)
+}
+
+// tagIn returns a tag in a registry.
+func tagIn(t *testing.T, host string) name.Tag {
+	t.Helper()
+	tag, err := name.NewTag(host + "/platform/hello:v1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tag
+}
+
+// When a registry refuses the credentials, the error says what to do, and no tag is pushed.
 func TestPushRefused(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	server, err := registry.New(registry.Config{Auth: registry.BasicAuth, Username: "robot", Password: "s3cret"})
@@ -375,14 +391,7 @@ func TestPushRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	tag, err := name.NewTag(server.Host() + "/platform/hello:v1.0.0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	i, err := assemble([]*program{{platform: platforms[0], content: []byte("x"), info: &debug.BuildInfo{Path: "example.org/hello"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	i, tag := tiny(t, server.Host())
 	if err := i.push(t.Context(), tag, time.Hour); err == nil || !strings.Contains(err.Error(), "log in with `docker login "+server.Host()+"`") {
 		t.Errorf("have %v", err)
 	}
@@ -391,27 +400,15 @@ func TestPushRefused(t *testing.T) {
 	}
 }
 
-// A registry that takes the connection and nothing else is given up.
+// push gives up when a registry accepts the connection and never answers.
 func TestPushTakesTooLong(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	hanging := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-hanging:
-		case <-r.Context().Done():
-		}
-	}))
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hanging }))
 	defer server.Close()
 	defer close(hanging)
-	tag, err := name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/platform/hello:v1.0.0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	i, err := assemble([]*program{{platform: platforms[0], content: []byte("x"), info: &debug.BuildInfo{Path: "example.org/hello"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = i.push(t.Context(), tag, 50*time.Millisecond)
+	i, tag := tiny(t, strings.TrimPrefix(server.URL, "http://"))
+	err := i.push(t.Context(), tag, 50*time.Millisecond)
 	if want := "push " + tag.String() + ": " + tag.RegistryStr() + " did not take everything within 50ms"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("have %v, want %s", err, want)
 	}

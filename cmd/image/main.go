@@ -2,12 +2,12 @@
 // image` runs it.
 //
 // build.go compiles the program for each platform, image.go puts it into an image
-// with the few files that it needs, and sbom.go lists what it was made of.
-// publish.go writes the result into a directory or pushes it to a registry.
+// with the few files that it needs, and sbom.go lists its modules. publish.go writes
+// the result into a directory or pushes it to a registry.
 //
-// The same commit, with the same version of Go, has the same digest on every
-// machine: nothing of the machine goes into the image, not even its certificates
-// (roots.go).
+// The same commit and version of Go give the same digest on every machine: nothing of
+// the machine goes into the image, and the certificates of authorities come from a
+// module (roots.go).
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// source is the package of the program, in the module at the working directory.
+// source is the package of the program, in the module in the working directory.
 const source = "./cmd/gitopsd"
 
 func main() {
@@ -37,7 +37,7 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	layout := flags.String("layout", "", "write the image into this directory, an OCI image layout, in the place of one that is there")
+	layout := flags.String("layout", "", "write the image into this directory as an OCI image layout, replacing an existing one")
 	push := flags.String("push", "", "push the image to this reference, with the credentials of Docker's configuration")
 	patience := flags.Duration("push-timeout", 20*time.Minute, "give up pushing after this time")
 	if err := flags.Parse(args); err != nil {
@@ -47,16 +47,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "usage: image [-layout DIR] [-push REGISTRY/REPOSITORY:TAG [-push-timeout DURATION]]")
 		return 2
 	}
-	if err := publish(ctx, ".", *layout, *push, *patience, stdout, stderr); err != nil {
+	if err := publish(ctx, *layout, *push, *patience, stdout, stderr); err != nil {
 		fmt.Fprintf(stderr, "image: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-// publish makes the image of the program in a module, and prints where it is with its
-// digest. Messages go to say.
-func publish(ctx context.Context, module, layout, push string, patience time.Duration, out, say io.Writer) error {
+// publish makes the image, and prints each place where it put it, with the digest. Messages
+// go to say.
+func publish(ctx context.Context, layout, push string, patience time.Duration, out, say io.Writer) error {
 	var tag name.Tag
 	if push != "" {
 		var err error
@@ -69,7 +69,7 @@ func publish(ctx context.Context, module, layout, push string, patience time.Dur
 			return err
 		}
 	}
-	made, err := makeImage(ctx, module, source, say)
+	made, err := makeImage(ctx, ".", source, say)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func publish(ctx context.Context, module, layout, push string, patience time.Dur
 	return nil
 }
 
-// makeImage compiles the program for all platforms and puts it into images.
+// makeImage compiles a package of a module for all platforms, and makes an image of it.
 func makeImage(ctx context.Context, module, source string, say io.Writer) (_ *image, err error) {
 	dir, err := os.MkdirTemp("", "gitopsd-image-")
 	if err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,14 +17,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// replaceable returns an error if a directory cannot be made an image layout, because it
-// is something else.
+// replaceable returns an error unless a directory is missing, empty, or an image layout.
 func replaceable(dir string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
@@ -45,10 +42,10 @@ func replaceable(dir string) error {
 	return nil
 }
 
-// write makes a directory an OCI image layout of the image and what refers to it. It
-// replaces one that is there once everything is written.
+// write writes the image and its SBOMs into a directory, as an OCI image layout. It replaces
+// an existing layout once everything is written.
 func (i *image) write(dir string) (err error) {
-	dir = filepath.Clean(dir) // what is written is beside it, also if it ends in a slash
+	dir = filepath.Clean(dir) // without a final slash, so that next is beside it
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
@@ -76,10 +73,10 @@ func (i *image) write(dir string) (err error) {
 	return os.Rename(next, dir)
 }
 
-// push pushes the image and what refers to it. The tag comes last, so that whoever
-// pulls it finds everything. A registry that takes longer than patience is given up.
+// push pushes the image and its SBOMs. The tag comes last, so that whoever pulls it finds
+// everything. push gives up after patience.
 func (i *image) push(ctx context.Context, tag name.Tag, patience time.Duration) error {
-	slow := fmt.Errorf("%s did not take everything within %s; what it has is kept, so that another try has less to push", tag.RegistryStr(), patience)
+	slow := fmt.Errorf("%s did not take everything within %s; it keeps the pushed parts, so the next try has less to push", tag.RegistryStr(), patience)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, slow)
 	defer cancel()
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent("gitopsd-image")}
@@ -97,7 +94,7 @@ func (i *image) push(ctx context.Context, tag name.Tag, patience time.Duration) 
 	if err == nil {
 		err = remote.Tag(tag, i.index, options...)
 	}
-	if refused := (*transport.Error)(nil); errors.As(err, &refused) && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden) {
+	if refused, ok := errors.AsType[*transport.Error](err); ok && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden) {
 		return fmt.Errorf("push %s: %w; log in with `docker login %s`, as an account that may push there", tag, err, repository.RegistryStr())
 	}
 	if err != nil && ctx.Err() != nil {
@@ -107,25 +104,4 @@ func (i *image) push(ctx context.Context, tag name.Tag, patience time.Duration) 
 		return fmt.Errorf("push %s: %w", tag, err)
 	}
 	return nil
-}
-
-// artifact is a manifest with one content, for the library.
-type artifact struct {
-	manifest *v1.Manifest
-	config   []byte
-	layer    v1.Layer
-}
-
-func (a *artifact) MediaType() (types.MediaType, error) { return a.manifest.MediaType, nil }
-func (a *artifact) RawConfigFile() ([]byte, error)      { return a.config, nil }
-func (a *artifact) RawManifest() ([]byte, error)        { return json.Marshal(a.manifest) }
-func (a *artifact) LayerByDigest(d v1.Hash) (partial.CompressedLayer, error) {
-	has, err := a.layer.Digest()
-	if err != nil {
-		return nil, err
-	}
-	if d != has {
-		return nil, fmt.Errorf("%s is not in the artifact, which has %s", d, has)
-	}
-	return a.layer, nil
 }

@@ -9,19 +9,17 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// rootsModule is the module that has Mozilla's list of certificate authorities. Its
-// version is in go.mod, so the same commit has the same authorities wherever it is
-// built, and an update of the list is a commit. The packages of a distribution, which
-// change without one, would make another image of the same commit.
+// rootsModule is the module with Mozilla's list of certificate authorities. Its version is
+// in go.mod, so the same commit has the same authorities wherever it is built, and an update
+// of the list is a commit. A distribution's package changes without a commit.
 //
-// They are a file in the image, where they could be compiled into the program: with a
-// file, SSL_CERT_DIR adds the authorities of a company to those of the public, and a
-// mount in its place replaces them. In a program, authorities that it was not given
-// would be trusted wherever it finds none.
+// The list is a file in the image and not compiled into the program: SSL_CERT_DIR adds a
+// company's authorities to the file's, and a mount over the file replaces them. Compiled-in
+// authorities would be trusted wherever the program finds no others.
 const rootsModule = "golang.org/x/crypto/x509roots/fallback"
 
-// roots returns the certificates of authorities, in PEM. Left out are those that are
-// trusted only for certificates from before a date, since a file cannot say so.
+// roots returns the certificates of authorities, in PEM. It omits those with a constraint,
+// such as trust only for certificates from before a date: a file cannot express it.
 func roots() ([]byte, error) {
 	var text bytes.Buffer
 	for root := range bundle.Roots() {
@@ -35,7 +33,7 @@ func roots() ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// rootsVersion returns the module that roots come from.
+// rootsVersion returns the module of the roots, with its version.
 func rootsVersion() (*debug.Module, error) {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
@@ -44,5 +42,5 @@ func rootsVersion() (*debug.Module, error) {
 			}
 		}
 	}
-	return nil, errors.New("this program does not know its modules: build it with `go build` or `go run`")
+	return nil, errors.New("no build information in this program: build it with `go build` or `go run`")
 }

@@ -1,20 +1,19 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"runtime/debug"
 	"slices"
 	"strings"
 )
 
-// sbomType is the media type of a CycloneDX document, and the type under which
-// registries list it with its image.
+// sbomType is the media type of CycloneDX documents, and the artifact type of their
+// manifests.
 const sbomType = "application/vnd.cyclonedx+json"
 
-// bom is a document of CycloneDX 1.6 (ECMA-424), as far as Go knows what it says: the
-// modules that a program was made of, with their versions. It has no serial number and
-// no time, so that the same program has the same document.
+// bom is the part of a CycloneDX 1.6 document (ECMA-424) that Go's build information
+// provides: the modules of a program, with their versions. It has no serial number and no
+// time, so that the same program has the same document.
 type bom struct {
 	Format      string      `json:"bomFormat"`
 	SpecVersion string      `json:"specVersion"`
@@ -42,8 +41,8 @@ type license struct {
 	} `json:"license"`
 }
 
-// sbom lists the modules that a program was made of, Go's own library, and more that
-// are in the image otherwise.
+// sbom returns the document of a program: its modules, Go's standard library, and more
+// modules with content in the image.
 func sbom(p *program, more ...*debug.Module) ([]byte, error) {
 	main := component{Type: "application", Name: p.name(), Version: p.version()}
 	main.PURL = purl(p.info.Main.Path, p.version()) + "?goarch=" + p.platform.Architecture + "&goos=" + p.platform.OS
@@ -61,7 +60,7 @@ func sbom(p *program, more ...*debug.Module) ([]byte, error) {
 		}
 		components = append(components, library(m.Path, m.Version))
 	}
-	slices.SortFunc(components, func(a, b component) int { return cmp.Compare(a.Ref, b.Ref) })
+	slices.SortFunc(components, func(a, b component) int { return strings.Compare(a.Ref, b.Ref) })
 	components = slices.CompactFunc(components, func(a, b component) bool { return a.Ref == b.Ref })
 	text, err := json.MarshalIndent(bom{
 		Format: "CycloneDX", SpecVersion: "1.6", Version: 1, Metadata: metadata{main}, Components: components,
@@ -74,8 +73,8 @@ func library(path, version string) component {
 	return component{Type: "library", Ref: url, Name: path, Version: version, PURL: url}
 }
 
-// purl returns the package URL of a module (github.com/package-url/purl-spec), by which
-// databases of vulnerabilities know it.
+// purl returns the package URL of a module (github.com/package-url/purl-spec), which
+// databases of vulnerabilities use as its name.
 func purl(path, version string) string {
 	if version == "" {
 		return "pkg:golang/" + path

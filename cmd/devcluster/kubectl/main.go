@@ -1,6 +1,6 @@
-// Kubectl is kubectl of the version that devcluster runs, for machines that have
-// none. It is a program of its own since it starts twice as fast without
-// Kubernetes' servers in it.
+// Kubectl is the kubectl of devcluster's version of Kubernetes, for machines without
+// one. It is a program of its own because it starts twice as fast without Kubernetes'
+// servers in it.
 package main
 
 import (

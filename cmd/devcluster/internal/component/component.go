@@ -2,8 +2,8 @@
 // kube-apiserver, kube-controller-manager and the kubelet stand-in.
 //
 // [Etcd], [APIServer], [ControllerManager] and [Kubelet] turn a configuration
-// into arguments. Package servers runs a process with them, package controlplane
-// decides which run, and in which order.
+// into arguments. Package servers runs a process with them. Package controlplane
+// decides which processes run, and in which order.
 package component
 
 import "os"
@@ -19,10 +19,9 @@ const (
 
 // Environment returns additions to a component's environment.
 //
-// Where API servers are used for tests, processors are scarcer than memory:
-// while an API server takes in 100 large CRDs, GOGC=200 saves it a fifth of the
-// time of its processors, for a third more memory (measured with Kubernetes
-// 1.36). A GOGC of the user's own has precedence.
+// In tests, CPU is scarcer than memory: while an API server accepts 100 large CRDs,
+// GOGC=200 saves a fifth of its CPU time for a third more memory (measured with
+// Kubernetes 1.36). The user's own GOGC has precedence.
 func Environment(name string) []string {
 	if _, set := os.LookupEnv("GOGC"); set || name != NameAPIServer {
 		return nil

@@ -15,36 +15,25 @@ type APIServerConfig struct {
 	// aggregated API servers, the key that signs tokens, and the file
 	// [EgressSelectorFile].
 	Dir string
-	// StorageMigration serves the API storagemigration.k8s.io, which is a beta.
+	// StorageMigration enables the API storagemigration.k8s.io, which is a beta.
 	StorageMigration bool
 }
 
-// EtcdClientConfig is how an API server reaches etcd.
+// EtcdClientConfig configures an API server's client of etcd.
 type EtcdClientConfig struct {
-	// Servers are URLs. Prefix, such as "/hub", is where the API server's keys are.
+	// Servers are URLs. Prefix, such as "/hub", begins the API server's keys.
 	Servers []string
 	Prefix  string
 	// CAFile, CertFile and KeyFile are the CA of the servers and the certificate of
-	// their client. Without TLS they are empty.
+	// the client. They are empty without TLS.
 	CAFile, CertFile, KeyFile string
-}
-
-// flags returns the flags of servers that are made with k8s.io/apiserver.
-func (c EtcdClientConfig) flags() []string {
-	return []string{
-		"--etcd-servers=" + strings.Join(c.Servers, ","),
-		"--etcd-prefix=" + c.Prefix,
-		"--etcd-cafile=" + c.CAFile,
-		"--etcd-certfile=" + c.CertFile,
-		"--etcd-keyfile=" + c.KeyFile,
-	}
 }
 
 // storageMigrationGate switches on Kubernetes' own migration of stored objects.
 const storageMigrationGate = "--feature-gates=StorageVersionMigrator=true"
 
 const (
-	// ServiceCIDR is the range of Services' cluster IPs; the egress proxy leads the
+	// ServiceCIDR is the range of Services' cluster IPs. The egress proxy connects the
 	// API server from there to processes.
 	ServiceCIDR = "10.96.0.0/16"
 	// ServiceIP is the cluster IP of the kubernetes Service.
@@ -80,20 +69,24 @@ func APIServer(c APIServerConfig) []string {
 		"--endpoint-reconciler-type=none",
 		"--egress-selector-config-file=" + filepath.Join(c.Dir, EgressSelectorFile),
 		"--profiling=false",
+		"--etcd-servers=" + strings.Join(c.Etcd.Servers, ","),
+		"--etcd-prefix=" + c.Etcd.Prefix,
+		"--etcd-cafile=" + c.Etcd.CAFile,
+		"--etcd-certfile=" + c.Etcd.CertFile,
+		"--etcd-keyfile=" + c.Etcd.KeyFile,
 	}
-	args = append(args, c.Etcd.flags()...)
 	if c.StorageMigration {
 		args = append(args, storageMigrationGate, "--runtime-config=storagemigration.k8s.io/v1beta1=true")
 	}
 	return args
 }
 
-// EgressSelectorFile is the name of the file with an API server's configuration of
-// [EgressSelector].
+// EgressSelectorFile is the name of the file with an [EgressSelector].
 const EgressSelectorFile = "egress.yaml"
 
-// EgressSelector makes an API server connect to Services, pods and nodes through
-// the Unix socket. Webhooks and aggregated APIs by URL are reached without it.
+// EgressSelector returns a configuration with which an API server connects to Services,
+// pods and nodes through a Unix socket. Webhooks and aggregated APIs by URL are reached
+// without it.
 func EgressSelector(socket string) []byte {
 	return fmt.Appendf(nil, `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
@@ -107,8 +100,8 @@ egressSelections:
 `, socket)
 }
 
-// controllers are those that make a cluster without machines, disks and
-// clouds behave. Fewer controllers mean fewer caches and a faster start.
+// controllers are the controllers that a cluster without machines, disks and clouds
+// needs. Fewer controllers mean fewer caches and a faster start.
 var controllers = []string{
 	"clusterrole-aggregation-controller",
 	"cronjob-controller",
@@ -133,10 +126,10 @@ var controllers = []string{
 	"validatingadmissionpolicy-status-controller",
 }
 
-// ControllerManager returns the arguments for a kube-controller-manager that
-// serves nothing. dir has the kubeconfig of a member of system:masters, the CA
-// that pods check the API server with, and the key that signs tokens.
-// storageMigration has it migrate stored objects, if the API server offers that.
+// ControllerManager returns the arguments for a kube-controller-manager that serves
+// nothing. dir has the kubeconfig of a member of system:masters, the CA with which pods
+// verify the API server, and the key that signs tokens. storageMigration makes it
+// migrate stored objects, if the API server has the API for that.
 func ControllerManager(dir string, storageMigration bool) []string {
 	args := []string{
 		NameControllerManager,
@@ -146,7 +139,7 @@ func ControllerManager(dir string, storageMigration bool) []string {
 		"--controllers=" + strings.Join(controllers, ","),
 		"--root-ca-file=" + filepath.Join(dir, "ca.crt"),
 		"--service-account-private-key-file=" + filepath.Join(dir, "sa.key"),
-		// The API server has priority and fairness; a limit here only delays.
+		// The API server has priority and fairness; a limit here would only delay.
 		"--kube-api-qps=500",
 		"--kube-api-burst=1000",
 		"--profiling=false",

@@ -6,12 +6,12 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/kubelet"
 )
 
-// EtcdConfig configures an etcd of one member whose data is throw-away.
+// EtcdConfig configures an etcd with one member and throw-away data.
 type EtcdConfig struct {
-	// Dir has the certificates of server and clients ("ca.crt", "server.crt",
-	// "server.key"): a client needs a certificate of that CA. "data" in it is created.
+	// Dir has the server's certificate ("server.crt", "server.key") and the CA of its
+	// clients ("ca.crt"). Etcd creates "data" in it.
 	Dir string
-	// Ports on 127.0.0.1: ClientPort serves gRPC, HTTPPort /health, PeerPort
+	// Ports on 127.0.0.1: ClientPort serves gRPC, HTTPPort /health, and PeerPort
 	// is required by etcd and unused. SO_REUSEPORT is set on all.
 	ClientPort, PeerPort, HTTPPort int
 }

@@ -15,7 +15,7 @@ import (
 // of names a cluster's component in log and run files.
 func of(cluster, component string) string { return cluster + "." + component }
 
-// componentsOf lists the components that a cluster may have.
+// componentsOf returns the components that a cluster may have.
 func componentsOf(cluster string) []string {
 	return []string{
 		of(cluster, component.NameAPIServer),
@@ -24,7 +24,7 @@ func componentsOf(cluster string) []string {
 	}
 }
 
-// serversOf lists the components that all clusters may have.
+// serversOf returns the components that all clusters together may have.
 func serversOf(state *statedir.State) (names []string) {
 	for _, cluster := range state.Names() {
 		names = append(names, componentsOf(cluster)...)
@@ -39,10 +39,10 @@ func nodeName(cluster string) string { return cluster + "-node" }
 type running struct {
 	name string
 	id   process.ID
-	// done is closed at its end; nil when it was found, since only a parent
-	// is told.
+	// done is closed at its end. It is nil if the component was found: only the parent
+	// of a process can wait for it.
 	done <-chan struct{}
-	// logged is how long its log was before it started; 0 when it was found.
+	// logged is the size of its log before its start, 0 if it was found.
 	logged int64
 }
 
@@ -62,7 +62,7 @@ func (r running) ended() bool {
 // found reports whether it ran before this command.
 func (r running) found() bool { return r.done == nil }
 
-// how is found in words.
+// how says in words whether the component was found.
 func (r running) how() string {
 	if r.found() {
 		return "is up already"
@@ -70,8 +70,8 @@ func (r running) how() string {
 	return "started"
 }
 
-// ensure starts a component unless it runs already. ports are those that it
-// will listen on and that this command has not reserved.
+// ensure starts a component unless it runs already. ports are the ports that it will
+// listen on; they must be reserved by this command or free.
 func (c *command) ensure(ctx context.Context, name string, args []string, ports ...int) (running, error) {
 	id, err := c.dir.Running(name)
 	if err != nil {
@@ -124,8 +124,9 @@ func (c *command) ensureAPIServer(ctx context.Context, cl statedir.Cluster, e st
 	}), cl.Port)
 }
 
-// etcdClient is how a cluster's API server reaches its etcd. In the shared one each
-// cluster has a prefix of its own; elsewhere the prefix is Kubernetes' default.
+// etcdClient returns the configuration with which a cluster's API server reaches its
+// etcd. Each cluster has a prefix of its own in the shared etcd, and Kubernetes' default
+// prefix in others.
 func etcdClient(dir statedir.Dir, cl statedir.Cluster, shared statedir.Etcd) component.EtcdClientConfig {
 	if x := cl.Etcd; x != nil {
 		return component.EtcdClientConfig{Servers: x.Servers, Prefix: "/registry", CAFile: x.CAFile, CertFile: x.CertFile, KeyFile: x.KeyFile}
@@ -154,6 +155,7 @@ func (c *command) ensureKubelet(ctx context.Context, cl statedir.Cluster) (runni
 	}))
 }
 
-// egressSocket is the path of a cluster's egress proxy, relative to the directory,
-// in which all components run: the path of a Unix socket is 107 bytes at most.
+// egressSocket returns the path of a cluster's egress proxy. It is relative to the
+// directory, in which all components run, since a Unix socket's path has at most 107
+// bytes.
 func egressSocket(cluster string) string { return filepath.Join(cluster, "egress.sock") }

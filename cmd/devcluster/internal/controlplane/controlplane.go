@@ -2,7 +2,12 @@
 // there are, in which order they start and end, and when they are ready.
 //
 // Package component configures the processes, package process starts and finds
-// them, and package statedir knows where everything lies.
+// them, and package statedir knows the places of files.
+//
+// controlplane.go brings clusters up, down.go stops them, and foreground.go is `up
+// --foreground`. components.go starts single components, wait.go waits for them, and
+// files.go makes and removes files. pods.go handles images and logs of pods, and
+// stored.go prints stored objects.
 package controlplane
 
 import (
@@ -21,8 +26,8 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/statedir"
 )
 
-// Subcommand is the argument with which this executable runs a component; what
-// follows goes to servers.Run.
+// Subcommand is the argument with which this executable runs a component. The
+// arguments after it go to servers.Run.
 const Subcommand = "component"
 
 // How long components may take to end before they are killed. An API server
@@ -40,29 +45,28 @@ type Config struct {
 	Out io.Writer
 }
 
-// Options are those of Up and Add.
+// Options are the options of [Up], [Foreground] and [Add].
 type Options struct {
-	// Clusters are the names to bring up. Up without names takes those that
-	// the directory has.
+	// Clusters are the names to bring up. Without names, Up brings up the clusters
+	// in the directory.
 	Clusters []string
-	// ControllerManager says whether clusters that are new get one.
+	// ControllerManager gives new clusters a kube-controller-manager.
 	ControllerManager bool
-	// StorageMigration says whether clusters that are new offer Kubernetes' own
-	// migration of stored objects.
+	// StorageMigration makes new clusters serve Kubernetes' own migration of stored
+	// objects.
 	StorageMigration bool
-	// Etcd is where clusters that are new keep their objects; nil is the etcd that
-	// devcluster runs.
+	// Etcd is the etcd of new clusters; nil is devcluster's own.
 	Etcd *statedir.ExternalEtcd
 }
 
-// command is one command at work. It holds the directory's lock.
+// command is a running command. It holds the directory's lock.
 type command struct {
 	dir statedir.Dir
-	// reserved are the ports that this command keeps for servers to come.
+	// reserved are the ports that this command reserves for servers.
 	reserved map[int]bool
-	// foreground makes this process the owner of what it starts.
+	// foreground makes this process the owner of the processes that it starts.
 	foreground bool
-	// owner is the process that all others end with, if any.
+	// owner is the process with which all others end, if any.
 	owner process.ID
 
 	mu      sync.Mutex
@@ -84,9 +88,9 @@ func (c *command) say(format string, args ...any) {
 	fmt.Fprintf(c.out, format+"\n", args...)
 }
 
-// Up brings clusters up that go on when this process ends. What runs already
-// is left alone; what an earlier Up left half done is completed. When it fails
-// it stops what it has started.
+// Up brings clusters up, which keep running when this process ends. It leaves running
+// processes alone, and completes an earlier Up that was interrupted. If it fails, it
+// stops the processes that it started.
 func Up(ctx context.Context, cfg Config, o Options) error {
 	c, end, err := beginUp(ctx, cfg, o)
 	if err != nil {
@@ -104,7 +108,7 @@ func Add(ctx context.Context, cfg Config, o Options) error {
 	return Up(ctx, cfg, o)
 }
 
-// beginUp is begin for a directory that need not exist.
+// beginUp checks the names, creates the directory, and takes its lock.
 func beginUp(ctx context.Context, cfg Config, o Options) (c *command, end func(), err error) {
 	for _, name := range o.Clusters {
 		if err := statedir.CheckName(name); err != nil {
@@ -112,7 +116,7 @@ func beginUp(ctx context.Context, cfg Config, o Options) (c *command, end func()
 		}
 	}
 	if _, err := cfg.Dir.Load(); errors.Is(err, statedir.ErrNotUp) && len(o.Clusters) == 0 {
-		return nil, nil, fmt.Errorf("%w: say with --clusters which to make", err)
+		return nil, nil, fmt.Errorf("%w: name clusters to make with --clusters", err)
 	}
 	if err := cfg.Dir.Create(); err != nil {
 		return nil, nil, err
@@ -120,7 +124,7 @@ func beginUp(ctx context.Context, cfg Config, o Options) (c *command, end func()
 	return begin(ctx, cfg)
 }
 
-// up needs the lock.
+// up brings clusters up. The caller holds the lock.
 func (c *command) up(ctx context.Context, o Options) error {
 	begun := time.Now()
 	if err := c.clearOrphans(ctx); err != nil {
@@ -163,8 +167,8 @@ func distinct(names []string) (once []string) {
 	return once
 }
 
-// clearOrphans finds the owner of the processes. Processes whose owner has just
-// died may not have noticed yet; they must not count as running.
+// clearOrphans sets c.owner to the living owner of the processes. If the owner has died,
+// it stops the processes: they are about to end, and must not count as running.
 func (c *command) clearOrphans(ctx context.Context) error {
 	was, err := c.dir.RecordedOwner()
 	if err != nil || was == (process.ID{}) {
@@ -184,8 +188,8 @@ func (c *command) clearOrphans(ctx context.Context) error {
 	return c.dir.SetOwner(process.ID{})
 }
 
-// plan adds the clusters that are new to the state, with ports of their own,
-// and saves it. release gives the ports up once their servers listen.
+// plan adds the new clusters to the state, with reserved ports, and saves it. Call
+// release once their servers listen.
 func (c *command) plan(o Options) (state *statedir.State, release func(), err error) {
 	state, err = c.dir.Load()
 	fresh := errors.Is(err, statedir.ErrNotUp)
@@ -235,8 +239,8 @@ func (c *command) plan(o Options) (state *statedir.State, release func(), err er
 	return state, r.Release, nil
 }
 
-// startClusters starts etcd, if one of these clusters needs it, and the clusters, and
-// waits until they are ready.
+// startClusters starts the clusters, and etcd if one of them needs it, and waits until
+// they are ready.
 func (c *command) startClusters(ctx context.Context, state *statedir.State, names []string) error {
 	if slices.ContainsFunc(names, func(name string) bool { return state.Cluster(name).Etcd == nil }) {
 		if err := untilStable(func() error { return c.startEtcd(ctx, state.Etcd) }); err != nil {
@@ -294,7 +298,7 @@ func (c *command) startCluster(ctx context.Context, cl statedir.Cluster, e state
 	if err != nil {
 		return err
 	}
-	// The API server may remember the node as ready from the process before this one.
+	// The API server may still have the node as ready from the previous process.
 	if err := c.await(ctx, cl.Name+"'s egress proxy", c.egressReady(cl), node); err != nil {
 		return err
 	}
@@ -323,7 +327,7 @@ func (c *command) startCluster(ctx context.Context, cl statedir.Cluster, e state
 	return nil
 }
 
-// undo stops what this command has started, after a failure.
+// undo stops the components that this command started, after a failure.
 func (c *command) undo(ctx context.Context) error {
 	var servers, etcd []running
 	for _, r := range c.started {
@@ -359,7 +363,7 @@ func (c *command) end(ctx context.Context, grace time.Duration, components []run
 	return err
 }
 
-// find returns those of the components that run.
+// find returns the components that run.
 func (c *command) find(names ...string) (found []running, err error) {
 	for _, name := range names {
 		id, err := c.dir.Running(name)

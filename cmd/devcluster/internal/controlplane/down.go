@@ -13,8 +13,8 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/statedir"
 )
 
-// Down stops everything and removes what Up has made. A directory that is not
-// up is no error.
+// Down stops everything and removes the files that [Up] made. It is no error if the
+// directory is not up.
 func Down(ctx context.Context, cfg Config) error {
 	if err := endOwner(ctx, cfg); err != nil {
 		return err
@@ -44,7 +44,7 @@ func Down(ctx context.Context, cfg Config) error {
 		return err
 	}
 	for _, path := range kept {
-		c.say("kept %s, which `up` did not make or somebody has changed", path)
+		c.say("kept %s: not made by `up`, or changed since", path)
 	}
 	c.say("%s is down: no process, no port, no data left", cfg.Dir)
 	return nil
@@ -64,8 +64,8 @@ func endOwner(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// stopAll ends every process, API servers before etcd: an API server whose
-// etcd is gone retries for minutes before it obeys.
+// stopAll ends every process, API servers before etcd: without etcd an API server
+// retries for minutes before it ends.
 func (c *command) stopAll(ctx context.Context, state *statedir.State) error {
 	servers, err := c.find(serversOf(state)...)
 	if err != nil {
@@ -94,8 +94,8 @@ func (c *command) stopAll(ctx context.Context, state *statedir.State) error {
 	return portsFree(ctx, ports)
 }
 
-// endPods kills what a kubelet stand-in that was killed has left of its pods. Of one
-// that has ended there is nothing.
+// endPods kills the processes of pods that a killed kubelet stand-in has left. One that
+// ended in order leaves none.
 func (c *command) endPods(clusters []string) error {
 	for _, name := range clusters {
 		if err := pods.End(c.dir.Path(name)); err != nil {
@@ -105,8 +105,8 @@ func (c *command) endPods(clusters []string) error {
 	return nil
 }
 
-// portsFree makes sure that nobody listens on the ports any more. A process
-// that was killed keeps its ports for some milliseconds.
+// portsFree waits until nobody listens on the ports. A killed process keeps its ports for
+// some milliseconds.
 func portsFree(ctx context.Context, ports []int) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -117,7 +117,7 @@ func portsFree(ctx context.Context, ports []int) error {
 				break
 			}
 			if !errors.Is(err, syscall.EADDRINUSE) || ctx.Err() != nil {
-				return fmt.Errorf("%w: somebody else listens there, find who with `ss -tlnp`", err)
+				return fmt.Errorf("%w: another process listens there; find it with `ss -tlnp`", err)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -160,7 +160,7 @@ func Start(ctx context.Context, cfg Config, names []string) error {
 	})
 }
 
-// change runs do under the lock if all the clusters exist.
+// change calls do under the lock if all the clusters exist.
 func change(ctx context.Context, cfg Config, names []string, do func(*command, *statedir.State) error) error {
 	c, end, err := begin(ctx, cfg)
 	if err != nil {
@@ -172,9 +172,17 @@ func change(ctx context.Context, cfg Config, names []string, do func(*command, *
 		return err
 	}
 	for _, name := range names {
-		if state.Cluster(name) == nil {
-			return fmt.Errorf("%s has no cluster %q, only %q: make it with `devcluster add`", cfg.Dir, name, state.Names())
+		if _, err := existing(cfg, state, name); err != nil {
+			return err
 		}
 	}
 	return do(c, state)
+}
+
+// existing returns the cluster with this name, or an error that lists the names.
+func existing(cfg Config, state *statedir.State, name string) (*statedir.Cluster, error) {
+	if cl := state.Cluster(name); cl != nil {
+		return cl, nil
+	}
+	return nil, fmt.Errorf("%s has no cluster %q, only %q: make it with `devcluster add`", cfg.Dir, name, state.Names())
 }

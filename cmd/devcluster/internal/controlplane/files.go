@@ -22,15 +22,15 @@ import (
 // admins is the group that may do everything.
 const admins = "system:masters"
 
-// files are a folder's files by name.
+// files has the content of a folder's files by name.
 type files map[string][]byte
 
 func (f files) add(name string, p pki.Pair) {
 	f[name+".crt"], f[name+".key"] = p.Cert, p.Key
 }
 
-// ensureFolder makes a folder with these files, as a whole or not at all,
-// unless it is there already.
+// ensureFolder makes a folder with these files, completely or not at all, unless it
+// exists.
 func ensureFolder(path string, generate func() (files, error)) (made bool, err error) {
 	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return false, err
@@ -83,7 +83,7 @@ func clusterFiles(cl statedir.Cluster) (files, error) {
 		return nil, err
 	}
 	f := files{"front-proxy-ca.crt": frontProxyCA.Cert}
-	// The key stays, so that tests can issue certificates of their own users.
+	// The CA's key is kept, so that tests can issue certificates for their own users.
 	f.add("ca", ca.Pair)
 	if f["sa.key"], err = pki.NewKey(); err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func clusterFiles(cl statedir.Cluster) (files, error) {
 	return f, nil
 }
 
-// kubeconfig has one context, named like the cluster.
+// kubeconfig returns a kubeconfig with one context, named like the cluster.
 func kubeconfig(cl statedir.Cluster, user string, ca []byte, client pki.Pair) ([]byte, error) {
 	return clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{cl.Name: {
@@ -141,7 +141,7 @@ func (c *command) ensureCluster(cl statedir.Cluster) error {
 	if err != nil {
 		return err
 	}
-	// A cluster that was made before there were egress proxies has no such file.
+	// Clusters of older versions of devcluster lack this file.
 	selector := c.dir.Path(cl.Name, component.EgressSelectorFile)
 	if err := statedir.WriteFile(selector, component.EgressSelector(egressSocket(cl.Name))); err != nil {
 		return err
@@ -156,8 +156,8 @@ func (c *command) ensureCluster(cl statedir.Cluster) error {
 	return statedir.WriteFile(c.dir.Kubeconfig(cl.Name), admin)
 }
 
-// remove deletes what `up` has made and returns what it left: files that are
-// not its own, and kubeconfigs that somebody has changed.
+// remove deletes the files that `up` made and returns those that it left: other files,
+// and kubeconfigs that were changed.
 func (c *command) remove(state *statedir.State) (kept []string, err error) {
 	for _, name := range state.Names() {
 		if err := c.removeKubeconfig(name); err != nil {
@@ -201,7 +201,7 @@ func (c *command) remove(state *statedir.State) (kept []string, err error) {
 	return kept, err
 }
 
-// removeKubeconfig removes a cluster's kubeconfig if it is as it was made.
+// removeKubeconfig removes a cluster's kubeconfig unless it was changed.
 func (c *command) removeKubeconfig(cluster string) error {
 	made, err := os.ReadFile(c.dir.Path(cluster, "admin.kubeconfig"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -217,7 +217,7 @@ func (c *command) removeKubeconfig(cluster string) error {
 	return err
 }
 
-// madeIn lists the files that `up` makes, by folder.
+// madeIn returns the names of the files that `up` makes, by folder.
 func madeIn(state *statedir.State) (map[string][]string, error) {
 	etcd, err := etcdFiles()
 	if err != nil {
@@ -239,8 +239,8 @@ func madeIn(state *statedir.State) (map[string][]string, error) {
 	return folders, nil
 }
 
-// removeFrom removes files and what a crash has left from a folder, and the
-// folder when nothing else is in it. It returns what else is.
+// removeFrom removes files, and temporary files that a crash left, from a folder, and the
+// folder if it is empty then. It returns the other files.
 func removeFrom(folder string, names []string) (left []string, err error) {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,13 +15,12 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/statedir"
 )
 
-// Foreground is [Up] and then stays until ctx ends; all processes end before
-// it returns. Should this process be killed, they notice and end by
-// themselves, including those that other commands have started meanwhile. The
-// data stays for the next Up; [Down] removes it.
+// Foreground brings clusters up as [Up] does, and stays until ctx ends. All processes end
+// before it returns, or by themselves if this process is killed, including those that
+// other commands started meanwhile. The data stays for the next Up; [Down] removes it.
 func Foreground(ctx context.Context, cfg Config, o Options) error {
-	// Messages come from several goroutines, and go nowhere once the parent
-	// has died and taken the other end of the pipe along.
+	// Messages come from several goroutines. They are lost once the parent, which
+	// reads the other end of the pipe, has died.
 	cfg.Out = &syncWriter{w: cfg.Out}
 	signal.Ignore(syscall.SIGPIPE)
 	started, err := startForeground(ctx, cfg, o)
@@ -35,7 +34,7 @@ func Foreground(ctx context.Context, cfg Config, o Options) error {
 	return endForeground(context.WithoutCancel(ctx), cfg)
 }
 
-// startForeground is Up with this process as owner.
+// startForeground brings clusters up with this process as owner.
 func startForeground(ctx context.Context, cfg Config, o Options) ([]running, error) {
 	c, end, err := beginUp(ctx, cfg, o)
 	if err != nil {
@@ -50,7 +49,7 @@ func startForeground(ctx context.Context, cfg Config, o Options) ([]running, err
 	return c.started, nil
 }
 
-// own makes this process the owner of what it will start. up writes that down.
+// own makes this process the owner of the processes that it will start. up records it.
 func (c *command) own() error {
 	if c.owner != (process.ID{}) {
 		return fmt.Errorf("%s runs in the foreground of pid %d already: use `devcluster add` for more clusters", c.dir, c.owner.PID)
@@ -63,8 +62,8 @@ func (c *command) own() error {
 	return err
 }
 
-// refuseRunning refuses processes without an owner: they would not end with this
-// one, as promised.
+// refuseRunning returns an error if processes without an owner run: they would not end
+// with this one.
 func (c *command) refuseRunning() error {
 	state, err := c.dir.Load()
 	if errors.Is(err, statedir.ErrNotUp) {
@@ -80,15 +79,15 @@ func (c *command) refuseRunning() error {
 	return err
 }
 
-// report reports a component that ends without being stopped. The others go on: a
-// cluster that has lost a part is still there to look at.
+// report prints a message when a component ends without being stopped. The others keep
+// running, so that the rest of the cluster can be inspected.
 func report(ctx context.Context, cfg Config, r running) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-r.done:
 	}
-	// A command that stops it holds the lock until it has forgotten it.
+	// A command that stops the component holds the lock until its record is removed.
 	c, end, err := begin(ctx, cfg)
 	if err != nil {
 		return
@@ -99,7 +98,7 @@ func report(ctx context.Context, cfg Config, r running) {
 	}
 }
 
-// endForeground ends everything. Down may have done so before.
+// endForeground stops everything. Down may have done so already.
 func endForeground(ctx context.Context, cfg Config) error {
 	err := change(ctx, cfg, nil, func(c *command, state *statedir.State) error {
 		return errors.Join(c.stopAll(ctx, state), c.dir.SetOwner(process.ID{}))
@@ -110,7 +109,7 @@ func endForeground(ctx context.Context, cfg Config) error {
 	return err
 }
 
-// syncWriter lets several goroutines write.
+// syncWriter serializes the writes of several goroutines.
 type syncWriter struct {
 	mu sync.Mutex
 	w  io.Writer

@@ -25,8 +25,8 @@ import (
 // imagesFile is the file in a cluster's folder that maps images to commands.
 const imagesFile = "images.json"
 
-// SetImage makes a command stand for the images of a repository in a cluster, for
-// pods that run already too.
+// SetImage makes a command stand for the images of a repository in a cluster, also for
+// existing pods.
 func SetImage(ctx context.Context, cfg Config, cluster, repository string, command []string) error {
 	if repository != podspec.Repository(repository) || strings.TrimSpace(repository) == "" {
 		return fmt.Errorf("%q is not an image's repository: leave tag and digest out", repository)
@@ -44,8 +44,8 @@ func SetImage(ctx context.Context, cfg Config, cluster, repository string, comma
 	})
 }
 
-// RemoveImages undoes [SetImage]; without repositories all of the cluster. One that
-// is not mapped is an error.
+// RemoveImages undoes [SetImage] for some repositories, or for all of the cluster if there
+// are none. A repository that is not mapped is an error.
 func RemoveImages(ctx context.Context, cfg Config, cluster string, repositories []string) error {
 	return changeImages(ctx, cfg, cluster, func(images pods.Images) error {
 		if len(repositories) == 0 {
@@ -81,7 +81,7 @@ func changeImages(ctx context.Context, cfg Config, cluster string, edit func(pod
 		}
 		kubelet, err := c.dir.Running(of(cluster, component.NameKubelet))
 		if err != nil || kubelet == (process.ID{}) {
-			return err // it will read the file when it starts
+			return err // without a process, the next one reads the file at its start
 		}
 		if err := kubelet.Signal(syscall.SIGHUP); !errors.Is(err, process.ErrGone) {
 			return err
@@ -104,8 +104,8 @@ func ListImages(ctx context.Context, cfg Config, cluster string) error {
 	})
 }
 
-// Logs prints the output of the processes of a pod, or of all pods of a cluster
-// where pod, NAMESPACE/NAME, is empty. It stays until the cluster goes.
+// Logs prints the output of the processes of a pod, NAMESPACE/NAME, or of all pods of a
+// cluster if pod is empty. Output is kept until [Down].
 func Logs(ctx context.Context, cfg Config, cluster, pod string) error {
 	namespace, name, ok := strings.Cut(pod, "/")
 	if pod != "" && (!ok || !filepath.IsLocal(namespace) || !filepath.IsLocal(name)) {
@@ -115,8 +115,8 @@ func Logs(ctx context.Context, cfg Config, cluster, pod string) error {
 	if err != nil {
 		return err
 	}
-	if state.Cluster(cluster) == nil {
-		return fmt.Errorf("%s has no cluster %q, only %q", cfg.Dir, cluster, state.Names())
+	if _, err := existing(cfg, state, cluster); err != nil {
+		return err
 	}
 	found := false
 	err = filepath.WalkDir(filepath.Join(cfg.Dir.PodLogs(cluster), namespace, name), func(path string, d fs.DirEntry, err error) error {

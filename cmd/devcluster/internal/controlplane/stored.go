@@ -9,15 +9,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Stored prints the objects of a resource, "acme.example/widgets", as etcd has them.
+// Stored prints the objects of a resource, such as "acme.example/widgets", as etcd has
+// them.
 func Stored(ctx context.Context, cfg Config, cluster, resource string) error {
 	state, err := cfg.Dir.Load()
 	if err != nil {
 		return err
 	}
-	cl := state.Cluster(cluster)
-	if cl == nil {
-		return fmt.Errorf("%s has no cluster %q", cfg.Dir, cluster)
+	cl, err := existing(cfg, state, cluster)
+	if err != nil {
+		return err
 	}
 	etcd := etcdClient(cfg.Dir, *cl, state.Etcd)
 	tls, err := transport.TLSInfo{CertFile: etcd.CertFile, KeyFile: etcd.KeyFile, TrustedCAFile: etcd.CAFile}.ClientConfig()

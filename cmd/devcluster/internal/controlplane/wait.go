@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	// patience is how long one step may take. A machine that is busy with
-	// other things needs many times what an idle one does.
+	// patience is how long one step may take. A busy machine takes many times as long
+	// as an idle one.
 	patience = 3 * time.Minute
-	// tailLines of a failed component's log are shown.
+	// tailLines is how many lines of a failed component's log an error has.
 	tailLines = 15
 )
 
-// errGone means that a component was found running and has ended since: it was
+// errGone means that a component was found running and has ended since: it had been
 // killed, and took a moment to end.
 var errGone = errors.New("a component that was running has just ended")
 
-// untilStable repeats do, which starts what does not run, when it says errGone.
-// No component is found twice, so this ends.
+// untilStable repeats do, which starts missing components, while it returns errGone.
+// This ends, since no process is found again after its end.
 func untilStable(do func() error) error {
 	for {
 		if err := do(); !errors.Is(err, errGone) {
@@ -42,9 +42,8 @@ func untilStable(do func() error) error {
 	}
 }
 
-// await calls check until it returns nil, says what it waits for when that
-// takes more than a second, and gives up when one of the components that it
-// waits on ends or the time is up.
+// await calls check until it returns nil. After a second it says what it waits for. It
+// gives up when a component that it depends on ends, and after patience.
 func (c *command) await(ctx context.Context, what string, check func(context.Context) error, on ...running) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -78,8 +77,8 @@ func (c *command) await(ctx context.Context, what string, check func(context.Con
 	}
 }
 
-// failed returns the error of a component, with the end of its log since it was
-// started. The log of a found one may hold the output of earlier ones too.
+// failed returns the error of a component with the end of its log since its start. The
+// log of a component that was found may have the output of earlier processes.
 func (c *command) failed(r running, err error) error {
 	tail := c.dir.LogTail(r.name, r.logged, tailLines)
 	if tail == "" {
@@ -88,7 +87,8 @@ func (c *command) failed(r running, err error) error {
 	return fmt.Errorf("%s: %w\nthe end of %s:\n%s", r.name, err, c.dir.Log(r.name), indent(tail))
 }
 
-// indent makes lines fit under an error; etcd's client writes very long ones.
+// indent indents lines under an error and shortens them: etcd's client writes very long
+// ones.
 func indent(text string) string {
 	const width = 240
 	lines := strings.Split(text, "\n")
@@ -101,7 +101,7 @@ func indent(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// etcdReady asks etcd for its health.
+// etcdReady returns a check of etcd's health.
 func (c *command) etcdReady(e statedir.Etcd) (check func(context.Context) error, err error) {
 	cert, err := tls.LoadX509KeyPair(c.dir.Path("etcd", "client.crt"), c.dir.Path("etcd", "client.key"))
 	if err != nil {
@@ -134,7 +134,7 @@ func (c *command) etcdReady(e statedir.Etcd) (check func(context.Context) error,
 	}, nil
 }
 
-// adminClient is a client of the cluster with all rights.
+// adminClient returns a client of the cluster with all rights.
 func (c *command) adminClient(cl statedir.Cluster) (kubernetes.Interface, error) {
 	rest, err := clientcmd.BuildConfigFromFlags("", c.dir.Path(cl.Name, "admin.kubeconfig"))
 	if err != nil {
@@ -154,8 +154,8 @@ func apiServerReady(client kubernetes.Interface) func(context.Context) error {
 	}
 }
 
-// pendingChecks reads the answer of /readyz, lines such as
-// "[+]ping ok" and "[-]etcd-readiness failed: reason withheld".
+// pendingChecks returns the failed checks in a response of /readyz, which has lines such
+// as "[+]ping ok" and "[-]etcd-readiness failed: reason withheld".
 func pendingChecks(report []byte) (names []string) {
 	for line := range strings.Lines(string(report)) {
 		if rest, ok := strings.CutPrefix(line, "[-]"); ok {
@@ -166,8 +166,8 @@ func pendingChecks(report []byte) (names []string) {
 	return names
 }
 
-// egressReady checks whether the kubelet stand-in listens; from then on it takes
-// signals too.
+// egressReady checks that the kubelet stand-in listens. From then on it also handles
+// signals.
 func (c *command) egressReady(cl statedir.Cluster) func(context.Context) error {
 	return func(ctx context.Context) error {
 		// The path from the directory is short enough for a Unix socket.
@@ -191,7 +191,7 @@ func namespaceReady(client kubernetes.Interface) func(context.Context) error {
 	}
 }
 
-// serviceAccountReady checks for what pods in the default namespace need.
+// serviceAccountReady checks for the service account of pods in the default namespace.
 func serviceAccountReady(client kubernetes.Interface) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})

@@ -1,11 +1,11 @@
-// Package egress leads the API server's connections to Services and pods to the
-// processes that stand for pods: webhooks, conversion, aggregated APIs and the
-// proxy subresources.
+// Package egress forwards the API server's connections to Services and pods to the
+// processes that run the pods: for webhooks, conversion, aggregated APIs and the proxy
+// subresources.
 //
-// It is what konnectivity is elsewhere: kube-apiserver sends an HTTP CONNECT for
-// each connection to a Unix socket ([Serve]), and TLS runs through it to the end.
-// A Service's address is resolved as kube-proxy does ([Backend]); which process
-// stands for a pod is known to the caller. Nothing else can be reached.
+// It has the role of konnectivity: kube-apiserver sends an HTTP CONNECT request for each
+// connection to a Unix socket ([Serve]), and TLS is end to end through the tunnel. A
+// Service's address is resolved as by kube-proxy ([Backend]), and the caller maps pods to
+// processes. Nothing else can be reached.
 package egress
 
 import (
@@ -27,20 +27,20 @@ const (
 	// headerTimeout and headerSize bound a request.
 	headerTimeout = 5 * time.Second
 	headerSize    = 8 << 10
-	// dialTimeout bounds the way to a process on this machine.
+	// dialTimeout bounds connecting to a process on this machine.
 	dialTimeout = 5 * time.Second
-	// lingering is how long one direction of a tunnel may go on after the other
-	// has ended.
+	// lingering is how long one direction of a tunnel may stay open after the other has
+	// ended.
 	lingering = time.Minute
 )
 
-// Route returns the address of the process behind an address of the cluster. Its
-// error says why there is none.
+// Route returns the address of the process behind an address of the cluster, or an error
+// that says why there is none.
 type Route func(to netip.AddrPort) (netip.AddrPort, error)
 
-// Serve answers CONNECT requests on l until ctx ends. All tunnels end before it
-// returns. What route refuses, or does not answer, is a 502 whose status line has
-// the reason: kube-apiserver puts that line into its errors.
+// Serve answers CONNECT requests on l until ctx ends. All tunnels end before it returns.
+// The response to an address without a route, or without a listening process, is a 502
+// with the reason in the status line, which kube-apiserver puts into its errors.
 func Serve(ctx context.Context, l net.Listener, route Route) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -79,8 +79,8 @@ func serve(ctx context.Context, client net.Conn, route Route) {
 	}
 }
 
-// readConnect reads a request. It returns the address to connect to, and what the
-// client has sent behind the request.
+// readConnect reads a request. It returns the address to connect to, and the data that
+// the client sent right after the request.
 func readConnect(client net.Conn) (host string, early io.Reader, err error) {
 	if err := client.SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return "", nil, err
@@ -97,7 +97,8 @@ func readConnect(client net.Conn) (host string, early io.Reader, err error) {
 	return r.URL.Host, early, client.SetReadDeadline(time.Time{})
 }
 
-// answer writes a response without a body. Its status line is one line.
+// answer writes a response without a body. It replaces control characters in the status,
+// so that it is one line.
 func answer(w net.Conn, status string) error {
 	if err := w.SetWriteDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return err
@@ -117,7 +118,7 @@ func answer(w net.Conn, status string) error {
 func dial(ctx context.Context, host string, route Route) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(host)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not an address and port of this cluster: only Services' and pods' are reached", host)
+		return nil, fmt.Errorf("%q is not an address and port of this cluster: only Services and pods can be reached", host)
 	}
 	process, err := route(to)
 	if err != nil {
@@ -133,8 +134,8 @@ func dial(ctx context.Context, host string, route Route) (net.Conn, error) {
 	return conn, nil
 }
 
-// tunnel copies both ways until both have ended, one has failed, or ctx ends.
-// early is what the client has sent already.
+// tunnel copies both ways until both have ended, one has failed, or ctx ends. early is
+// data that the client has sent already.
 func tunnel(ctx context.Context, client net.Conn, early io.Reader, process net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

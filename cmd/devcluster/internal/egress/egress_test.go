@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// serveProxy starts a proxy and returns a function that connects to it. The proxy ends,
-// with all tunnels, before the test does.
+// serveProxy starts a proxy and returns a function that connects to it. The proxy and all
+// tunnels end before the test does.
 func serveProxy(t *testing.T, route Route) (connect func() *net.UnixConn, stop func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -48,8 +48,8 @@ func serveProxy(t *testing.T, route Route) (connect func() *net.UnixConn, stop f
 	}, stop
 }
 
-// listen returns the address of a server that answers a connection with what it
-// has received, once the client has said all.
+// listen returns the address of a server that echoes the data of a connection once the
+// client has closed its side.
 func listen(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -127,7 +127,7 @@ func TestTunnel(t *testing.T) {
 	echo := listen(t)
 	connect, _ := serveProxy(t, func(netip.AddrPort) (netip.AddrPort, error) { return echo, nil })
 	conn := connect()
-	// The client speaks before it is answered, and then says that it is done.
+	// The client sends data before the response, and then closes its side.
 	io.WriteString(conn, "CONNECT 10.0.0.1:1 HTTP/1.1\r\n\r\nearly ")
 	buffer := bufio.NewReader(conn)
 	response, err := http.ReadResponse(buffer, &http.Request{Method: http.MethodConnect})

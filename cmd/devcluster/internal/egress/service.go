@@ -11,11 +11,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Backend returns the endpoint that a connection to a port of a Service goes to,
-// as kube-proxy chooses it: one of the ready ones, else one that still serves
-// while its pod ends. choose(n) returns a number below n.
-//
-// all are the Service's EndpointSlices. An error says which of them is missing.
+// Backend returns the endpoint for a connection to a port of a Service. Like kube-proxy,
+// it chooses among the ready endpoints, or if there are none, among those that still
+// serve while their pods terminate. choose(n) returns a number below n. all are the
+// Service's EndpointSlices.
 func Backend(service *corev1.Service, all []*discoveryv1.EndpointSlice, port uint16, choose func(n int) int) (netip.AddrPort, error) {
 	name := "Service " + service.Namespace + "/" + service.Name
 	i := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool {
@@ -37,7 +36,7 @@ func Backend(service *corev1.Service, all []*discoveryv1.EndpointSlice, port uin
 			if !isReady && !serves || len(e.Addresses) == 0 {
 				continue
 			}
-			// The first address is the endpoint's; the API keeps the others for nothing.
+			// Consumers use only the first address; see discoveryv1.Endpoint.
 			addr, err := netip.ParseAddr(e.Addresses[0])
 			if err != nil {
 				errs = append(errs, fmt.Errorf("EndpointSlice %s: %w", slice.Name, err))
@@ -59,7 +58,7 @@ func Backend(service *corev1.Service, all []*discoveryv1.EndpointSlice, port uin
 	return ready[choose(len(ready))], nil
 }
 
-// portNamed returns the slice's TCP port with that name, 0 when it has none.
+// portNamed returns the slice's TCP port with this name, 0 if it has none.
 func portNamed(slice *discoveryv1.EndpointSlice, name string) uint16 {
 	for _, p := range slice.Ports {
 		if ptr.Deref(p.Name, "") == name && ptr.Deref(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP && p.Port != nil {

@@ -20,7 +20,7 @@ func endpoint(ip string, c discoveryv1.EndpointConditions) discoveryv1.Endpoint 
 	return discoveryv1.Endpoint{Addresses: []string{ip}, Conditions: c}
 }
 
-// slice has one port.
+// slice returns an EndpointSlice with one port.
 func slice(name string, port int32, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-1"},
@@ -43,7 +43,7 @@ func TestBackend(t *testing.T) {
 		name   string
 		slices []*discoveryv1.EndpointSlice
 		port   uint16
-		// want is an address, or a part of the error.
+		// want is an address, or part of the error.
 		want string
 	}{
 		{"ready", []*discoveryv1.EndpointSlice{slice("https", 9443, endpoint("10.244.0.1", isReady))}, 443, "10.244.0.1:9443"},

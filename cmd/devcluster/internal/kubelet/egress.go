@@ -23,7 +23,7 @@ const (
 	byService   = "service"
 )
 
-// services has what is needed to find the endpoint behind a cluster IP.
+// services finds the endpoints behind cluster IPs.
 type services struct {
 	services, slices cache.Indexer
 }
@@ -43,7 +43,8 @@ func watchServices(factory informers.SharedInformerFactory) (*services, error) {
 	return &services{services: s.GetIndexer(), slices: e.GetIndexer()}, err
 }
 
-// endpoint returns the endpoint for an address. One that is no Service's is its own.
+// endpoint returns an endpoint of the Service with this address, or the address itself if
+// no Service has it.
 func (s *services) endpoint(to netip.AddrPort) (netip.AddrPort, error) {
 	found, err := s.services.ByIndex(byClusterIP, to.Addr().String())
 	if err != nil || len(found) == 0 {
@@ -61,7 +62,7 @@ func (s *services) endpoint(to netip.AddrPort) (netip.AddrPort, error) {
 	return egress.Backend(service, slices, to.Port(), rand.IntN)
 }
 
-// route leads the API server's connections to the processes of this cluster's pods.
+// route implements [egress.Route] for the processes of this cluster's pods.
 func (k *kubelet) route(to netip.AddrPort) (netip.AddrPort, error) {
 	endpoint, err := k.services.endpoint(to)
 	if err != nil {
@@ -74,8 +75,8 @@ func (k *kubelet) route(to netip.AddrPort) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(process, endpoint.Port()), nil
 }
 
-// serveEgress listens on the Unix socket at path until ctx ends. One that was left
-// there belongs to a process that was killed: no two serve a cluster.
+// serveEgress listens on the Unix socket at path until ctx ends. It removes an existing
+// socket, which a killed process left: only one process serves a cluster.
 func (k *kubelet) serveEgress(ctx context.Context, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -20,7 +20,7 @@ func newIPPool() *ipPool {
 	return &ipPool{byPod: map[string]netip.Addr{}, taken: map[netip.Addr]bool{}, last: podCIDR.Addr()}
 }
 
-// take records an address that a pod has already.
+// take records the address that a pod already has.
 func (p *ipPool) take(pod, ip string) {
 	addr, err := netip.ParseAddr(ip)
 	if err != nil || !podCIDR.Contains(addr) {
@@ -31,8 +31,8 @@ func (p *ipPool) take(pod, ip string) {
 	p.byPod[pod], p.taken[addr] = addr, true
 }
 
-// of returns the pod's address. An address that was released is given out
-// again as late as possible. When all are in use it returns "".
+// of returns the pod's address, or "" if all are in use. A released address is reused as
+// late as possible.
 func (p *ipPool) of(pod string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,11 +1,12 @@
 // Package kubelet stands in for the scheduler, the kubelet and the network of a
 // cluster without machines: it registers one node, binds pods to it and reports
-// them ready, failed or completed. A pod whose image stands for a command is run,
-// as a process, by package pods; the others run nothing.
+// them ready, failed or completed. Package pods runs the pods with an image that is
+// mapped to a command, as processes. The others run nothing.
 //
-// What a pod needs next is a pure function of the pod and its processes (pod.go);
-// this file watches pods and carries it out; node.go keeps the node alive; egress.go
-// leads the API server to the processes.
+// pod.go decides what to do with a pod, as a pure function of the pod and its processes.
+// kubelet.go watches pods and carries the decisions out. node.go keeps the node alive,
+// ips.go assigns addresses to pods, and egress.go connects the API server to the
+// processes.
 package kubelet
 
 import (
@@ -34,20 +35,20 @@ import (
 
 // Config configures the stand-in.
 type Config struct {
-	// Kubeconfig is a file with the rights of cluster-admin: the stand-in is the
-	// scheduler too, which needs more than a kubelet's rights.
+	// Kubeconfig is a file with the rights of cluster-admin: the stand-in is also the
+	// scheduler, which needs more rights than a kubelet.
 	Kubeconfig string
-	// NodeName is the node that it registers.
+	// NodeName is the name of the node.
 	NodeName string
 	// Images is the file that maps images to commands; see [pods.LoadImages].
 	Images string
-	// Dir is where the files of pods are, and Logs where their logs are.
+	// Dir is the directory of pods' files, and Logs of their logs.
 	Dir, Logs string
 	// Egress is the path of the Unix socket that the API server connects through.
 	Egress string
 }
 
-// workers write statuses at the same time.
+// workers is how many pods are handled at a time.
 const workers = 4
 
 // kubelet is one running stand-in.
@@ -55,25 +56,24 @@ type kubelet struct {
 	client kubernetes.Interface
 	queue  workqueue.TypedRateLimitingInterface[string]
 	ips    *ipPool
-	// template is what is registered.
-	template *corev1.Node
-	// pods and nodes are what the API server has.
+	// template is the node to register.
+	template    *corev1.Node
 	pods, nodes cache.SharedIndexInformer
 	services    *services
-	// images is the file of images.
+	// images is the file that maps images to commands.
 	images  string
 	runtime *pods.Runtime
 }
 
-// Run registers the node and serves its pods until ctx ends. All processes end
-// before it returns. A signal on reload says that the file of images has changed.
+// Run registers the node and runs its pods until ctx ends. All processes end before it
+// returns. A signal on reload says that the file of images has changed.
 func Run(ctx context.Context, cfg Config, reload <-chan os.Signal) error {
 	rest, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
 	if err != nil {
 		return fmt.Errorf("kubelet stand-in: %w", err)
 	}
 	rest.ContentType, rest.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
-	// A negative rate is no limit: the API server has priority and fairness.
+	// A negative rate means no limit: the API server has priority and fairness.
 	rest.QPS = -1
 	rest.UserAgent = "devcluster-kubelet"
 	client, err := kubernetes.NewForConfig(rest)
@@ -124,7 +124,7 @@ func (k *kubelet) run(ctx context.Context, egress string, reload <-chan os.Signa
 	}); err != nil {
 		return err
 	}
-	// A pod that did not fit may fit when somebody labels the node.
+	// A pod that did not fit may fit after a change of the node's labels.
 	again := func() {
 		for _, pod := range k.pods.GetStore().List() {
 			enqueue(pod)
@@ -144,7 +144,7 @@ func (k *kubelet) run(ctx context.Context, egress string, reload <-chan os.Signa
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
 	g.Go(func() error { return k.serveEgress(ctx, egress) })
-	// Until the addresses in use are known, none is given out.
+	// Addresses are assigned only once those in use are known.
 	if !cache.WaitForCacheSync(ctx.Done(), k.pods.HasSynced, k.nodes.HasSynced) {
 		return g.Wait()
 	}
@@ -166,8 +166,8 @@ func (k *kubelet) run(ctx context.Context, egress string, reload <-chan os.Signa
 	}
 }
 
-// dropManagedFields halves the cache; nothing here reads them, and a status
-// update without them leaves the server's as they are.
+// dropManagedFields halves the cache. Nothing here reads managed fields, and an update of
+// the status without them does not change them.
 func dropManagedFields(obj any) (any, error) {
 	if o, ok := obj.(metav1.Object); ok {
 		o.SetManagedFields(nil)
@@ -181,7 +181,7 @@ func (k *kubelet) work(ctx context.Context) {
 	for {
 		key, stop := k.queue.Get()
 		if stop || ctx.Err() != nil {
-			return // processes that end now are nobody's news
+			return // statuses of processes that end now are not reported
 		}
 		if err := k.sync(ctx, key); err != nil {
 			utilruntime.HandleErrorWithContext(ctx, err, "Retrying", "pod", key)
@@ -193,8 +193,8 @@ func (k *kubelet) work(ctx context.Context) {
 	}
 }
 
-// sync carries out what a pod needs next. A conflict means that the cache is
-// behind: the change that caused it brings the pod here again.
+// sync decides and carries out the next action on a pod. A conflict means that the cache
+// is stale: the change that caused it will enqueue the pod again.
 func (k *kubelet) sync(ctx context.Context, key string) error {
 	obj, exists, err := k.pods.GetStore().GetByKey(key)
 	if err != nil {
@@ -211,7 +211,7 @@ func (k *kubelet) sync(ctx context.Context, key string) error {
 	}
 	node, registered, err := k.nodes.GetStore().GetByKey(k.template.Name)
 	if err != nil || !registered {
-		return err // its registration brings all pods here again
+		return err // the registration of the node enqueues all pods again
 	}
 	pod := obj.(*corev1.Pod)
 	ip := k.ips.of(key)
@@ -226,12 +226,12 @@ func (k *kubelet) sync(ctx context.Context, key string) error {
 	return err
 }
 
-// forcedGrace is for the processes of a pod that was deleted without waiting.
+// forcedGrace is the grace period for processes of a pod that is already deleted.
 const forcedGrace = 2 * time.Second
 
-// processes runs the pod's processes, or ends them if it is to have none, and
-// returns their states; nil if it has none. It is not settled while the processes
-// of a pod that is terminating end; then the pod comes here again.
+// processes runs the pod's processes, or ends them if it should have none, and returns
+// their states, nil if it has none. settled is false while the processes of a terminating
+// pod end; the pod is enqueued again then.
 func (k *kubelet) processes(pod *corev1.Pod, ip string) (states map[string]pods.Container, settled bool, err error) {
 	if pod.Spec.NodeName != k.template.Name {
 		return nil, true, nil

@@ -13,19 +13,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/component-base/version"
-	"k8s.io/utils/ptr"
 )
 
 const (
-	// heartbeat and leaseSeconds are a kubelet's own: see
+	// heartbeat and leaseSeconds are a kubelet's defaults: see
 	// nodeLeaseDurationSeconds in its configuration.
 	heartbeat    = 10 * time.Second
 	leaseSeconds = 40
-	// address is the node's; RFC 5737 keeps it for documentation.
+	// address is the node's address, from a range for documentation (RFC 5737).
 	address = "192.0.2.1"
 )
 
-// newNode is a node that can take whatever comes.
+// newNode returns a node with room for any number of pods.
 func newNode(name string) *corev1.Node {
 	room := corev1.ResourceList{
 		corev1.ResourceCPU:              resource.MustParse("1000"),
@@ -72,8 +71,8 @@ func newNode(name string) *corev1.Node {
 	}
 }
 
-// keepNode registers the node, and again should somebody delete it, and renews
-// its lease, without which the node controller would take it for lost.
+// keepNode registers the node, again if somebody deletes it, and renews its lease,
+// without which the node controller would mark it unreachable.
 func (k *kubelet) keepNode(ctx context.Context) {
 	for {
 		pause := heartbeat
@@ -129,8 +128,8 @@ func (k *kubelet) renewLease(ctx context.Context, node *corev1.Node) error {
 				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},
 			},
 			Spec: coordinationv1.LeaseSpec{
-				HolderIdentity:       ptr.To(node.Name),
-				LeaseDurationSeconds: ptr.To[int32](leaseSeconds),
+				HolderIdentity:       new(node.Name),
+				LeaseDurationSeconds: new(int32(leaseSeconds)),
 				RenewTime:            &now,
 			},
 		}, metav1.CreateOptions{})

@@ -18,40 +18,39 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/podspec"
 )
 
-// FailAnnotation on a pod keeps it from becoming ready, or makes it unready
-// again. Its value is the reason that the waiting containers show, such as
-// CrashLoopBackOff or ImagePullBackOff.
+// FailAnnotation on a pod keeps it from becoming ready, or makes it unready again. Its
+// value is the reason of the waiting containers, such as CrashLoopBackOff or
+// ImagePullBackOff.
 const FailAnnotation = "devcluster.gitopsd.dev/fail"
 
-// ImageIDAnnotation on a pod is the image ID that its containers report, as if
-// its node had another image under the same name, or reported the manifest of
-// its platform where others report the index.
+// ImageIDAnnotation on a pod is the image ID that its containers report, as if the node
+// had another image with the same name, or reported the digest of a platform's manifest
+// instead of the index.
 const ImageIDAnnotation = "devcluster.gitopsd.dev/image-id"
 
-// action is what a pod needs next.
+// action is an action on a pod.
 type action int
 
 const (
-	// leave it alone until it changes.
+	// leave the pod alone until it changes.
 	leave action = iota
-	// bind it to the node.
+	// bind the pod to the node.
 	bind
-	// report the status that was computed.
+	// report the status of the decision.
 	report
-	// remove it: it is terminating, and nothing of it runs any more.
+	// remove the pod: it is terminating, and its processes have ended.
 	remove
 )
 
-// decision is an action on a pod and, to report, the status to write.
+// decision is an action on a pod, and the status for report.
 type decision struct {
 	action action
 	status corev1.PodStatus
 }
 
-// decide compares a pod with what this node makes of it. It is a pure function:
-// the pod is not changed, podIP is for a pod that has none yet, processes are the
-// states of the containers that run as processes, and now is the time of what
-// happens at this moment.
+// decide returns the next action on a pod. It is a pure function and does not change the
+// pod. podIP is the address for a pod that has none yet, and processes has the states of
+// the containers that run as processes.
 func decide(pod *corev1.Pod, node *corev1.Node, podIP string, processes map[string]pods.Container, now metav1.Time) decision {
 	switch {
 	case pod.Spec.NodeName == "":
@@ -59,8 +58,7 @@ func decide(pod *corev1.Pod, node *corev1.Node, podIP string, processes map[stri
 	case pod.Spec.NodeName != node.Name:
 		return decision{action: leave}
 	case pod.DeletionTimestamp != nil:
-		// With a grace period of zero it has been removed already and only
-		// waits for its finalizers.
+		// With a grace period of zero it is deleted and only waits for its finalizers.
 		if pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 {
 			return decision{action: leave}
 		}
@@ -78,7 +76,7 @@ func reportIfChanged(pod *corev1.Pod, status corev1.PodStatus) decision {
 	return decision{action: report, status: status}
 }
 
-// place is the scheduler's part.
+// place decides as the scheduler does.
 func place(pod *corev1.Pod, node *corev1.Node, now metav1.Time) decision {
 	if pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 {
 		return decision{action: leave}
@@ -96,10 +94,9 @@ func place(pod *corev1.Pod, node *corev1.Node, now metav1.Time) decision {
 	return reportIfChanged(pod, status)
 }
 
-// runStatus is the status of a pod of this node: failing when its annotation
-// says so, as its processes are when it has some, completed when it belongs to a
-// Job, else running. A failing pod stays in the phase that it is in, Pending or
-// Running.
+// runStatus returns the status of a pod of this node. With processes it is their status;
+// otherwise the pod fails if its annotation says so, is completed if it belongs to a Job,
+// and runs in all other cases. A failing pod stays in its phase, Pending or Running.
 func runStatus(pod *corev1.Pod, node *corev1.Node, podIP string, processes map[string]pods.Container, now metav1.Time) corev1.PodStatus {
 	status := *pod.Status.DeepCopy()
 	status.ObservedGeneration = pod.Generation
@@ -109,7 +106,7 @@ func runStatus(pod *corev1.Pod, node *corev1.Node, podIP string, processes map[s
 	hostIP := nodeIP(node)
 	status.HostIP, status.HostIPs = hostIP, []corev1.HostIP{{IP: hostIP}}
 	if pod.Spec.HostNetwork && processes == nil {
-		podIP = hostIP // pods that are processes are told apart by address
+		podIP = hostIP // pods with processes need addresses of their own
 	}
 	if status.PodIP == "" && podIP != "" {
 		status.PodIP, status.PodIPs = podIP, []corev1.PodIP{{IP: podIP}}
@@ -172,24 +169,23 @@ func nodeIP(node *corev1.Node) string {
 	return ""
 }
 
-// completesByItself reports whether a pod's containers are taken to end with
-// success: those of a Job do. Others run, whatever their restart policy is.
+// completesByItself reports whether a pod's containers count as ended with success: the
+// containers of a Job do. Others run, whatever their restart policy.
 func completesByItself(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") &&
 		pod.Spec.RestartPolicy != corev1.RestartPolicyAlways
 }
 
-// phaseOf returns the phase of a pod with processes, and whether it has ended. It
-// is Running from the start of the first of them.
+// phaseOf returns the phase of a pod with processes, and whether it has ended. The phase
+// is Running from the start of the first process.
 func phaseOf(pod *corev1.Pod, processes map[string]pods.Container) (phase corev1.PodPhase, ended bool) {
 	phase, ended = pod.Status.Phase, len(processes) == len(pod.Spec.Containers) || completesByItself(pod)
 	success := true
 	for _, p := range processes {
-		switch {
-		case p.State.Terminated != nil:
+		if p.State.Terminated != nil {
 			success = success && p.State.Terminated.ExitCode == 0
-		default:
+		} else {
 			ended = false
 		}
 		if p.State.Waiting == nil || p.Last.Terminated != nil {
@@ -214,7 +210,7 @@ func allReady(processes map[string]pods.Container) bool {
 	return true
 }
 
-// processStatus is the status of a container that is a process.
+// processStatus returns the status of a container that runs as a process.
 func processStatus(pod *corev1.Pod, c corev1.Container, p pods.Container) corev1.ContainerStatus {
 	started := p.State.Running != nil
 	status := corev1.ContainerStatus{
@@ -239,7 +235,7 @@ func processStatus(pod *corev1.Pod, c corev1.Container, p pods.Container) corev1
 	return status
 }
 
-// containerID is another one for each restart of the container.
+// containerID returns the ID of a container, a different one for each restart.
 func containerID(pod *corev1.Pod, c corev1.Container, restarts int32) string {
 	name := string(pod.UID) + "/" + c.Name
 	if restarts > 0 {
@@ -254,14 +250,15 @@ func graceOf(pod *corev1.Pod) time.Duration {
 	return time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, seconds)) * time.Second
 }
 
-// containerState is what a container does: it waits for the given reason, has
-// completed, or else runs.
+// containerState is the state of a container without a process: it waits for the given
+// reason, has completed, or runs.
 type containerState struct {
 	waiting   string
 	completed bool
 }
 
-// status is a container's status; old, if any, tells since when.
+// status returns a container's status. old is the previous status, which has the start
+// time; it may be nil.
 func (s containerState) status(pod *corev1.Pod, c corev1.Container, old *corev1.ContainerStatus, now metav1.Time) corev1.ContainerStatus {
 	started := s.waiting == "" && !s.completed
 	status := corev1.ContainerStatus{
@@ -334,8 +331,8 @@ func setConditions(pod *corev1.Pod, status *corev1.PodStatus, failing, completed
 	}
 }
 
-// setCondition adds or replaces a condition; its transition time moves only
-// with its status.
+// setCondition adds or replaces a condition. Its transition time changes only with its
+// status.
 func setCondition(status *corev1.PodStatus, c corev1.PodCondition, generation int64, now metav1.Time) {
 	c.LastTransitionTime, c.ObservedGeneration = now, generation
 	for i, old := range status.Conditions {
@@ -352,9 +349,8 @@ func setCondition(status *corev1.PodStatus, c corev1.PodCondition, generation in
 	status.Conditions = append(status.Conditions, c)
 }
 
-// imageID is the image by digest, as a container runtime reports it: the image
-// itself when it names its digest, else one made from the image's name, the
-// same for the same name.
+// imageID returns the image by digest, as container runtimes report it: the digest in the
+// image's name, or else one computed from the name.
 func imageID(image string) string {
 	_, digest, pinned := strings.Cut(image, "@")
 	if !pinned {

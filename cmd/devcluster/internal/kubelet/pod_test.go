@@ -18,7 +18,7 @@ const ip = "10.244.0.9"
 
 var now = metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 
-// newPod is a pod of the node with one container; edit changes it.
+// newPod returns a pod of the node with one container, changed by edit.
 func newPod(edit func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u1", Generation: 3},
@@ -100,7 +100,7 @@ func TestDecideAction(t *testing.T) {
 			if d.action != report {
 				return
 			}
-			// What is written must not be written again.
+			// A written status must not be written again.
 			tt.pod.Status = d.status
 			later := metav1.NewTime(now.Add(time.Hour))
 			if again := decide(tt.pod, newNode("hub-node"), "10.244.7.7", nil, later); again.action != leave {
@@ -127,8 +127,8 @@ func TestDecideStatus(t *testing.T) {
 		name  string
 		pod   *corev1.Pod
 		phase corev1.PodPhase
-		// state is the only container's: "running", or the reason for which it
-		// waits or has ended.
+		// state is the state of the only container: "running", or the reason why it waits
+		// or has ended.
 		state string
 		ready corev1.ConditionStatus
 		podIP string
@@ -268,7 +268,7 @@ func TestDecideProcesses(t *testing.T) {
 					t.Errorf("container %s: %v, want %v", c.Name, c, p)
 				}
 			}
-			// What is written must not be written again.
+			// A written status must not be written again.
 			pod.Status = d.status
 			later := metav1.NewTime(now.Add(time.Hour))
 			if again := decide(pod, newNode("hub-node"), ip, tt.processes, later); again.action != leave {

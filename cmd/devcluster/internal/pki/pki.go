@@ -1,7 +1,6 @@
 // Package pki makes the keys and certificates of a control plane with the Go
 // standard library: authorities, serving and client certificates, and the key
-// that signs service account tokens. It only computes; the caller decides where
-// the files go.
+// that signs service account tokens. It writes no files.
 package pki
 
 import (
@@ -46,8 +45,8 @@ func NewAuthority(name string) (*Authority, error) {
 	return &Authority{Pair: pair, cert: cert, key: key}, nil
 }
 
-// Serving issues a certificate for a server on the loopback interface that has
-// these further names and addresses. It can be a client's too, as etcd needs.
+// Serving issues a certificate for a server on the loopback interface, with further
+// names and addresses. It is a client certificate, too, which etcd needs.
 func (a *Authority) Serving(name string, dns []string, ips ...net.IP) (Pair, error) {
 	pair, _, _, err := issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: name},
@@ -79,7 +78,7 @@ func NewKey() ([]byte, error) {
 	return encodeKey(key)
 }
 
-// issue signs the template, by itself when there is no signer.
+// issue signs the template with a new key. Without a signer the certificate signs itself.
 func issue(template *x509.Certificate, signer *Authority) (Pair, *x509.Certificate, *ecdsa.PrivateKey, error) {
 	fail := func(err error) (Pair, *x509.Certificate, *ecdsa.PrivateKey, error) {
 		return Pair{}, nil, nil, fmt.Errorf("certificate %q: %w", template.Subject.CommonName, err)

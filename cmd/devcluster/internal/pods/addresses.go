@@ -9,14 +9,13 @@ import (
 	"syscall"
 )
 
-// addresses hands out addresses in 127.0.0.0/8 that no other devcluster of this
-// machine hands out at the same time, whatever directory or user it has.
+// addresses hands out addresses in 127.0.0.0/8 that no other devcluster on this machine
+// uses at the same time, whatever its directory or user.
 //
-// It claims blocks of 256 by listening on an abstract Unix socket that is named
-// after the block: such names are, like loopback addresses, one space for all
-// processes of a network namespace, and the kernel gives them back when the
-// process ends, however it does. The zero value has none. It is not safe for
-// concurrent use.
+// It claims a block of 256 addresses by listening on an abstract Unix socket that is named
+// after the block. Like loopback addresses, such names are shared by all processes of a
+// network namespace, and the kernel releases them when the process ends in any way. The
+// zero value has no block. It is not safe for concurrent use.
 type addresses struct {
 	blocks []*block
 }
@@ -28,8 +27,7 @@ type block struct {
 	last  int
 }
 
-// take returns an address that is free. One that was released is used again as
-// late as possible.
+// take returns a free address. A released address is reused as late as possible.
 func (a *addresses) take() (netip.Addr, error) {
 	for _, b := range a.blocks {
 		if addr, ok := b.take(); ok {
@@ -45,7 +43,7 @@ func (a *addresses) take() (netip.Addr, error) {
 	return addr, nil
 }
 
-// claimBlock claims a block from 127.1.0.0 upwards: what others use lies below.
+// claimBlock claims a block from 127.1.0.0 upwards: other programs use those below.
 func claimBlock() (*block, error) {
 	const tries = 100
 	for range tries {

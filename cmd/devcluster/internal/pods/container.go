@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// A kubelet pauses 10 s before the second restart, and 5 min at most; it starts
-	// anew after 10 min. Who waits here is a test, or a person.
+	// These are shorter than a kubelet's (10 s, 5 min and 10 min), since tests and
+	// people wait here.
 	firstBackoff = 200 * time.Millisecond
 	mostBackoff  = 10 * time.Second
 	stableAfter  = 30 * time.Second
-	// messageSize is how much of its log is the message of a container that failed:
-	// terminationMessagePolicy FallbackToLogsOnError, whatever the pod has.
+	// messageSize is how much of its log is the message of a failed container, as with
+	// terminationMessagePolicy FallbackToLogsOnError, whatever the pod's policy.
 	messageSize = 2048
-	// logSize bounds a log, as a kubelet's containerLogMaxSize does; logKept is what
-	// stays of one that has become longer.
+	// logSize bounds a log, like a kubelet's containerLogMaxSize. A longer log is cut to
+	// its last logKept bytes.
 	logSize = 10 << 20
 	logKept = 1 << 20
 )
@@ -56,10 +56,8 @@ func (l *life) runContainer(ctx context.Context, c *corev1.Container, command []
 		l.update(c.Name, func(s *Container) {
 			s.Ready = false
 			s.Last = corev1.ContainerState{Terminated: ended}
-			s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
-				Reason:  "CrashLoopBackOff",
-				Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)", backoff, c.Name, l.pod.Name, l.pod.Namespace, l.pod.UID),
-			}}
+			s.State = waitingState("CrashLoopBackOff",
+				fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)", backoff, c.Name, l.pod.Name, l.pod.Namespace, l.pod.UID))
 		})
 		if !sleep(ctx, backoff) {
 			return
@@ -69,7 +67,7 @@ func (l *life) runContainer(ctx context.Context, c *corev1.Container, command []
 	}
 }
 
-// restarts reports whether a container that has ended is to run again.
+// restarts reports whether an ended container should run again.
 func restarts(policy corev1.RestartPolicy, exitCode int32) bool {
 	switch policy {
 	case corev1.RestartPolicyNever:
@@ -80,8 +78,8 @@ func restarts(policy corev1.RestartPolicy, exitCode int32) bool {
 	return true
 }
 
-// runOnce runs a container's process to its end. It returns nil when ctx ends before
-// there was one.
+// runOnce runs a container's process to its end. It returns nil if ctx ends before the
+// process starts.
 func (l *life) runOnce(ctx context.Context, c *corev1.Container, command []string) *corev1.ContainerStateTerminated {
 	program, ok := l.process(ctx, c, command)
 	if !ok {
@@ -115,7 +113,7 @@ func (l *life) runOnce(ctx context.Context, c *corev1.Container, command []strin
 		})
 	})
 	state := wait(ctx, cmd, l.killed)
-	// Those of its children that have left its group.
+	// Kill children that left the process group, too.
 	if err := process.KillMarked(Mark, filepath.Join(l.dir, c.Name)); err != nil {
 		utilruntime.HandleErrorWithContext(ctx, err, "Processes of a container are left", "pod", l.pod.Namespace+"/"+l.pod.Name)
 	}
@@ -136,33 +134,23 @@ func startError(ended *corev1.ContainerStateTerminated, err error) *corev1.Conta
 	return ended
 }
 
-// process returns what the container runs, and waits for what it needs. It reports
-// false when ctx ends.
-func (l *life) process(ctx context.Context, c *corev1.Container, command []string) (podspec.Process, bool) {
-	said := ""
-	for {
+// process returns the container's process once the objects that it needs exist. It reports
+// false if ctx ends before.
+func (l *life) process(ctx context.Context, c *corev1.Container, command []string) (p podspec.Process, ok bool) {
+	ok = retry(ctx, func() error {
 		mounts, err := l.mounts(c)
-		var p podspec.Process
 		if err == nil {
 			p, err = podspec.Container(l.pod, c, command, l.environment(c), l.facts(), mounts, l.references)
 		}
-		if err == nil {
-			return p, true
-		}
-		if err.Error() != said {
-			said = err.Error()
-			l.update(c.Name, func(s *Container) {
-				s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: said}}
-			})
-		}
-		if !sleep(ctx, refresh) {
-			return podspec.Process{}, false
-		}
-	}
+		return err
+	}, func(message string) {
+		l.update(c.Name, func(s *Container) { s.State = waitingState("CreateContainerConfigError", message) })
+	})
+	return p, ok
 }
 
-// boundLog drops the beginning of a log that has become too long. The process goes on
-// to append to it; what it writes at this very moment may be lost.
+// boundLog drops the beginning of a log that has become too long. The process continues to
+// append to it; output of this very moment may be lost.
 func boundLog(path string) error {
 	log, err := os.OpenFile(path, os.O_APPEND|os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -188,7 +176,7 @@ func boundLog(path string) error {
 	return err
 }
 
-// endOf returns the end of what a log has since an offset, or since it was cut.
+// endOf returns the end of a log after an offset, or of the whole log if it was cut.
 func endOf(log *os.File, from int64) string {
 	size, err := log.Seek(0, io.SeekEnd)
 	if err != nil {

@@ -1,7 +1,6 @@
 package pods
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -9,13 +8,13 @@ import (
 	"strings"
 )
 
-// current is the link in a volume to the directory with its files, as a kubelet
-// names it.
+// current is the name of the link in a volume to the directory with its files, the same
+// as in a kubelet's volumes.
 const current = "..data"
 
-// replaceFiles makes dir hold these files, by relative path, and no others. Whoever
-// reads them sees all of them from before, or all of them from after: dir has links
-// through ..data, a link that is replaced by rename, to a directory of this version.
+// replaceFiles makes dir contain exactly these files, by relative path. Readers see either
+// all old or all new files: dir has links through ..data, which is a link to the directory
+// of one version and is replaced by rename.
 func replaceFiles(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -66,8 +65,8 @@ func writeAll(dir string, files map[string][]byte) error {
 	return nil
 }
 
-// linkAll makes the links to the files, or to the directories that they are in, and
-// removes those to what is gone, and whatever the pod's processes have put there.
+// linkAll makes the links to the files, or to their directories, and removes all other
+// entries, including those that the pod's processes have created.
 func linkAll(dir string, files map[string][]byte) error {
 	names := map[string]bool{}
 	for path := range files {
@@ -93,16 +92,4 @@ func linkAll(dir string, files map[string][]byte) error {
 		}
 	}
 	return nil
-}
-
-func sameFiles(a, b map[string][]byte) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for path, text := range a {
-		if other, ok := b[path]; !ok || !bytes.Equal(text, other) {
-			return false
-		}
-	}
-	return true
 }

@@ -6,13 +6,28 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"gitopsd.dev/cmd/devcluster/internal/podspec"
 )
 
-// Images maps an image's repository to the command that stands for the entry point
-// of its images: a program, absolute, and its first arguments.
+// Images maps an image's repository to the command that stands for the entry point of
+// its images: the absolute path of a program, and its first arguments.
 type Images map[string][]string
 
-// LoadImages reads a file of images; there are none where there is no file.
+// Commands returns, by name, the commands of the pod's containers with a mapped image.
+func (images Images) Commands(pod *corev1.Pod) map[string][]string {
+	commands := map[string][]string{}
+	for _, c := range pod.Spec.Containers {
+		if command, ok := images[podspec.Repository(c.Image)]; ok {
+			commands[c.Name] = command
+		}
+	}
+	return commands
+}
+
+// LoadImages reads a file of images. Without a file it returns none.
 func LoadImages(path string) (Images, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

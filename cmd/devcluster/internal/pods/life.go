@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,21 +24,21 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/podspec"
 )
 
-// refresh is how often a pod's files are compared with the Secrets and ConfigMaps
-// that are being watched. Nothing but memory is read for it.
+// refresh is how often a pod's files are compared with its watched Secrets and ConfigMaps,
+// which are in memory.
 const refresh = 300 * time.Millisecond
 
-// life is one pod's, from its first process to its last.
+// life runs one pod, from its first process to its last.
 type life struct {
 	*Runtime
 	pod *corev1.Pod
 	// ip is the pod's address in the cluster, address the one on this machine.
 	ip, address netip.Addr
 	commands    map[string][]string
-	// dir holds the pod's files, in volumes/NAME those of each volume.
+	// dir has the pod's files. Those of a volume are in volumes/NAME.
 	dir    string
 	cancel context.CancelFunc
-	killed chan struct{} // closed when the time to end is over
+	killed chan struct{} // closed when the grace period is over
 	kill   func()        // closes killed
 	done   chan struct{} // closed when nothing is left
 
@@ -50,7 +51,7 @@ type life struct {
 	tokens  map[string]token
 }
 
-// token is a service account's.
+// token is a token of a service account.
 type token struct {
 	text  string
 	renew time.Time
@@ -72,7 +73,7 @@ func (r *Runtime) newLife(pod *corev1.Pod, ip, address netip.Addr, commands map[
 		tokens:     map[string]token{},
 	}
 	l.kill = sync.OnceFunc(func() { close(l.killed) })
-	// A process before this one may have been another devcluster's child.
+	// An earlier devcluster may have run the containers before.
 	for _, s := range pod.Status.ContainerStatuses {
 		if c, ok := l.containers[s.Name]; ok {
 			c.RestartCount, c.Last = s.RestartCount, s.LastTerminationState
@@ -85,7 +86,7 @@ func (r *Runtime) newLife(pod *corev1.Pod, ip, address netip.Addr, commands map[
 	return l
 }
 
-// end makes the processes end within grace, or sooner if another call says so.
+// end makes the processes end within the shortest grace of all calls.
 func (l *life) end(grace time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +107,7 @@ func (l *life) states() map[string]Container {
 	return maps.Clone(l.containers)
 }
 
-// update changes what is known of a container.
+// update changes the state of a container.
 func (l *life) update(name string, change func(*Container)) {
 	l.mu.Lock()
 	c := l.containers[name]
@@ -116,26 +117,16 @@ func (l *life) update(name string, change func(*Container)) {
 	l.cfg.Changed(l.pod.Namespace, l.pod.Name)
 }
 
-// run is the life; it ends with ctx.
+// run runs the pod until ctx ends.
 func (l *life) run(ctx context.Context) {
 	defer os.RemoveAll(l.dir)
-	said := ""
-	for {
-		err := l.prepare(ctx)
-		if err == nil {
-			break
+	ok := retry(ctx, func() error { return l.prepare(ctx) }, func(message string) {
+		for name := range l.commands {
+			l.update(name, func(c *Container) { c.State = waitingState("ContainerCreating", message) })
 		}
-		if err.Error() != said {
-			said = err.Error()
-			for name := range l.commands {
-				l.update(name, func(c *Container) {
-					c.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating", Message: said}}
-				})
-			}
-		}
-		if !sleep(ctx, refresh) {
-			return
-		}
+	})
+	if !ok {
+		return
 	}
 	var containers sync.WaitGroup
 	defer containers.Wait()
@@ -145,6 +136,7 @@ func (l *life) run(ctx context.Context) {
 			containers.Go(func() { l.runContainer(ctx, c, command) })
 		}
 	}
+	said := ""
 	for sleep(ctx, refresh) {
 		err := l.writeVolumes(ctx)
 		for name := range l.commands {
@@ -159,7 +151,26 @@ func (l *life) run(ctx context.Context) {
 	}
 }
 
-// sleep reports whether ctx goes on after so long.
+// retry calls do until it succeeds, and reports true then, or false if ctx ends before. It
+// calls report with each error that differs from the previous one.
+func retry(ctx context.Context, do func() error, report func(message string)) bool {
+	said := ""
+	for {
+		err := do()
+		if err == nil {
+			return true
+		}
+		if err.Error() != said {
+			said = err.Error()
+			report(said)
+		}
+		if !sleep(ctx, refresh) {
+			return false
+		}
+	}
+}
+
+// sleep reports whether d passed before the end of ctx.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -191,8 +202,8 @@ func (l *life) facts() podspec.Facts {
 }
 func (l *life) log(container string) string { return filepath.Join(l.logs(), container+".log") }
 
-// writeVolumes writes the files of all volumes that have changed, each volume's at
-// once. It goes on with the others when one fails, whose files stay.
+// writeVolumes writes the files of all changed volumes, those of each volume at once. It
+// returns the first error, after which it continues; the files of a failed volume stay.
 func (l *life) writeVolumes(ctx context.Context) error {
 	var failed error
 	for i := range l.pod.Spec.Volumes {
@@ -204,7 +215,7 @@ func (l *life) writeVolumes(ctx context.Context) error {
 		case err != nil:
 		case files == nil:
 			err = os.MkdirAll(l.volume(v.Name), 0o700)
-		case !ok || !sameFiles(was, files):
+		case !ok || !maps.EqualFunc(was, files, bytes.Equal):
 			if err = replaceFiles(l.volume(v.Name), files); err == nil {
 				l.written[v.Name] = files
 			}
@@ -216,8 +227,8 @@ func (l *life) writeVolumes(ctx context.Context) error {
 	return failed
 }
 
-// token returns a token of the pod's service account, which ends with the pod. It
-// is renewed when a fifth of its time is left.
+// token returns a token of the pod's service account, bound to the pod. It is renewed when
+// a fifth of its lifetime is left.
 func (l *life) token(ctx context.Context, audience string, seconds int64) (string, error) {
 	key := fmt.Sprint(seconds, " ", audience)
 	if t, ok := l.tokens[key]; ok && time.Now().Before(t.renew) {
@@ -234,7 +245,7 @@ func (l *life) token(ctx context.Context, audience string, seconds int64) (strin
 	}
 	got, err := l.cfg.Client.CoreV1().ServiceAccounts(l.pod.Namespace).CreateToken(ctx, l.pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
 	if err != nil {
-		// An old token is better than none.
+		// The old token is better than none.
 		if t, ok := l.tokens[key]; ok {
 			return t.text, nil
 		}
@@ -244,11 +255,11 @@ func (l *life) token(ctx context.Context, audience string, seconds int64) (strin
 	return got.Status.Token, nil
 }
 
-// serviceAccount is where client-go looks for a pod's token.
+// serviceAccount is the directory in which client-go looks for a pod's token.
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// writeKubeconfig writes a kubeconfig with the pod's token, if it has one: that path
-// is fixed in client-go, and there is nothing at it on this machine.
+// writeKubeconfig writes a kubeconfig with the pod's token, if it has one: client-go's
+// fixed path for tokens does not exist on this machine.
 func (l *life) writeKubeconfig() error {
 	for _, c := range l.pod.Spec.Containers {
 		for _, m := range c.VolumeMounts {
@@ -273,7 +284,8 @@ func (l *life) writeKubeconfig() error {
 	return nil
 }
 
-// environment returns what every process gets that its pod does not override.
+// environment returns the environment of a container's process, which the pod's
+// variables may override.
 func (l *life) environment(c *corev1.Container) []string {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),
@@ -295,7 +307,7 @@ func (l *life) environment(c *corev1.Container) []string {
 	return env
 }
 
-// mounts returns where a container's volumes are.
+// mounts returns the directories of a container's volumes.
 func (l *life) mounts(c *corev1.Container) ([]podspec.Mount, error) {
 	var mounts []podspec.Mount
 	for _, m := range c.VolumeMounts {

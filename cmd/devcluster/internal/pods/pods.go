@@ -1,24 +1,25 @@
-// Package pods runs the containers of pods as processes of this machine: the ones
-// whose image stands for a command. It is what the container runtime and the
-// volume and probe managers are to a kubelet.
+// Package pods runs containers as processes of this machine, if their images are mapped
+// to commands ([Images]). It has the role of the container runtime and of a kubelet's
+// volume and probe managers.
 //
-// [Runtime] keeps one life (life.go) per pod, which writes the pod's volumes
-// (files.go), runs its containers again and again (container.go, process.go), and
-// probes them (probe.go). What they read in the cluster is watched in
-// references.go. What a container gets is computed by package podspec, and what
-// the pod's status says of it is for package kubelet.
+// [Runtime] has a life (life.go) for each pod, which writes the pod's volumes (files.go),
+// runs and restarts its containers (container.go, process.go), and probes them (probe.go).
+// references.go watches the Secrets and ConfigMaps of pods. Package podspec computes the
+// environment, arguments and files of containers, and package kubelet writes the pod's
+// status.
 //
-// The processes share the machine's network and files. Each pod has a loopback
-// address of its own (addresses.go), by which a process has to listen: it is in
-// the environment as POD_IP. Paths below mounts are rewritten in arguments and
-// environment, since there is no mount. Init containers do not run, nor do liveness
-// and startup probes; exec and grpc readiness probes count as passed. Limits,
-// security contexts and ports of the host have no effect.
+// The processes share the machine's network and files. Each pod has a loopback address
+// of its own (addresses.go), on which its processes must listen: it is in the environment
+// as POD_IP. There are no mounts; paths below mount paths are rewritten in arguments and
+// environment. Init containers do not run, nor do liveness and startup probes. Exec and
+// grpc readiness probes count as passed. Limits, security contexts and host ports have no
+// effect.
 package pods
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -41,7 +42,7 @@ type Config struct {
 	Client kubernetes.Interface
 	// API has the API server's address and authority, for the pods.
 	API *rest.Config
-	// Dir is where volumes are: "pods" in it is emptied by [New].
+	// Dir is the directory of volumes. [New] empties "pods" in it.
 	Dir string
 	// Logs is the directory of logs, NAMESPACE/POD/CONTAINER.log.
 	Logs string
@@ -52,7 +53,7 @@ type Config struct {
 	Changed func(namespace, name string)
 }
 
-// Container is the state of a container, as its pod's status has it.
+// Container is the state of a container, as in a pod's status.
 type Container struct {
 	State, Last  corev1.ContainerState
 	RestartCount int32
@@ -73,7 +74,7 @@ type Runtime struct {
 
 // New returns a runtime without pods.
 func New(cfg Config) (*Runtime, error) {
-	// The kernel has killed the processes of a runtime before, but not their children.
+	// The kernel killed the processes of an earlier runtime, but not their children.
 	if err := End(cfg.Dir); err != nil {
 		return nil, err
 	}
@@ -88,40 +89,25 @@ func New(cfg Config) (*Runtime, error) {
 	}, nil
 }
 
-// Mark is an environment variable that all processes of containers have: the directory
-// of their pod, with the container's name.
+// Mark is an environment variable of all processes of containers. Its value is the pod's
+// directory joined with the container's name.
 const Mark = "DEVCLUSTER_CONTAINER"
 
 func podsIn(dir string) string { return filepath.Join(dir, "pods") }
 
-// End kills what the processes of a runtime that was killed have left: their children
-// that were not killed with it. dir is the runtime's [Config.Dir].
+// End kills the children that the processes of a killed runtime have left. dir is the
+// runtime's [Config.Dir].
 func End(dir string) error { return process.KillMarked(Mark, podsIn(dir)) }
 
-// Commands returns the commands of a pod's containers by name, for those whose
-// image has one.
-func (images Images) Commands(pod *corev1.Pod) map[string][]string {
-	var commands map[string][]string
-	for _, c := range pod.Spec.Containers {
-		if command, ok := images[podspec.Repository(c.Image)]; ok {
-			if commands == nil {
-				commands = map[string][]string{}
-			}
-			commands[c.Name] = command
-		}
-	}
-	return commands
-}
-
-// Run makes sure that the containers with a command run, and returns the state of
-// each by name. podIP is the pod's address in the cluster. While a pod of the same
-// name, or with other commands, ends, they wait.
+// Run makes sure that the containers with a command run, and returns the state of each by
+// name. podIP is the pod's address in the cluster. The containers wait while processes of
+// an earlier pod with the same name, or of earlier commands, end.
 func (r *Runtime) Run(pod *corev1.Pod, podIP string, commands map[string][]string) (map[string]Container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	l := r.lives[name]
-	if l != nil && (l.pod.UID != pod.UID || !sameCommands(l.commands, commands)) {
+	if l != nil && (l.pod.UID != pod.UID || !maps.EqualFunc(l.commands, commands, slices.Equal)) {
 		l.end(replacedGrace)
 	}
 	if l != nil && !l.ending() {
@@ -159,31 +145,24 @@ func (r *Runtime) Run(pod *corev1.Pod, podIP string, commands map[string][]strin
 	return l.states(), nil
 }
 
-// replacedGrace is for the processes of a pod whose place another takes.
+// replacedGrace is the grace period for processes that are replaced.
 const replacedGrace = 2 * time.Second
 
-func sameCommands(a, b map[string][]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for name, command := range a {
-		if !slices.Equal(command, b[name]) {
-			return false
-		}
-	}
-	return true
-}
-
+// waiting returns a state for each container that waits.
 func waiting(commands map[string][]string, reason, message string) map[string]Container {
 	states := map[string]Container{}
 	for name := range commands {
-		states[name] = Container{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
+		states[name] = Container{State: waitingState(reason, message)}
 	}
 	return states
 }
 
+func waitingState(reason, message string) corev1.ContainerState {
+	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+}
+
 // Stop asks the processes of a pod to end, and kills them after grace. It reports
-// whether none is left; Changed is called when that is so.
+// whether none is left. If some are, Changed is called when they have ended.
 func (r *Runtime) Stop(namespace, name string, grace time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,8 +174,8 @@ func (r *Runtime) Stop(namespace, name string, grace time.Duration) bool {
 	return false
 }
 
-// Address returns the address of this machine that stands for a pod's in the
-// cluster. Its error says why there is none.
+// Address returns the address on this machine for a pod's address in the cluster, or an
+// error that says why there is none.
 func (r *Runtime) Address(podIP netip.Addr) (netip.Addr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

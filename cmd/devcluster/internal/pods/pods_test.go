@@ -81,7 +81,7 @@ func TestAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	// A block that is claimed cannot be claimed by others, until its owner ends.
+	// Nobody else can claim a claimed block until its owner ends.
 	name := "@devcluster-pods-" + b.blocks[0].first.String()
 	if _, err := net.Listen("unix", name); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("claimed twice: %v", err)
@@ -140,7 +140,7 @@ func TestReplaceFiles(t *testing.T) {
 		if err := replaceFiles(dir, files); err != nil {
 			t.Fatal(err)
 		}
-		// What a process puts there is not the volume's.
+		// A file that a process creates does not stay in the volume.
 		for _, path := range []string{"f", "mine/too"} {
 			if err := os.RemoveAll(filepath.Join(dir, "f")); err != nil {
 				t.Fatal(err)
@@ -162,7 +162,7 @@ func TestReplaceFiles(t *testing.T) {
 	}
 }
 
-// A reader sees one version of all files, and always one.
+// A reader always sees all files of one version.
 func TestReplaceFilesIsAtomic(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "volume")
@@ -244,7 +244,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A process's children go with it.
+// A process's children end with it.
 func TestWaitEndsChildren(t *testing.T) {
 	t.Parallel()
 	out, in, err := os.Pipe()
@@ -259,7 +259,7 @@ func TestWaitEndsChildren(t *testing.T) {
 	}
 	in.Close()
 	wait(t.Context(), cmd, nil)
-	// Nobody holds the other end of the pipe.
+	// Nobody has the other end of the pipe open.
 	if err := out.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}

@@ -14,13 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// eager is how often a container is probed that is not ready, whatever its probe's
-// period: on one machine that is cheap, and tests wait for it.
+// eager is the period of probes of a container that is not ready, instead of its probe's
+// own: probes are cheap on one machine, and tests wait for them.
 const eager = 200 * time.Millisecond
 
-// watchReadiness calls set with whether the container is ready, each time that
-// changes, until ctx ends. At first it is not. Without a probe that can be made
-// here it is at once.
+// watchReadiness calls set whenever the readiness of the container changes, until ctx
+// ends. At first the container is not ready. Without a supported probe it becomes ready at
+// once.
 func watchReadiness(ctx context.Context, c *corev1.Container, address netip.Addr, set func(bool)) {
 	check := checkOf(c, address)
 	if check == nil {
@@ -61,7 +61,8 @@ func watchReadiness(ctx context.Context, c *corev1.Container, address netip.Addr
 	}
 }
 
-// checkOf returns one attempt of the readiness probe, nil without one.
+// checkOf returns a function that probes the container once, or nil without a supported
+// probe.
 func checkOf(c *corev1.Container, address netip.Addr) func(context.Context) error {
 	p := c.ReadinessProbe
 	switch {
@@ -85,7 +86,7 @@ func checkOf(c *corev1.Container, address netip.Addr) func(context.Context) erro
 	return nil
 }
 
-// targetOf returns the host and port that a probe goes to.
+// targetOf returns the host and port of a probe.
 func targetOf(c *corev1.Container, host string, port intstr.IntOrString, address netip.Addr) (string, error) {
 	if host == "" {
 		host = address.String()
@@ -104,8 +105,8 @@ func targetOf(c *corev1.Container, host string, port intstr.IntOrString, address
 	return net.JoinHostPort(host, strconv.Itoa(number)), nil
 }
 
-// probeClient checks no certificate, as a kubelet does not, and follows no
-// redirect: a redirect is a success.
+// probeClient verifies no certificates, like a kubelet, and follows no redirects: a redirect
+// is a success.
 var probeClient = &http.Client{
 	Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// spawner starts processes that the kernel kills when this one ends. It does so
-// when the thread ends that started them, so all start on one thread, which stays.
+// spawner starts processes that the kernel kills when this process ends. The kernel does
+// so when the thread that started them ends, so one permanent thread starts all.
 type spawner struct {
 	starts chan func()
 }
@@ -27,8 +27,8 @@ func newSpawner() *spawner {
 	return s
 }
 
-// start starts a process in a session of its own. Of its children, the kernel does
-// not know that they are to go; kill does.
+// start starts a process in a session of its own. The kernel does not kill the process's
+// children with it; [wait] and [End] do.
 func (s *spawner) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
@@ -36,8 +36,8 @@ func (s *spawner) start(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// wait returns how a process has ended. When ctx ends before, it asks the process
-// to end, and kills it when killed is closed after that. Its children go with it.
+// wait waits for the end of a process. When ctx ends, it asks the process to end, and kills
+// it when killed is closed. It kills the process's group at the end.
 func wait(ctx context.Context, cmd *exec.Cmd, killed <-chan struct{}) *os.ProcessState {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
@@ -55,18 +55,18 @@ func wait(ctx context.Context, cmd *exec.Cmd, killed <-chan struct{}) *os.Proces
 			signal(cmd, syscall.SIGKILL)
 		}
 	}()
-	// How it ended is in the state.
+	// The exit status is in the ProcessState.
 	if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
 		cmd.Process.Kill()
 	}
 	close(ended)
 	<-stopped
-	// A group's number is not given to another as long as it has members.
+	// The ID of a group is not reused while it has members.
 	signal(cmd, syscall.SIGKILL)
 	return cmd.ProcessState
 }
 
-// signal sends a signal to the process's group; it may be gone.
+// signal sends a signal to the process's group, which may be gone.
 func signal(cmd *exec.Cmd, sig syscall.Signal) {
 	if err := syscall.Kill(-cmd.Process.Pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		cmd.Process.Signal(sig)

@@ -17,12 +17,11 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/podspec"
 )
 
-// errNotRead is returned for an object of which the API server has not yet said
-// whether it exists.
+// errNotRead is returned for an object that has not been read from the API server yet.
 var errNotRead = errors.New("not read yet")
 
-// references watches the Secrets and ConfigMaps that pods refer to, one by one:
-// a cluster can have many that no pod refers to.
+// references watches each Secret and ConfigMap that pods refer to, one by one: a cluster
+// may have many others.
 type references struct {
 	client kubernetes.Interface
 
@@ -41,7 +40,7 @@ func newReferences(client kubernetes.Interface) *references {
 	return &references{client: client, watched: map[podspec.Reference]*watched{}}
 }
 
-// follow starts watching for a pod, until unfollow.
+// follow watches the references of a pod until unfollow.
 func (r *references) follow(pod types.UID, all []podspec.Reference) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

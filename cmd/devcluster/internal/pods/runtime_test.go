@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// runtimeOf returns a runtime without an API server: its pods refer to nothing.
+// runtimeOf returns a runtime without an API server, for pods without references.
 func runtimeOf(t *testing.T) *Runtime {
 	t.Helper()
 	r, err := New(Config{API: &rest.Config{}, Dir: t.TempDir(), Logs: t.TempDir(), Changed: func(string, string) {}})
@@ -60,7 +60,7 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
-// isGone is a check that the process whose ID is in a file has ended.
+// isGone checks that the process with the ID in a file has ended.
 func isGone(t *testing.T, file string) func() error {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -72,7 +72,7 @@ func isGone(t *testing.T, file string) func() error {
 		t.Fatal(err)
 	}
 	return func() error {
-		// One that its parent has not collected has ended as well.
+		// A zombie has ended, too.
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || bytes.Contains(stat, []byte(") Z ")) {
 			return nil
@@ -81,7 +81,7 @@ func isGone(t *testing.T, file string) func() error {
 	}
 }
 
-// A pod that may take an hour to end does not hold up what cannot wait as long.
+// A grace period of an hour is cut by a later, shorter one.
 func TestGraceBecomesShorter(t *testing.T) {
 	t.Parallel()
 	const stubborn = `trap '' TERM; echo $$ >pid; touch started; while :; do sleep 0.02; done`
@@ -102,7 +102,7 @@ func TestGraceBecomesShorter(t *testing.T) {
 	}
 }
 
-// What a container starts ends with it, also what has a session of its own.
+// The processes that a container starts end with it, even in sessions of their own.
 func TestDescendantsEnd(t *testing.T) {
 	t.Parallel()
 	const daemon = `setsid sh -c 'trap "" TERM; echo $$ >pid; touch started; while :; do sleep 0.02; done' & wait`
@@ -117,7 +117,7 @@ func TestDescendantsEnd(t *testing.T) {
 		}
 		return nil
 	})
-	// A runtime that was killed leaves them to the next one.
+	// The next runtime ends those of a killed one.
 	dir = runs(t, r, "left", strings.Replace(daemon, "wait", "wait; sleep 60", 1))
 	gone = isGone(t, filepath.Join(dir, "pid"))
 	if err := End(r.cfg.Dir + "0"); err != nil || gone() == nil {
@@ -130,7 +130,7 @@ func TestDescendantsEnd(t *testing.T) {
 	r.Stop("default", "left", 0)
 }
 
-// A process that prints without end does not fill the disk.
+// A process with endless output does not fill the disk.
 func TestLogIsBounded(t *testing.T) {
 	t.Parallel()
 	r := runtimeOf(t)

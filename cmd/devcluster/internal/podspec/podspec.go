@@ -1,14 +1,14 @@
-// Package podspec says what the process of a container gets: its environment and
-// arguments ([Container]), and the files of its volumes ([Files]), as a kubelet
-// makes them of the pod.
+// Package podspec computes the environment and arguments of a container's process
+// ([Container]), and the files of its volumes ([Files]), as a kubelet does.
 //
-// It only computes. Secrets and ConfigMaps come from an [Objects], and package pods
+// It does no I/O. Secrets and ConfigMaps come from an [Objects], and package pods
 // writes the files and runs the process.
 package podspec
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -18,22 +18,23 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Objects has what pods refer to. An error for which [apierrors.IsNotFound] holds
-// says that the object does not exist; any other, that it is not known yet.
+// Objects returns the objects that pods refer to. If an object does not exist,
+// [apierrors.IsNotFound] reports true for the error. Any other error means that the object
+// is not known yet.
 type Objects interface {
 	Secret(namespace, name string) (*corev1.Secret, error)
 	ConfigMap(namespace, name string) (*corev1.ConfigMap, error)
 }
 
-// Facts are what fields of a pod's status have for its processes.
+// Facts are values of fields in a pod's status, as its processes see them.
 type Facts struct {
 	// PodIP is the address of this machine that the pod's processes listen on.
 	PodIP string
-	// HostIP is the node's.
+	// HostIP is the node's address.
 	HostIP string
 }
 
-// Mount is a directory under the path by which a container knows it.
+// Mount is a directory of this machine at a path in a container.
 type Mount struct {
 	// Path is the mountPath.
 	Path string
@@ -41,11 +42,11 @@ type Mount struct {
 	Dir string
 }
 
-// Process is what a container runs.
+// Process is the process of a container.
 type Process struct {
 	// Args are the program and its arguments.
 	Args []string
-	// Env are NAME=value, a name once.
+	// Env has a NAME=value for each variable.
 	Env []string
 }
 
@@ -58,12 +59,12 @@ func Repository(image string) string {
 	return repository
 }
 
-// Container returns the process of a container whose image's entry point is
-// entrypoint. The first word of the container's command, a file of the image, is
-// replaced by it; the others come before args. base is the environment that the
-// pod's adds to.
+// Container returns the process of a container. entrypoint stands for the entry point of
+// the image: it replaces the first word of the container's command, which is a file in
+// the image, and the other words follow before args. The container's environment is
+// added to base.
 //
-// A reference to something that is missing is an error, unless it is optional.
+// A reference to a missing object or key is an error unless it is optional.
 func Container(pod *corev1.Pod, c *corev1.Container, entrypoint, base []string, facts Facts, mounts []Mount, objects Objects) (Process, error) {
 	e := environment{values: map[string]string{}}
 	for _, pair := range base {
@@ -102,7 +103,7 @@ func Container(pod *corev1.Pod, c *corev1.Container, entrypoint, base []string, 
 	return p, nil
 }
 
-// environment keeps the order of names.
+// environment has variables in order.
 type environment struct {
 	names  []string
 	values map[string]string
@@ -127,14 +128,13 @@ func (e *environment) from(pod *corev1.Pod, from corev1.EnvFromSource, objects O
 	if err != nil {
 		return err
 	}
-	for _, key := range sortedKeys(files) {
+	for _, key := range slices.Sorted(maps.Keys(files)) {
 		e.set(from.Prefix+key, string(files[key]))
 	}
 	return nil
 }
 
-// valueFrom returns the value of a variable; ok is false when an optional one is
-// missing.
+// valueFrom returns the value of a variable. ok is false if an optional value is missing.
 func valueFrom(pod *corev1.Pod, c *corev1.Container, from *corev1.EnvVarSource, facts Facts, objects Objects) (value string, ok bool, err error) {
 	pick := func(files map[string][]byte, err error, object, key string, optional *bool) (string, bool, error) {
 		if err != nil {
@@ -162,10 +162,10 @@ func valueFrom(pod *corev1.Pod, c *corev1.Container, from *corev1.EnvVarSource, 
 		value, err = resourceField(c, from.ResourceFieldRef)
 		return value, err == nil, err
 	}
-	return "", false, errors.New("devcluster knows no such source of values")
+	return "", false, errors.New("devcluster does not support this source of values")
 }
 
-// field returns a field of the pod that the downward API has.
+// field returns a field of the pod for the downward API.
 func field(pod *corev1.Pod, path string, facts Facts) (string, error) {
 	switch path {
 	case "metadata.name":
@@ -197,17 +197,17 @@ func field(pod *corev1.Pod, path string, facts Facts) (string, error) {
 	return "", fmt.Errorf("devcluster knows no field %s of a pod", path)
 }
 
-// pairs writes labels or annotations as a downward API volume does.
+// pairs formats labels or annotations as in a downward API volume.
 func pairs(of map[string]string) string {
 	var lines []string
-	for _, key := range sortedKeys(of) {
+	for _, key := range slices.Sorted(maps.Keys(of)) {
 		lines = append(lines, fmt.Sprintf("%s=%q", key, of[key]))
 	}
 	return strings.Join(lines, "\n")
 }
 
-// resourceField returns a limit or request of the container itself, divided and
-// rounded up; 0 where it has none.
+// resourceField returns a limit or request of the container, divided and rounded up, or 0
+// if it has none.
 func resourceField(c *corev1.Container, ref *corev1.ResourceFieldSelector) (string, error) {
 	if ref.ContainerName != "" && ref.ContainerName != c.Name {
 		return "", fmt.Errorf("devcluster knows the resources of container %s only there", ref.ContainerName)
@@ -225,8 +225,8 @@ func resourceField(c *corev1.Container, ref *corev1.ResourceFieldSelector) (stri
 	return fmt.Sprint((milli + divisor - 1) / divisor), nil
 }
 
-// expand replaces $(NAME) by the value of a variable that is known, and $$ by $.
-// What else begins with a dollar sign stays as it is.
+// expand replaces $(NAME) by the value of a known variable, and $$ by $. Other dollar
+// signs stay.
 func expand(text string, values map[string]string) string {
 	var b strings.Builder
 	for {
@@ -255,9 +255,9 @@ func expand(text string, values map[string]string) string {
 	}
 }
 
-// Rewrite replaces paths in text that are at or below a mount by those on this
-// machine. A path begins at the start of the text, or behind a space, a quotation
-// mark or one of = : , and ends before one of these, or a slash.
+// Rewrite replaces paths at or below a mount by paths on this machine. A path begins at
+// the start of text, or after a space, a quotation mark or one of = : , and the mount's
+// part of it ends before one of these or a slash.
 func Rewrite(text string, mounts []Mount) string {
 	const around = "=:, \"'\n\t"
 	mounts = slices.Clone(mounts)
@@ -309,8 +309,8 @@ func configMapFiles(pod *corev1.Pod, name string, optional *bool, objects Object
 	return files, nil
 }
 
-// missing says in a kubelet's words that an object does not exist. An optional one
-// need not.
+// missing turns an error of [Objects] into a kubelet's error. It returns nil if the object
+// does not exist and is optional.
 func missing(err error, kind, name string, optional *bool) error {
 	switch {
 	case !apierrors.IsNotFound(err):
@@ -319,13 +319,4 @@ func missing(err error, kind, name string, optional *bool) error {
 		return nil
 	}
 	return fmt.Errorf("%s %q not found", kind, name)
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

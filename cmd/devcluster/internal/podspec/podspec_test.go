@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// objects are by name; a name that is "unread" is not known yet.
+// objects has data by name. The object "unread" is not known yet.
 type objects map[string]map[string]string
 
 var errUnread = errors.New("not read yet")
@@ -226,7 +226,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Every object that Container and Files ask for is among the references.
+// References returns every object that Container and Files ask for.
 func TestReferences(t *testing.T) {
 	t.Parallel()
 	p := pod.DeepCopy()

@@ -3,19 +3,20 @@ package podspec
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 )
 
-// Token returns a token of the pod's service account for an audience; "" is the
-// API server. It is valid for at least so many seconds when it is new.
+// Token returns a token of the pod's service account for an audience; "" is the API
+// server. A new token is valid for at least the given number of seconds.
 type Token func(audience string, seconds int64) (string, error)
 
-// Files returns the files of a volume by relative path, nil for an emptyDir, which
-// belongs to the pod. A missing Secret or ConfigMap is an error, unless it is
-// optional, and so is a volume of a kind that has no files here.
+// Files returns the files of a volume by relative path, or nil for an emptyDir. A missing
+// Secret or ConfigMap is an error unless it is optional, and so is a volume of an
+// unsupported kind.
 func Files(pod *corev1.Pod, v *corev1.Volume, facts Facts, objects Objects, token Token) (map[string][]byte, error) {
 	files, err := volumeFiles(pod, &v.VolumeSource, facts, objects, token)
 	if err != nil {
@@ -30,41 +31,58 @@ func Files(pod *corev1.Pod, v *corev1.Volume, facts Facts, objects Objects, toke
 }
 
 func volumeFiles(pod *corev1.Pod, v *corev1.VolumeSource, facts Facts, objects Objects, token Token) (map[string][]byte, error) {
-	switch {
-	case v.EmptyDir != nil:
+	if v.EmptyDir != nil {
 		return nil, nil
-	case v.Secret != nil:
-		return items("secret "+v.Secret.SecretName, v.Secret.Items, v.Secret.Optional)(
-			secretFiles(pod, v.Secret.SecretName, v.Secret.Optional, objects))
-	case v.ConfigMap != nil:
-		return items("configmap "+v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.Optional)(
-			configMapFiles(pod, v.ConfigMap.Name, v.ConfigMap.Optional, objects))
-	case v.DownwardAPI != nil:
-		return downward(pod, v.DownwardAPI.Items, facts)
-	case v.Projected != nil:
-		all := map[string][]byte{}
-		for i := range v.Projected.Sources {
-			files, err := projected(pod, &v.Projected.Sources[i], facts, objects, token)
-			if err != nil {
-				return nil, err
-			}
-			for path, text := range files {
-				all[path] = text
-			}
-		}
-		return all, nil
 	}
-	return nil, errors.New("devcluster has only emptyDir, secret, configMap, downwardAPI and projected volumes")
+	sources, ok := projections(v)
+	if !ok {
+		return nil, errors.New("devcluster has only emptyDir, secret, configMap, downwardAPI and projected volumes")
+	}
+	all := map[string][]byte{} // not nil, which stands for an emptyDir
+	for i := range sources {
+		files, err := projected(pod, &sources[i], facts, objects, token)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, files)
+	}
+	return all, nil
+}
+
+// projections returns the sources of a volume's files. It reports false for volumes of
+// other kinds.
+func projections(v *corev1.VolumeSource) ([]corev1.VolumeProjection, bool) {
+	switch {
+	case v.Secret != nil:
+		return []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: v.Secret.SecretName}, Items: v.Secret.Items, Optional: v.Secret.Optional,
+		}}}, true
+	case v.ConfigMap != nil:
+		return []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{
+			LocalObjectReference: v.ConfigMap.LocalObjectReference, Items: v.ConfigMap.Items, Optional: v.ConfigMap.Optional,
+		}}}, true
+	case v.DownwardAPI != nil:
+		return []corev1.VolumeProjection{{DownwardAPI: &corev1.DownwardAPIProjection{Items: v.DownwardAPI.Items}}}, true
+	case v.Projected != nil:
+		return v.Projected.Sources, true
+	}
+	return nil, false
 }
 
 func projected(pod *corev1.Pod, s *corev1.VolumeProjection, facts Facts, objects Objects, token Token) (map[string][]byte, error) {
 	switch {
 	case s.Secret != nil:
-		return items("secret "+s.Secret.Name, s.Secret.Items, s.Secret.Optional)(
-			secretFiles(pod, s.Secret.Name, s.Secret.Optional, objects))
+		files, err := secretFiles(pod, s.Secret.Name, s.Secret.Optional, objects)
+		if err != nil {
+			return nil, err
+		}
+		return selectItems(files, "secret "+s.Secret.Name, s.Secret.Items, s.Secret.Optional)
 	case s.ConfigMap != nil:
-		return items("configmap "+s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional)(
-			configMapFiles(pod, s.ConfigMap.Name, s.ConfigMap.Optional, objects))
+		files, err := configMapFiles(pod, s.ConfigMap.Name, s.ConfigMap.Optional, objects)
+		if err != nil {
+			return nil, err
+		}
+		return selectItems(files, "configmap "+s.ConfigMap.Name, s.ConfigMap.Items, s.ConfigMap.Optional)
 	case s.DownwardAPI != nil:
 		return downward(pod, s.DownwardAPI.Items, facts)
 	case s.ServiceAccountToken != nil:
@@ -77,27 +95,21 @@ func projected(pod *corev1.Pod, s *corev1.VolumeProjection, facts Facts, objects
 	return nil, errors.New("devcluster projects only secret, configMap, downwardAPI and serviceAccountToken")
 }
 
-// items selects and renames files; without any it keeps all.
-func items(object string, items []corev1.KeyToPath, optional *bool) func(map[string][]byte, error) (map[string][]byte, error) {
-	return func(all map[string][]byte, err error) (map[string][]byte, error) {
-		if err != nil || len(items) == 0 {
-			// Not nil, which stands for an emptyDir.
-			if all == nil {
-				all = map[string][]byte{}
-			}
-			return all, err
-		}
-		some := map[string][]byte{}
-		for _, item := range items {
-			text, ok := all[item.Key]
-			if ok {
-				some[item.Path] = text
-			} else if !ptr.Deref(optional, false) {
-				return nil, fmt.Errorf("%s has no key %q", object, item.Key)
-			}
-		}
-		return some, nil
+// selectItems selects and renames files of an object. Without items it returns all.
+func selectItems(all map[string][]byte, object string, items []corev1.KeyToPath, optional *bool) (map[string][]byte, error) {
+	if len(items) == 0 {
+		return all, nil
 	}
+	some := map[string][]byte{}
+	for _, item := range items {
+		text, ok := all[item.Key]
+		if ok {
+			some[item.Path] = text
+		} else if !ptr.Deref(optional, false) {
+			return nil, fmt.Errorf("%s has no key %q", object, item.Key)
+		}
+	}
+	return some, nil
 }
 
 func downward(pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, facts Facts) (map[string][]byte, error) {
@@ -132,8 +144,8 @@ type Reference struct {
 	Namespace, Name string
 }
 
-// References lists the Secrets and ConfigMaps that the pod's volumes and the
-// environments of its containers name, once each.
+// References returns the Secrets and ConfigMaps that the pod's volumes and the
+// environments of its containers refer to, once each.
 func References(pod *corev1.Pod) []Reference {
 	var all []Reference
 	seen := map[Reference]bool{}
@@ -145,19 +157,13 @@ func References(pod *corev1.Pod) []Reference {
 		}
 	}
 	for _, v := range pod.Spec.Volumes {
-		switch {
-		case v.Secret != nil:
-			add("secrets", v.Secret.SecretName)
-		case v.ConfigMap != nil:
-			add("configmaps", v.ConfigMap.Name)
-		case v.Projected != nil:
-			for _, s := range v.Projected.Sources {
-				if s.Secret != nil {
-					add("secrets", s.Secret.Name)
-				}
-				if s.ConfigMap != nil {
-					add("configmaps", s.ConfigMap.Name)
-				}
+		sources, _ := projections(&v.VolumeSource)
+		for _, s := range sources {
+			if s.Secret != nil {
+				add("secrets", s.Secret.Name)
+			}
+			if s.ConfigMap != nil {
+				add("configmaps", s.ConfigMap.Name)
 			}
 		}
 	}

@@ -3,10 +3,10 @@
 //
 // It owns the identity of a process ([ID]), the hand-over between starter and
 // child ([Start] and [Enter]) and the orderly end ([Stop]). It knows nothing of
-// Kubernetes: what runs is decided by package component, in which order by
-// package controlplane, and package statedir keeps the identities on disk.
+// Kubernetes: package controlplane decides which processes run, and package
+// statedir keeps their identities on disk.
 //
-// It reads /proc and therefore works on Linux only.
+// It reads /proc, so it works on Linux only.
 package process
 
 import (
@@ -20,8 +20,8 @@ import (
 	"syscall"
 )
 
-// ID names one process for good: a recycled pid has another start time, and
-// the boot ID tells reboots apart. IDs are comparable; the zero ID is nobody.
+// ID identifies one process for good: a reused pid has another start time, and the boot
+// ID differs after a reboot. IDs are comparable. The zero ID is no process.
 type ID struct {
 	// PID is the process ID.
 	PID int `json:"pid"`
@@ -32,10 +32,11 @@ type ID struct {
 	Boot string `json:"boot"`
 }
 
-// ErrGone is returned when the process that an ID names no longer runs.
+// ErrGone is returned if the process with an ID no longer runs.
 var ErrGone = errors.New("process is gone")
 
-// bootID is read once; it cannot change while this process runs.
+// bootID returns the kernel's ID of this boot, which cannot change while this process
+// runs.
 var bootID = sync.OnceValues(func() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err
@@ -64,23 +65,21 @@ func Identify(pid int) (ID, error) {
 	return ID{PID: pid, Start: s.start, Boot: boot}, nil
 }
 
-// stat is what we need of /proc/PID/stat; see proc_pid_stat(5).
+// stat has fields of /proc/PID/stat; see proc_pid_stat(5).
 type stat struct {
 	state   byte   // field 3
 	threads uint64 // field 20
 	start   uint64 // field 22
 }
 
-// gone reports whether the process has released its files, memory and ports.
-// That nobody has collected its exit status is then no concern of ours. A
-// zombie with several threads has lost its first one only, and dies still.
+// gone reports whether the process has released its files, memory and ports. A zombie
+// has, unless it has several threads: then only the first one has ended so far.
 func (s stat) gone() bool {
 	return s.state == 'X' || s.state == 'Z' && s.threads <= 1
 }
 
-// parseStat reads the text of /proc/PID/stat. The second field, the command's
-// name, may contain spaces and parentheses, so counting starts behind the last
-// closing one.
+// parseStat parses /proc/PID/stat. The second field, the command's name, may contain
+// spaces and parentheses, so counting starts after the last closing one.
 func parseStat(text []byte) (stat, error) {
 	const stateField, threadsField, startField = 0, 17, 19 // counted from the third
 	_, rest, ok := bytes.Cut(text[max(0, bytes.LastIndexByte(text, ')')):], []byte(") "))
@@ -114,8 +113,8 @@ func (id ID) Signal(sig syscall.Signal) error {
 	if id.PID <= 0 {
 		return ErrGone
 	}
-	// FindProcess opens a pidfd, which stays with the process that has the pid
-	// at that moment. Checked after that, the signal cannot reach another one.
+	// FindProcess opens a pidfd, which refers to the process that has the pid now. The
+	// check after it makes sure that the signal reaches no other process.
 	p, err := os.FindProcess(id.PID)
 	if err != nil {
 		return err

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// KillMarked kills the processes that have an environment variable with this value,
-// or with a path below it, and returns when none is left. Processes inherit it from
-// their parents, so that it finds those that have left their parent's session, or
-// outlived it. It sees the processes of its own user.
+// KillMarked kills the processes with this path, or a path below it, in an environment
+// variable, and returns when none is left. Processes inherit the variable, so KillMarked
+// also finds those that left their parent's session or outlived it. It finds only
+// processes of its own user.
 func KillMarked(variable, path string) error {
 	const patience = 10 * time.Second
 	mark := []byte(variable + "=" + path)
@@ -25,14 +25,14 @@ func KillMarked(variable, path string) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%d processes with %s in their environment still run after SIGKILL, among them pid %d", len(ids), mark, ids[0].PID)
 		}
-		// Some may be making others, so that one round is not enough.
+		// Some may be starting others, so one round may not be enough.
 		if err := signalAll(syscall.SIGKILL, ids); err != nil {
 			return err
 		}
 	}
 }
 
-// marked returns the processes whose environment has an entry that is mark, or a path
+// marked returns the processes with an entry in their environment that is mark or a path
 // below it.
 func marked(mark []byte) (ids []ID, err error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -44,12 +44,12 @@ func marked(mark []byte) (ids []ID, err error) {
 		if err != nil {
 			continue
 		}
-		// Identified first, it cannot be another process that is killed.
+		// Identify the process first, so that no other process with its pid is killed.
 		id, err := Identify(pid)
 		if err != nil {
 			continue // it has ended
 		}
-		// That of another user, or of one that has ended, cannot be read.
+		// The environment of another user's process, or of an ended one, is unreadable.
 		environment, err := os.ReadFile(path)
 		if err != nil {
 			continue

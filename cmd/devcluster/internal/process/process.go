@@ -9,23 +9,24 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 )
 
-// watchInterval is how often a process looks whether another one still lives.
-// A look is one read of a small file in /proc.
+// watchInterval is how often a process checks that another one is alive. A check reads
+// one small file in /proc.
 const watchInterval = 200 * time.Millisecond
 
-// hello is what a child waits for on its standard input before it does
-// anything. By then its starter has written down who it is: a starter that is
-// killed earlier closes the pipe without a hello, and the child leaves.
+// hello is the message that a child waits for on its standard input before it does
+// anything. The starter sends it once it has recorded the child. If the starter is
+// killed earlier, the pipe closes without a hello, and the child exits.
 type hello struct {
-	// Owner, when set, is the process whose end is also the child's.
+	// Owner, if set, is the process with which the child ends.
 	Owner ID `json:"owner"`
 }
 
-// Config says what to start.
+// Config configures a child.
 type Config struct {
 	// Args are the arguments; the program is this executable itself.
 	Args []string
@@ -35,28 +36,27 @@ type Config struct {
 	Log string
 	// Env, as NAME=value, is added to this process's environment.
 	Env []string
-	// Owner is the process that the child dies with; the zero ID is nobody.
+	// Owner is the process with which the child ends, if any.
 	Owner ID
 }
 
 // Process is a child started by this process.
 type Process struct {
-	// ID is valid for good, also after the end.
 	ID   ID
 	done chan struct{}
 }
 
-// Start runs this executable again with cfg.Args, in a session of its own so
-// that a terminal's signals do not reach it. Before the child does anything,
-// record is called with its identity; when that fails the child ends at once.
+// Start runs this executable again with cfg.Args, in a session of its own so that a
+// terminal's signals do not reach it. It calls record with the child's identity before
+// the child does anything. If record fails, the child exits at once.
 func Start(cfg Config, record func(ID) error) (*Process, error) {
 	log, err := os.OpenFile(cfg.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	// The link is resolved in the child, where it still points to this very
-	// program, whatever has happened to its file meanwhile.
+	// The child resolves the link, which points to this program even if its file was
+	// replaced meanwhile.
 	cmd := exec.Command("/proc/self/exe", cfg.Args...)
 	cmd.Args[0] = "devcluster"
 	cmd.Dir = cfg.Dir
@@ -75,7 +75,7 @@ func Start(cfg Config, record func(ID) error) (*Process, error) {
 		defer close(p.done)
 		_ = cmd.Wait() // how it ended is in its log
 	}()
-	// Closing the pipe without a hello makes the child leave; Wait closes it too.
+	// Closing the pipe without a hello makes the child exit; Wait closes it too.
 	defer stdin.Close()
 	if p.ID, err = Identify(cmd.Process.Pid); err != nil {
 		return nil, fmt.Errorf("just started: %w", err)
@@ -92,13 +92,13 @@ func Start(cfg Config, record func(ID) error) (*Process, error) {
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Enter is the child's side of [Start]: it waits for the starter's hello on
-// stdin and from then on calls orphaned when its owner has ended. Without a
-// hello, when the starter died, it returns an error and the caller should end.
+// Enter is the child's side of [Start]. It waits for the starter's hello on stdin, and
+// from then on calls orphaned once the owner has ended. It returns an error if the
+// starter died without a hello; then the caller should exit.
 func Enter(stdin io.Reader, orphaned func()) error {
 	line, err := bufio.NewReader(io.LimitReader(stdin, 4096)).ReadBytes('\n')
 	if err != nil {
-		return errors.New("the process that started this one ended before it said go")
+		return errors.New("the process that started this one ended before its start message")
 	}
 	var h hello
 	if err := json.Unmarshal(line, &h); err != nil {
@@ -115,9 +115,8 @@ func Enter(stdin io.Reader, orphaned func()) error {
 	return nil
 }
 
-// Stop asks the processes to end with SIGTERM, all at the same time, sends
-// SIGKILL to those that are alive after grace, and returns when all are gone.
-// It returns the ones that had to be killed.
+// Stop sends SIGTERM to all processes at once, and SIGKILL to those that are alive after
+// grace, and returns when all are gone. It returns those that it killed.
 func Stop(ctx context.Context, grace time.Duration, ids ...ID) (killed []ID, err error) {
 	if err := signalAll(syscall.SIGTERM, ids); err != nil {
 		return nil, err
@@ -131,7 +130,7 @@ func Stop(ctx context.Context, grace time.Duration, ids ...ID) (killed []ID, err
 	if err := signalAll(syscall.SIGKILL, left); err != nil {
 		return nil, err
 	}
-	// SIGKILL cannot be refused; only a process stuck in the kernel stays.
+	// Only a process that is stuck in the kernel survives SIGKILL.
 	final, cancelFinal := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancelFinal()
 	if stuck := waitGone(final, left); len(stuck) > 0 {
@@ -152,15 +151,10 @@ func signalAll(sig syscall.Signal, ids []ID) error {
 
 // waitGone returns the processes that are still alive when ctx ends.
 func waitGone(ctx context.Context, ids []ID) []ID {
-	left := append([]ID(nil), ids...)
+	left := slices.Clone(ids)
 	for {
-		alive := left[:0]
-		for _, id := range left {
-			if id.Alive() {
-				alive = append(alive, id)
-			}
-		}
-		if left = alive; len(left) == 0 {
+		left = slices.DeleteFunc(left, func(id ID) bool { return !id.Alive() })
+		if len(left) == 0 {
 			return nil
 		}
 		select {
@@ -171,12 +165,12 @@ func waitGone(ctx context.Context, ids []ID) []ID {
 	}
 }
 
-// WithParent returns a context that ends when the parent process ends, with
-// that as its cause.
+// WithParent returns a context that ends when the parent process ends, and has that as
+// its cause.
 func WithParent(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	// The kernel gives an orphan another parent. A parent-death signal would
-	// come too early: it is bound to the thread that started this process.
+	// The kernel gives an orphan another parent. A parent-death signal may come too
+	// early: it is sent when the thread that started this process ends.
 	parent := os.Getppid()
 	go func() {
 		tick := time.NewTicker(watchInterval)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// TestMain lets the test binary be the child that Start starts: what it does is
-// its first argument.
+// TestMain makes the test binary the child that Start starts. Its first argument selects
+// what it does.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "child" {
 		os.Exit(child(os.Args[2]))
@@ -43,7 +43,7 @@ func child(what string) int {
 	return 4
 }
 
-// start runs a child and makes sure that the test leaves none behind.
+// start starts a child, which is killed at the end of the test.
 func start(t *testing.T, what string, owner ID) (*Process, string) {
 	t.Helper()
 	dir := t.TempDir()

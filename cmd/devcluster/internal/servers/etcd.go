@@ -54,12 +54,12 @@ func etcdConfig(c component.EtcdConfig) *embed.Config {
 	}
 	e.ClientTLSInfo, e.PeerTLSInfo = tls, tls
 	e.SocketOpts.ReusePort = true
-	// What survives kill -9 is what the kernel has; power cuts may lose it all.
+	// Without fsync, data survives kill -9, but not a power cut.
 	e.UnsafeNoFsync = true
-	// The only member elects itself after these intervals, in milliseconds.
+	// Milliseconds: the only member elects itself after the election timeout.
 	e.TickMs, e.ElectionMs = 20, 200
-	// Nobody needs history beyond what the API servers compact to, but several
-	// of them, each with all of some provider's CRDs, need room.
+	// Several API servers, each with all CRDs of a large provider, need room. Their
+	// own compaction bounds the history.
 	e.QuotaBackendBytes = 8 << 30
 	e.LogLevel = "warn"
 	return e

@@ -1,6 +1,6 @@
-// Package servers runs one process of a control plane in this very process, with
-// the arguments that package component made for it. It is the only package that
-// imports Kubernetes' own servers and etcd.
+// Package servers runs one component of a control plane in this process, with the
+// arguments from package component. It is the only package that imports Kubernetes' own
+// servers and etcd.
 package servers
 
 import (
@@ -25,9 +25,9 @@ import (
 	"gitopsd.dev/cmd/devcluster/internal/process"
 )
 
-// Run is the component until SIGTERM, or until the end of the process that
-// [process.Enter] is told about on stdin. args are the component's name and
-// what the functions of package component return. The result is an exit status.
+// Run runs a component until SIGTERM, or until the end of its owner, which
+// [process.Enter] reads from stdin. args are the result of a function of package
+// component. The result is an exit status.
 func Run(args []string, stdin io.Reader, stderr io.Writer) int {
 	if err := run(args, stdin); err != nil {
 		fmt.Fprintf(stderr, "Error: %v\n", err)
@@ -50,8 +50,9 @@ func run(args []string, stdin io.Reader) error {
 	if !ok {
 		return fmt.Errorf("unknown component %q", args[0])
 	}
-	// No farewell: nobody is left who waits for one, and an API server whose etcd
-	// has gone would take minutes over it. But processes of pods have children.
+	// Without its owner a component exits at once: nobody waits for an orderly end,
+	// which takes an API server without etcd minutes. The kubelet stand-in must end the
+	// processes of pods.
 	orphaned := func() { os.Exit(1) }
 	if args[0] == component.NameKubelet {
 		orphaned = func() { syscall.Kill(os.Getpid(), syscall.SIGTERM) }
@@ -69,15 +70,15 @@ func run(args []string, stdin io.Reader) error {
 	return start(args[1:])
 }
 
-// SampleAPIServer is Kubernetes' example of an aggregated API server, with the
-// arguments of the program of that name, until SIGTERM. The result is an exit status.
+// SampleAPIServer runs Kubernetes' example of an aggregated API server until SIGTERM, with
+// the arguments of the program of that name. The result is an exit status.
 func SampleAPIServer(args []string, stdout, stderr io.Writer) int {
 	cmd := sampleapiserver.NewCommandStartWardleServer(genericapiserver.SetupSignalContext(), sampleapiserver.NewWardleServerOptions(stdout, stderr), false)
 	cmd.SetArgs(args)
 	return cli.Run(cmd)
 }
 
-// untilSignal gives a component a context that ends with SIGTERM.
+// untilSignal runs a component with a context that ends at SIGTERM or an interrupt.
 func untilSignal(run func(context.Context, []string) error) func([]string) error {
 	return func(args []string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -86,8 +87,7 @@ func untilSignal(run func(context.Context, []string) error) func([]string) error
 	}
 }
 
-// runCommand runs a component that is made of a cobra command and handles
-// signals by itself.
+// runCommand runs a component that is a cobra command and handles signals itself.
 func runCommand(cmd *cobra.Command, args []string) error {
 	cmd.SetArgs(args)
 	return cli.RunNoErrOutput(cmd)
@@ -104,7 +104,7 @@ func runKubelet(ctx context.Context, args []string) error {
 	return kubelet.Run(ctx, c, reload)
 }
 
-// parse reads the configuration in the arguments of a component of our own.
+// parse decodes the configuration in the arguments of one of our own components.
 func parse(args []string, config any) error {
 	if len(args) != 1 {
 		return fmt.Errorf("%d arguments, want a configuration as JSON", len(args))

@@ -29,8 +29,7 @@ func TestEtcdConfig(t *testing.T) {
 	}
 }
 
-// The components know all our flags; their values are tried by the test of
-// whole clusters.
+// The components accept all our flags. The test of whole clusters tests their values.
 func TestKubernetesFlags(t *testing.T) {
 	t.Parallel()
 	if err := apiserver.NewAPIServerCommand().ParseFlags(component.APIServer(component.APIServerConfig{StorageMigration: true})[1:]); err != nil {
@@ -87,7 +86,7 @@ func TestRunRefuses(t *testing.T) {
 		want  string
 	}{
 		{"nothing", nil, "", "no component"},
-		{"nobody started it", []string{component.NameEtcd}, "", "said go"},
+		{"nobody started it", []string{component.NameEtcd}, "", "before its start message"},
 		{"unknown", []string{"kube-proxy"}, "{}\n", "kube-proxy"},
 		{"not what a starter says", []string{component.NameEtcd}, "\n", "start message"},
 	} {

@@ -13,8 +13,8 @@ import (
 // kubernetesModule is the module whose version the components report.
 const kubernetesModule = "k8s.io/kubernetes"
 
-// Kubernetes' own build sets these variables with -ldflags -X. Reaching them by
-// name makes a plain `go build` report the true version too.
+// Kubernetes' own build sets these variables with -ldflags -X. Setting them here makes a
+// plain `go build` report the true version, too.
 var (
 	//go:linkname gitVersion k8s.io/component-base/version.gitVersion
 	gitVersion string
@@ -24,12 +24,12 @@ var (
 	gitMinor string
 )
 
-// KubernetesVersion is the version, such as v1.36.3, of the Kubernetes that
-// this binary was built with.
+// KubernetesVersion returns the version, such as v1.36.3, of the Kubernetes in this
+// binary.
 func KubernetesVersion() (string, error) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "", fmt.Errorf("this binary carries no build information, which has the version of %s", kubernetesModule)
+		return "", fmt.Errorf("no build information in this binary, so the version of %s is unknown", kubernetesModule)
 	}
 	return moduleVersion(info, kubernetesModule)
 }

@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// Lock waits until no other command works on the directory and returns the
-// function that ends this one's turn. The kernel releases the lock of a killed
-// process. waiting is called once if the wait takes more than a second.
-//
-// The directory must exist, else the error is [ErrNotUp].
+// Lock waits until no other command has the directory's lock, takes it, and returns the
+// function that releases it. The kernel releases the lock of a killed process. waiting is
+// called once if the wait takes more than a second. If the directory does not exist, the
+// error is [ErrNotUp].
 func (d Dir) Lock(ctx context.Context, waiting func()) (unlock func(), err error) {
 	started := time.Now()
 	for {
@@ -45,9 +44,8 @@ func (d Dir) Lock(ctx context.Context, waiting func()) (unlock func(), err error
 	}
 }
 
-// isLockFile reports whether f is still the file under the lock's name: `down`
-// removes it, and a command that waited for it then holds a lock that nobody else
-// sees.
+// isLockFile reports whether f is still the lock file: `down` removes it, and a command
+// that waited meanwhile would hold the lock of a removed file.
 func (d Dir) isLockFile(f *os.File) bool {
 	held, err := f.Stat()
 	if err != nil {

@@ -24,10 +24,9 @@ type Reservation struct {
 	sockets []int
 }
 
-// Reserve finds n free ports and keeps them from everybody except a server of
-// the same user that sets SO_REUSEPORT, which etcd and kube-apiserver do when
-// told. No time passes in which another process could take one. Release the
-// reservation when the servers listen.
+// Reserve finds n free ports and keeps other processes from using them, without a gap.
+// Only a server of the same user that sets SO_REUSEPORT can listen on them, which etcd and
+// kube-apiserver can do. Release the reservation once the servers listen.
 func Reserve(n int) (*Reservation, error) {
 	r := &Reservation{}
 	for range 1000 {
@@ -55,8 +54,8 @@ func reserve(port int) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	// Without SO_REUSEPORT, bind fails if anybody has the port, even shared; set
-	// afterwards, the option lets our server in.
+	// Without SO_REUSEPORT, bind fails if any process has the port, even shared. The
+	// option, set afterwards, lets our server listen.
 	err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
 	if err == nil {
 		const soReuseport = 0xf
@@ -69,7 +68,7 @@ func reserve(port int) (fd int, err error) {
 	return fd, nil
 }
 
-// Release lets the ports go. It may be called more than once.
+// Release releases the ports. It may be called more than once.
 func (r *Reservation) Release() {
 	for _, fd := range r.sockets {
 		syscall.Close(fd)

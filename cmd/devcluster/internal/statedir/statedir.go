@@ -1,14 +1,13 @@
-// Package statedir owns the directory in which devcluster keeps what it needs
-// to find everything again: which clusters there are and on which ports, which
-// processes run, their logs, keys and data.
+// Package statedir owns the directory with devcluster's state: the clusters and their
+// ports, the running processes, and their logs, keys and data.
 //
 //	devcluster.json        clusters and ports ([State])
 //	lock                   held by a command while it changes something
-//	NAME.kubeconfig        what users take
+//	NAME.kubeconfig        the kubeconfig for users
 //	NAME/                  keys, certificates and component kubeconfigs of a cluster
 //	NAME/images.json       commands that stand for images
-//	NAME/pods/UID/         volumes of a pod that is processes
-//	NAME/logs/NAMESPACE/POD/CONTAINER.log  its output, also after its end
+//	NAME/pods/UID/         volumes of a pod with processes
+//	NAME/logs/NAMESPACE/POD/CONTAINER.log  their output, also after their end
 //	etcd/                  keys and certificates of etcd
 //	etcd/data/             etcd's data, all clusters
 //	logs/COMPONENT.log     output of each process
@@ -69,28 +68,27 @@ type Cluster struct {
 	Etcd *ExternalEtcd `json:"etcd,omitempty"`
 }
 
-// ExternalEtcd is an etcd, or what speaks like one, that devcluster does not run.
+// ExternalEtcd is an etcd, or a server with its API, that devcluster does not run.
 type ExternalEtcd struct {
 	// Servers are URLs.
 	Servers []string `json:"servers"`
-	// CAFile, CertFile and KeyFile are absolute paths: the CA of the servers, and the
-	// client's certificate. All are empty without TLS.
+	// CAFile, CertFile and KeyFile are absolute paths of the servers' CA and the client's
+	// certificate. All are empty without TLS.
 	CAFile   string `json:"caFile,omitempty"`
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
 }
 
-// Cluster returns the cluster with that name, nil when there is none.
+// Cluster returns the cluster with this name, or nil.
 func (s *State) Cluster(name string) *Cluster {
-	for i := range s.Clusters {
-		if s.Clusters[i].Name == name {
-			return &s.Clusters[i]
-		}
+	i := slices.IndexFunc(s.Clusters, func(c Cluster) bool { return c.Name == name })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &s.Clusters[i]
 }
 
-// Names lists the clusters in order.
+// Names returns the names of the clusters in order.
 func (s *State) Names() []string {
 	names := make([]string, 0, len(s.Clusters))
 	for _, c := range s.Clusters {
@@ -99,7 +97,7 @@ func (s *State) Names() []string {
 	return names
 }
 
-// validName is what serves as file name, key prefix and part of a node's name.
+// validName matches names that can be file names, key prefixes and parts of node names.
 var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
 // reserved are the names of this directory's own folders.
@@ -136,7 +134,7 @@ func (d Dir) Path(elem ...string) string {
 // Kubeconfig is the path of a cluster's kubeconfig for users.
 func (d Dir) Kubeconfig(cluster string) string { return d.Path(cluster + ".kubeconfig") }
 
-// Log is the path of a component's log.
+// Log is the path of a component's log file.
 func (d Dir) Log(component string) string { return d.Path("logs", component+".log") }
 
 // PodLogs is the directory of the logs of a cluster's pods,
@@ -147,7 +145,7 @@ func (d Dir) stateFile() string          { return d.Path("devcluster.json") }
 func (d Dir) lockFile() string           { return d.Path("lock") }
 func (d Dir) runFile(name string) string { return d.Path("run", name+".json") }
 
-// ErrNotUp is returned for a directory that `devcluster up` has not made.
+// ErrNotUp is returned for a directory without devcluster's state.
 var ErrNotUp = errors.New("no devcluster here")
 
 // Load reads the state, or returns [ErrNotUp].
@@ -170,7 +168,7 @@ func (d Dir) Load() (*State, error) {
 
 // Save writes the state and makes the folders beside it.
 func (d Dir) Save(s *State) error {
-	// The state goes first: it says that the folders are ours.
+	// The state is written first, since it marks the folders as devcluster's.
 	if err := writeJSON(d.stateFile(), s); err != nil {
 		return err
 	}
@@ -182,11 +180,11 @@ func (d Dir) Save(s *State) error {
 	return nil
 }
 
-// Create makes the directory; nothing happens when it exists.
+// Create makes the directory unless it exists.
 func (d Dir) Create() error { return os.MkdirAll(string(d), 0o700) }
 
-// CheckUnused returns an error when files that are not ours lie where those of
-// new clusters will be, and those of all clusters if the directory is fresh.
+// CheckUnused returns an error if files exist at the paths of new clusters, or, in a fresh
+// directory, at the paths that all clusters share.
 func (d Dir) CheckUnused(fresh bool, clusters []string) error {
 	var ours []string
 	if fresh {
@@ -206,14 +204,13 @@ func (d Dir) CheckUnused(fresh bool, clusters []string) error {
 // owner is the run file of `up --foreground`.
 const owner = "owner"
 
-// Owner returns the living `up --foreground` that all processes belong to, the
-// zero ID when there is none.
+// Owner returns the living `up --foreground` that owns all processes, or the zero ID.
 func (d Dir) Owner() (process.ID, error) { return d.Running(owner) }
 
 // RecordedOwner returns the recorded owner, which may have ended.
 func (d Dir) RecordedOwner() (process.ID, error) { return d.Recorded(owner) }
 
-// SetOwner records the process that owns all others; the zero ID ends that.
+// SetOwner records the process that owns all others. The zero ID removes the record.
 func (d Dir) SetOwner(id process.ID) error {
 	if id == (process.ID{}) {
 		return d.Forget(owner)
@@ -221,12 +218,12 @@ func (d Dir) SetOwner(id process.ID) error {
 	return d.Record(owner, id)
 }
 
-// Record writes down which process a component runs as.
+// Record records the process of a component.
 func (d Dir) Record(component string, id process.ID) error {
 	return writeJSON(d.runFile(component), id)
 }
 
-// Forget removes what Record wrote.
+// Forget removes the record of a component's process.
 func (d Dir) Forget(component string) error {
 	if err := os.Remove(d.runFile(component)); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -234,8 +231,8 @@ func (d Dir) Forget(component string) error {
 	return nil
 }
 
-// Recorded returns what Record wrote, the zero ID when there is nothing. The
-// process may have ended since.
+// Recorded returns the recorded process of a component, or the zero ID. The process may
+// have ended since.
 func (d Dir) Recorded(component string) (process.ID, error) {
 	text, err := os.ReadFile(d.runFile(component))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -251,8 +248,7 @@ func (d Dir) Recorded(component string) (process.ID, error) {
 	return id, nil
 }
 
-// Running returns the living process that a component runs as, the zero ID
-// when it does not run.
+// Running returns the living process of a component, or the zero ID.
 func (d Dir) Running(component string) (process.ID, error) {
 	id, err := d.Recorded(component)
 	if err != nil || !id.Alive() {
@@ -261,7 +257,7 @@ func (d Dir) Running(component string) (process.ID, error) {
 	return id, nil
 }
 
-// LogSize returns how long a component's log is by now, 0 where there is none.
+// LogSize returns the size of a component's log, 0 if there is none.
 func (d Dir) LogSize(component string) (int64, error) {
 	info, err := os.Stat(d.Log(component))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -273,8 +269,8 @@ func (d Dir) LogSize(component string) (int64, error) {
 	return info.Size(), nil
 }
 
-// LogTail returns the last n lines of a component's log after offset from, in
-// bytes. Processes append to it, one after another.
+// LogTail returns the last n lines of a component's log after the offset from, in bytes.
+// The processes of a component append to the same log.
 func (d Dir) LogTail(component string, from int64, n int) string {
 	f, err := os.Open(d.Log(component))
 	if err != nil {
@@ -294,11 +290,10 @@ func (d Dir) LogTail(component string, from int64, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// Temporary is the pattern of the names that files and folders have until they
-// are complete.
+// Temporary is the pattern for names of files and folders that are not complete yet.
 const Temporary = ".devcluster-*"
 
-// IsTemporary reports whether a file or folder has a name of that pattern.
+// IsTemporary reports whether a name matches [Temporary].
 func IsTemporary(name string) bool {
 	return strings.HasPrefix(name, strings.TrimSuffix(Temporary, "*"))
 }
@@ -311,7 +306,7 @@ func writeJSON(path string, v any) error {
 	return WriteFile(path, append(text, '\n'))
 }
 
-// WriteFile replaces the file at path, readable by the owner only.
+// WriteFile replaces the file at path. Only the owner can read it.
 func WriteFile(path string, content []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), Temporary)
 	if err != nil {
@@ -325,8 +320,8 @@ func WriteFile(path string, content []byte) error {
 	return os.Rename(f.Name(), path)
 }
 
-// Remove deletes the state, the lock and what a crash has left, and the
-// directory when nothing else is in it. The caller holds the lock.
+// Remove deletes the state, the lock and temporary files that a crash left, and the
+// directory if it is empty then. The caller holds the lock.
 func (d Dir) Remove() error {
 	entries, err := os.ReadDir(string(d))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

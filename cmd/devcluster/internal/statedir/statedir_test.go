@@ -204,8 +204,8 @@ func TestLock(t *testing.T) {
 	if err := <-refused; !errors.Is(err, context.Canceled) {
 		t.Errorf("while locked: %v", err)
 	}
-	// Who waits while everything is removed must get a lock that others see. What
-	// is not ours keeps the directory: without one, waiting is an error.
+	// A command that waits while everything is removed must get a lock that others see. A
+	// file of others keeps the directory: without a directory, waiting is an error.
 	if err := os.WriteFile(d.Path("theirs"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestRemoveKeepsWhatIsNotOurs(t *testing.T) {
 	if err := d.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	// logs/ and run/ are for the caller, who knows that they are not needed.
+	// The caller removes logs/ and run/.
 	if _, err := os.Stat(d.Path("logs")); err != nil {
 		t.Error(err)
 	}
@@ -274,7 +274,7 @@ func TestReserve(t *testing.T) {
 			t.Errorf("port %d can be reserved again: %v", port, err)
 		}
 	}
-	// A server that shares ports, as ours do, gets in and is reached.
+	// A server with SO_REUSEPORT, like ours, can listen and is reached.
 	shares := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if e := c.Control(func(fd uintptr) {
