@@ -90,18 +90,14 @@ func (o *treeOptions) openForCompletion() *workingTree {
 	return tree
 }
 
-// registered returns the names of the clusters of a working tree that can be read.
-func registered(root string) []string {
-	tree, err := openTree(root)
-	if err != nil {
+// registered returns the names of the registered clusters, nil if there is no working tree.
+func (o *treeOptions) registered() []string {
+	tree := o.openForCompletion()
+	if tree == nil {
 		return nil
 	}
 	defer tree.Close()
-	return tree.registered()
-}
-
-func (t *workingTree) registered() []string {
-	text, err := fs.ReadFile(t.commit.Files, sources.RegistryFile)
+	text, err := fs.ReadFile(tree.commit.Files, sources.RegistryFile)
 	if err != nil {
 		return nil
 	}
@@ -115,14 +111,7 @@ func (t *workingTree) registered() []string {
 
 // completeRegistered completes the names of registered clusters.
 func completeRegistered(o *treeOptions) completion {
-	return complete(func(*cobra.Command) []string {
-		tree := o.openForCompletion()
-		if tree == nil {
-			return nil
-		}
-		defer tree.Close()
-		return tree.registered()
-	})
+	return complete(func(*cobra.Command) []string { return o.registered() })
 }
 
 // completePackages completes the packages in the lock: by the last part of the

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/conversion/proof"
 	"gitopsd.dev/render/conversion/rules"
@@ -280,7 +281,7 @@ func (o *convertOptions) convert(cmd *cobra.Command, sets []ruleSet, names []str
 	var converted [][]byte
 	others := 0
 	for _, name := range names {
-		objects, err := readObjects(name, cmd.InOrStdin())
+		objects, err := readObjects(cmd.InOrStdin(), name)
 		if err != nil {
 			return err
 		}
@@ -306,7 +307,7 @@ func (o *convertOptions) convert(cmd *cobra.Command, sets []ruleSet, names []str
 		return fmt.Errorf("%s: there is no object of %s, which the rules are for", strings.Join(names, ", "), setNames(sets))
 	}
 	if others > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "left out %s not of %s\n", counted(others, "object"), setNames(sets))
+		fmt.Fprintf(cmd.ErrOrStderr(), "left out %s not of %s\n", prose.Count(others, "object"), setNames(sets))
 	}
 	for i, text := range converted {
 		if i > 0 && o.output.format == "yaml" {
@@ -325,13 +326,6 @@ func setNames(sets []ruleSet) string {
 		names[i] = s.Name()
 	}
 	return strings.Join(names, ", ")
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // text returns a converted object as YAML or JSON.
@@ -375,13 +369,9 @@ func writeReport(w io.Writer, object *manifest.Object, r conversion.Report) {
 
 // prove tries the rules, and prints what was found.
 func (o *convertOptions) prove(cmd *cobra.Command, sets []ruleSet, names []string) error {
-	var given []*manifest.Object
-	for _, name := range names {
-		objects, err := readObjects(name, cmd.InOrStdin())
-		if err != nil {
-			return err
-		}
-		given = append(given, objects...)
+	given, err := readObjects(cmd.InOrStdin(), names...)
+	if err != nil {
+		return err
 	}
 	failed := false
 	w := show.Cleaned(cmd.OutOrStdout()) // it shows values of objects
@@ -431,7 +421,7 @@ func (o *convertOptions) runTests(w io.Writer, sets []ruleSet) error {
 	w = show.Cleaned(w)
 	tests, failed := 0, 0
 	for _, name := range files {
-		objects, err := readObjects(name, nil)
+		objects, err := readObjects(nil, name)
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,6 @@ import (
 	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/sources/resolve"
 	"gitopsd.dev/sources/xpkg"
@@ -38,7 +37,7 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 	if _, err := os.Stat(source); err == nil {
 		return fromFiles(source)
 	}
-	if root, err := local.FindRoot(o.tree.repo); err == nil && slices.Contains(registered(root), source) {
+	if slices.Contains(o.tree.registered(), source) {
 		return o.fromCluster(cmd, g, source)
 	}
 	ref, err := sources.ParseRef(source)
@@ -51,11 +50,11 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 			return nil, err
 		}
 		defer tree.Close()
-		dir, err := vendorDir(o.registry.vendor)
+		layout, err := o.registry.layout(tree.commit.Files)
 		if err != nil {
-			return nil, fmt.Errorf("--vendor %w", err)
+			return nil, err
 		}
-		return fromPackage(cmd.Context(), oci.OpenLayout(tree.commit.Files, dir), ref)
+		return fromPackage(cmd.Context(), layout, ref)
 	}
 	client, err := o.registry.client(g.log(false))
 	if err != nil {
@@ -65,7 +64,7 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 }
 
 func fromFiles(name string) ([]definition, error) {
-	all, err := readObjects(name, nil)
+	all, err := readObjects(nil, name)
 	if err != nil {
 		return nil, err
 	}

@@ -88,18 +88,30 @@ func (o *etcdOptions) check() error {
 	if len(o.servers) > 0 && o.embedded != "" {
 		return errors.New("--etcd-servers and --etcd-embedded: name an etcd, or a directory for one in gitopsd, and not both")
 	}
-	files := []struct{ flag, value string }{{"etcd-cafile", o.caFile}, {"etcd-certfile", o.certFile}, {"etcd-keyfile", o.keyFile}}
-	for _, f := range files {
-		switch {
-		case len(o.servers) > 0 && f.value == "":
-			return fmt.Errorf("--%s is required with --etcd-servers: gitopsd speaks to etcd by mutual TLS, as a user with the root role", f.flag)
-		case len(o.servers) == 0 && f.value != "":
-			return fmt.Errorf("--%s is for --etcd-servers, which is not set; the etcd of --etcd-embedded makes its own", f.flag)
-		}
+	const why = "gitopsd speaks to etcd by mutual TLS, as a user with the root role"
+	if err := o.checkFiles(why, etcdFile{"etcd-cafile", o.caFile}, etcdFile{"etcd-certfile", o.certFile}, etcdFile{"etcd-keyfile", o.keyFile}); err != nil {
+		return err
 	}
 	for _, server := range o.servers {
 		if err := checkEtcdURL(server); err != nil {
 			return fmt.Errorf("--etcd-servers %q: %w", server, err)
+		}
+	}
+	return nil
+}
+
+// etcdFile is a flag that names a file for --etcd-servers.
+type etcdFile struct{ flag, value string }
+
+// checkFiles returns an error unless all files are named with --etcd-servers, and none
+// without; why says what they are needed for.
+func (o *etcdOptions) checkFiles(why string, files ...etcdFile) error {
+	for _, f := range files {
+		switch {
+		case len(o.servers) > 0 && f.value == "":
+			return fmt.Errorf("--%s is required with --etcd-servers: %s", f.flag, why)
+		case len(o.servers) == 0 && f.value != "":
+			return fmt.Errorf("--%s is for --etcd-servers, which is not set; the etcd of --etcd-embedded makes its own", f.flag)
 		}
 	}
 	return nil
@@ -110,13 +122,9 @@ func (o *etcdOptions) checkDaemon() error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	for _, f := range []struct{ flag, value string }{{"etcd-client-ca-cert", o.clientCACert}, {"etcd-client-ca-key", o.clientCAKey}} {
-		switch {
-		case len(o.servers) > 0 && f.value == "":
-			return fmt.Errorf("--%s is required with --etcd-servers: each namespace has a user of its own in etcd, by a certificate of a CA that etcd trusts for clients", f.flag)
-		case len(o.servers) == 0 && f.value != "":
-			return fmt.Errorf("--%s is for --etcd-servers, which is not set; the etcd of --etcd-embedded makes its own", f.flag)
-		}
+	const why = "each namespace has a user of its own in etcd, by a certificate of a CA that etcd trusts for clients"
+	if err := o.checkFiles(why, etcdFile{"etcd-client-ca-cert", o.clientCACert}, etcdFile{"etcd-client-ca-key", o.clientCAKey}); err != nil {
+		return err
 	}
 	if o.listen != "" && o.embedded == "" {
 		return errors.New("--etcd-listen is for --etcd-embedded, which is not set")

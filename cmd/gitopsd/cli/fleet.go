@@ -127,7 +127,7 @@ func openTree(root string) (*workingTree, error) {
 
 // commitOf reads a revision of the repository that holds root, which may be a directory
 // in it. The commit is valid until closed.
-func commitOf(root, revision string) (sources.Commit, io.Closer, error) {
+func commitOf(root, revision string) (sources.Commit, *git.Directory, error) {
 	repo, err := git.OpenDir(root)
 	if err != nil {
 		return sources.Commit{}, nil, err

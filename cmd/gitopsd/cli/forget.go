@@ -117,14 +117,7 @@ func (o *migrateOptions) writeForgotten(w io.Writer, all []*forgotten, opts show
 		}
 		t.Line("%s", t.Paint(show.Bold, "Cluster "+f.Cluster))
 		t.Indented("  ", colour, f.Name+": "+f.text())
-		const most = 20
-		shown, folded := t.Fold(len(f.Failures), most)
-		for _, failure := range f.Failures[:shown] {
-			t.Indented("    ! ", show.Red, failure.Object+": "+oneLine(failure.Reason))
-		}
-		if folded > 0 {
-			t.Line("    … and %d more (-o json has all)", folded)
-		}
+		writeFailures(t, f.Failures)
 	}
 	if todo && !o.yes {
 		t.Line("")

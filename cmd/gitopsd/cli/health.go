@@ -166,16 +166,12 @@ func sortArguments(args []string) (files, objects []string, err error) {
 	return files, objects, nil
 }
 
-func isYAML(name string) bool {
-	return strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") || strings.HasSuffix(name, ".json")
-}
-
 // files judges the objects in files.
 func (o *healthOptions) files(stdin io.Reader, names []string) ([]judged, error) {
 	rules := new(health.Custom)
-	var all, definitions []*manifest.Object
+	var definitions []*manifest.Object
 	for _, name := range o.crds {
-		objects, err := readObjects(name, nil)
+		objects, err := readObjects(nil, name)
 		if err != nil {
 			return nil, fmt.Errorf("--crds: %w", err)
 		}
@@ -184,12 +180,9 @@ func (o *healthOptions) files(stdin io.Reader, names []string) ([]judged, error)
 		}
 		definitions = append(definitions, objects...)
 	}
-	for _, name := range names {
-		objects, err := readObjects(name, stdin)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, objects...)
+	all, err := readObjects(stdin, names...)
+	if err != nil {
+		return nil, err
 	}
 	definitions = append(definitions, all...)
 	definitions = slices.DeleteFunc(definitions, func(d *manifest.Object) bool { return !d.ID().Is(manifest.Definitions...) })

@@ -246,31 +246,28 @@ func (u lockUpdate) check(state *desired.State) error {
 	return fmt.Errorf("--update=%s: %s that repository", u.what, where)
 }
 
-// lockDiff lists the lines that differ, as a diff without context.
+// lockDiff returns the lines that differ, as a diff without context.
 func lockDiff(before, after *lockfile.File) []string {
-	lines := func(f *lockfile.File) map[string]bool {
-		set := make(map[string]bool)
-		for l := range strings.Lines(string(f.Format())) {
-			set[strings.TrimSuffix(l, "\n")] = true
-		}
-		return set
-	}
-	old, now := lines(before), lines(after)
-	var diff []string
-	for l := range strings.Lines(string(before.Format())) {
-		if l = strings.TrimSuffix(l, "\n"); !now[l] {
-			diff = append(diff, "- "+l)
-		}
-	}
-	for l := range strings.Lines(string(after.Format())) {
-		if l = strings.TrimSuffix(l, "\n"); !old[l] {
-			diff = append(diff, "+ "+l)
-		}
-	}
-	return diff
+	old, now := string(before.Format()), string(after.Format())
+	return append(missingLines("- ", old, now), missingLines("+ ", now, old)...)
 }
 
-// withLock is a tree with another lock.
+// missingLines returns the lines of a text that another lacks, each with a mark.
+func missingLines(mark, text, other string) []string {
+	has := make(map[string]bool)
+	for l := range strings.Lines(other) {
+		has[l] = true
+	}
+	var missing []string
+	for l := range strings.Lines(text) {
+		if !has[l] {
+			missing = append(missing, mark+strings.TrimSuffix(l, "\n"))
+		}
+	}
+	return missing
+}
+
+// withLock is a tree with a different lock.
 type withLock struct {
 	fs.FS
 	lock *lockfile.File

@@ -316,14 +316,7 @@ func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, e
 		t.Line("%s", t.Paint(show.Bold, "Cluster "+p.Name))
 		for _, m := range found[i] {
 			t.Indented("  ", m.colour(), m.Name+": "+m.text())
-			const most = 20
-			shown, folded := t.Fold(len(m.Failures), most)
-			for _, f := range m.Failures[:shown] {
-				t.Indented("    ! ", show.Red, f.Object+": "+oneLine(f.Reason))
-			}
-			if folded > 0 {
-				t.Line("    … and %d more (-o json has all)", folded)
-			}
+			writeFailures(t, m.Failures)
 			todo = todo || m.todo()
 		}
 	}
@@ -332,6 +325,18 @@ func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, e
 		t.Say(show.Plain, "Nothing was changed. With --yes the objects are stored again, and the old versions are taken out of status.storedVersions.")
 	}
 	return t.Flush()
+}
+
+// writeFailures writes objects that were not stored, a few of many, with the reasons.
+func writeFailures(t *show.Text, all []migrate.Failure) {
+	const most = 20
+	shown, folded := t.Fold(len(all), most)
+	for _, f := range all[:shown] {
+		t.Indented("    ! ", show.Red, f.Object+": "+oneLine(f.Reason))
+	}
+	if folded > 0 {
+		t.Line("    … and %d more (-o json has all)", folded)
+	}
 }
 
 func (m migration) colour() show.Colour {

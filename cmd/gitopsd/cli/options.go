@@ -132,16 +132,24 @@ func (o *registryOptions) packagesIn(files fs.FS, log *slog.Logger) (resolve.Con
 	if o.vendor == "" {
 		return o.packages(log)
 	}
-	dir, err := vendorDir(o.vendor)
+	layout, err := o.layout(files)
 	if err != nil {
-		return resolve.Config{}, fmt.Errorf("--vendor %w", err)
+		return resolve.Config{}, err
 	}
-	layout := oci.OpenLayout(files, dir)
 	kept, err := o.cache("signatures")
 	if err != nil {
 		return resolve.Config{}, err
 	}
 	return o.packagesAt(log, o.secrets(), kept, func(sources.Origin) oci.Reader { return layout }), nil
+}
+
+// layout opens the directory of a commit that --vendor names.
+func (o *registryOptions) layout(files fs.FS) (oci.Reader, error) {
+	dir, err := vendorDir(o.vendor)
+	if err != nil {
+		return nil, fmt.Errorf("--vendor %w", err)
+	}
+	return oci.OpenLayout(files, dir), nil
 }
 
 // clientAt returns a client with the credentials for an origin.

@@ -316,8 +316,7 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourO
 // agreed returns a digest of a type if it is the same in all clusters that define the
 // type. what is plural, for a message.
 func agreed(state *desired.State, gvk schema.GroupVersionKind, what string, digestOf func(*desired.Unit, *manifest.Object) (string, error)) (digest, where string, err error) {
-	clusters := make(map[string][]string) // by digest
-	var order []string
+	var clusters show.Groups[string, string] // by digest
 	for _, c := range state.Clusters {
 		object := c.Definition(gvk)
 		if object == nil {
@@ -327,12 +326,9 @@ func agreed(state *desired.State, gvk schema.GroupVersionKind, what string, dige
 		if err != nil {
 			return "", "", fmt.Errorf("cluster %s: %w", c.Name, err)
 		}
-		if clusters[digest] == nil {
-			order = append(order, digest)
-		}
-		clusters[digest] = append(clusters[digest], c.Name)
+		clusters.Add(digest, c.Name)
 	}
-	switch len(order) {
+	switch len(clusters.Keys) {
 	case 0:
 		names := make([]string, 0, len(state.Clusters))
 		for _, c := range state.Clusters {
@@ -340,11 +336,11 @@ func agreed(state *desired.State, gvk schema.GroupVersionKind, what string, dige
 		}
 		return "", clusterNames(names), nil
 	case 1:
-		return order[0], clusterNames(clusters[order[0]]), nil
+		return clusters.Keys[0], clusterNames(clusters.Of(clusters.Keys[0])), nil
 	}
 	var each []string
-	for _, d := range order {
-		each = append(each, fmt.Sprintf("%s in %s", d, clusterNames(clusters[d])))
+	for digest, names := range clusters.All() {
+		each = append(each, fmt.Sprintf("%s in %s", digest, clusterNames(names)))
 	}
 	return "", "", fmt.Errorf("the clusters have different %s %s/%s %s: %s; name the one that is meant with --cluster", what, gvk.Group, gvk.Version, gvk.Kind, strings.Join(each, ", "))
 }

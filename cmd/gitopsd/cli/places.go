@@ -34,11 +34,7 @@ func (o *placeOptions) register(cmd *cobra.Command) {
 // registry reads the registry of the working tree, and looks up the clusters that
 // --cluster names, or all. It returns those without errors even with an error.
 func (o *placeOptions) registry() (*clusters.Registry, []clusters.Cluster, error) {
-	root, err := o.tree.root()
-	if err != nil {
-		return nil, nil, err
-	}
-	tree, err := openTree(root)
+	tree, err := o.tree.open()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -164,31 +164,20 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 // faults returns the reasons why something could not be planned, and counts steps at
 // which `gitopsd run` would fail.
 func faults(f *preview.Fleet) []string {
-	var reasons []string
-	clusters := make(map[string][]string) // by reason
-	add := func(c *preview.ClusterPlan, reason string) {
-		if clusters[reason] == nil {
-			reasons = append(reasons, reason)
-		}
-		clusters[reason] = append(clusters[reason], c.Name)
-	}
+	var reasons notes
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
 		if c.Err != "" {
-			add(c, c.Err)
+			reasons.add(c.Name, c.Err)
 		}
 		if n := c.Plan.Failing(); n > 0 && !c.Suspended {
-			add(c, "gitopsd run would fail at "+prose.Agree(n, "step, which the plan shows with its reason", "steps, which the plan shows with their reasons"))
+			reasons.add(c.Name, "gitopsd run would fail at "+prose.Agree(n, "step, which the plan shows with its reason", "steps, which the plan shows with their reasons"))
 		}
 		for _, name := range c.Untrue() {
-			add(c, "the conversion rules of "+name+" are wrong for objects that the plan names")
+			reasons.add(c.Name, "the conversion rules of "+name+" are wrong for objects that the plan names")
 		}
 	}
-	all := slices.Clone(f.Errors)
-	for _, reason := range reasons {
-		all = append(all, preview.Subject(clusters[reason])+": "+reason)
-	}
-	return all
+	return append(slices.Clone(f.Errors), reasons.lines()...)
 }
 
 // localPackages reads the values of --replace.
@@ -254,9 +243,9 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 		fleet.Lock = nil // which has nothing of this machine
 	}
 	problems := problem.Of(state.RegistryErr)
-	told := new(notes)
+	var told notes
 	for _, c := range state.Clusters {
-		told.add(c.Name, c.Notes)
+		told.add(c.Name, c.Notes...)
 		problems = append(problems, c.Faults...)
 	}
 	fleet.Notes = append(fleet.Notes, told.lines()...)
@@ -303,38 +292,29 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 
 // planNotes returns the notes of all plans, each once with its clusters.
 func planNotes(fleet *preview.Fleet) []string {
-	all := new(notes)
+	var all notes
 	for i := range fleet.Clusters {
 		if c := &fleet.Clusters[i]; c.Plan != nil {
-			all.add(c.Name, c.Plan.Notes)
+			all.add(c.Name, c.Plan.Notes...)
 		}
 	}
 	return all.lines()
 }
 
-// notes collects the notes of clusters, each once.
-type notes struct {
-	order    []string
-	clusters map[string][]string // by note
-}
+// notes collects what there is to say of clusters, each text once.
+type notes struct{ clusters show.Groups[string, string] }
 
-func (n *notes) add(cluster string, all []string) {
-	if n.clusters == nil {
-		n.clusters = make(map[string][]string)
-	}
-	for _, note := range all {
-		if n.clusters[note] == nil {
-			n.order = append(n.order, note)
-		}
-		n.clusters[note] = append(n.clusters[note], cluster)
+func (n *notes) add(cluster string, texts ...string) {
+	for _, text := range texts {
+		n.clusters.Add(text, cluster)
 	}
 }
 
-// lines returns the notes with their clusters.
+// lines returns the texts with their clusters.
 func (n *notes) lines() []string {
 	var all []string
-	for _, note := range n.order {
-		all = append(all, preview.Subject(n.clusters[note])+": "+note)
+	for text, clusters := range n.clusters.All() {
+		all = append(all, preview.Subject(clusters)+": "+text)
 	}
 	return all
 }

@@ -65,7 +65,7 @@ default is every registered cluster.`,
 				if err != nil {
 					return err
 				}
-				if args = registered(root); len(args) == 0 {
+				if args = o.tree.registered(); len(args) == 0 {
 					return fmt.Errorf("%s registers no clusters; name a SOURCE", filepath.Join(root, sources.RegistryFile))
 				}
 			}

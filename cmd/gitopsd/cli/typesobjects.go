@@ -99,7 +99,7 @@ func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look looker
 
 // objectsOf reads the objects in a file or directory, by kind.
 func objectsOf(name string) (map[schema.GroupKind][]*manifest.Object, error) {
-	objects, err := readObjects(name, nil)
+	objects, err := readObjects(nil, name)
 	if err != nil {
 		return nil, err
 	}

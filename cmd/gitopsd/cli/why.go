@@ -330,19 +330,9 @@ type changed struct {
 
 func newHistory(root string, files fs.FS) *history {
 	h := &history{files: files, known: make(map[string]changed)}
-	dir, err := git.OpenDir(root)
-	if err != nil {
-		return h // not every directory is a repository
+	if head, dir, err := commitOf(root, "HEAD"); err == nil { // else there is no repository, or no commit yet
+		h.dir, h.head = dir, head
 	}
-	head, err := dir.Commit("HEAD")
-	if err == nil && dir.Path != "." {
-		head.Files, err = fs.Sub(head.Files, dir.Path)
-	}
-	if err != nil {
-		dir.Close()
-		return h // it has no commit yet
-	}
-	h.dir, h.head = dir, head
 	return h
 }
 

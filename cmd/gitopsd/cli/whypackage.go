@@ -112,9 +112,7 @@ func (e *packageExplainer) all(question string) ([]*packageWhy, error) {
 			Package: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Digest: string(s.Pin.Digest),
 			Replaces: s.Replacement(), Excluded: e.excluded(s.Pin.Ref.Repository, s.Repository()), NeededBy: e.dependents(s, nil),
 		}
-		if line := e.state.Committed.Line(lockfile.Key{Repository: w.Package, Version: w.Version}); line > 0 {
-			w.Record = fmt.Sprintf("%s:%d", sources.LockFile, line)
-		}
+		w.Record = e.record(w)
 		if s.Parent == "" {
 			w.Declared = e.place(s.Declaration)
 		}
@@ -169,9 +167,7 @@ func (e *packageExplainer) kept(told []*packageWhy, asked func(name string, repo
 		}
 		d, _ := e.state.Lock.Digest(l.Repository, l.Version)
 		w.Digest = string(d)
-		if line := e.state.Committed.Line(lockfile.Key{Repository: w.Package, Version: w.Version}); line > 0 {
-			w.Record = fmt.Sprintf("%s:%d", sources.LockFile, line)
-		}
+		w.Record = e.record(w)
 		for _, p := range e.cluster.Faults {
 			is := p.Package != ""
 			p.Cluster, p.Package = "", "" // several may have one reason
@@ -182,6 +178,14 @@ func (e *packageExplainer) kept(told []*packageWhy, asked func(name string, repo
 		all = append(all, w)
 	}
 	return all
+}
+
+// record returns the place of a package's digest in the lock, empty if it is not there yet.
+func (e *packageExplainer) record(w *packageWhy) string {
+	if line := e.state.Committed.Line(lockfile.Key{Repository: w.Package, Version: w.Version}); line > 0 {
+		return fmt.Sprintf("%s:%d", sources.LockFile, line)
+	}
+	return ""
 }
 
 // place returns where a package is declared.

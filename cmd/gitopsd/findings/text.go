@@ -67,23 +67,19 @@ type textWriter struct{ *show.Text }
 
 // gaps writes what could not be verified, each reason once.
 func (t textWriter) gaps(all []verify.Gap) {
-	var reasons []string
-	clusters := make(map[string][]string)
+	var reasons show.Groups[string, string]
 	for _, g := range all {
-		if clusters[g.Reason] == nil {
-			reasons = append(reasons, g.Reason)
-		}
-		if !slices.Contains(clusters[g.Reason], g.Cluster) {
-			clusters[g.Reason] = append(clusters[g.Reason], g.Cluster)
+		if !slices.Contains(reasons.Of(g.Reason), g.Cluster) {
+			reasons.Add(g.Reason, g.Cluster)
 		}
 	}
-	if len(reasons) > 0 {
+	if len(all) > 0 {
 		t.Line("")
 	}
-	shown, folded := t.Fold(len(reasons), shownGaps)
-	for _, why := range reasons[:shown] {
+	shown, folded := t.Fold(len(reasons.Keys), shownGaps)
+	for _, why := range reasons.Keys[:shown] {
 		first, rest, more := strings.Cut(strings.TrimRight(why, "\n"), "\n")
-		t.Say(show.Cyan, fmt.Sprintf("? %s not verified: %s", verify.ClusterNames(clusters[why]), first))
+		t.Say(show.Cyan, fmt.Sprintf("? %s not verified: %s", verify.ClusterNames(reasons.Of(why)), first))
 		if more {
 			t.Indented("    ", show.Plain, rest)
 		}
@@ -258,18 +254,13 @@ func (t textWriter) looked(r *verify.Report) {
 		t.Say(show.Plain, fmt.Sprintf("Definition only: %s, since nobody declares all that acts on %s", prose.Count(r.DefinitionOnly, "type"), map[bool]string{true: "it", false: "them"}[r.DefinitionOnly == 1]))
 	}
 	type omission struct{ what, reason string }
-	var order []omission
-	clusters := make(map[omission][]string)
+	var omitted show.Groups[omission, string]
 	for _, o := range r.Omitted {
-		key := omission{o.What, o.Reason}
-		if clusters[key] == nil {
-			order = append(order, key)
-		}
-		clusters[key] = append(clusters[key], o.Cluster)
+		omitted.Add(omission{o.What, o.Reason}, o.Cluster)
 	}
-	shown, folded := t.Fold(len(order), shownOmitted)
-	for _, o := range order[:shown] {
-		t.Say(show.Plain, fmt.Sprintf("Not looked at: %s in %s: %s", o.what, verify.ClusterNames(clusters[o]), o.reason))
+	shown, folded := t.Fold(len(omitted.Keys), shownOmitted)
+	for _, o := range omitted.Keys[:shown] {
+		t.Say(show.Plain, fmt.Sprintf("Not looked at: %s in %s: %s", o.what, verify.ClusterNames(omitted.Of(o)), o.reason))
 	}
 	if folded > 0 {
 		t.Line("… %s", prose.Count(folded, "more object")+" not looked at; --all shows them")

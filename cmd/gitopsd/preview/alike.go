@@ -100,7 +100,7 @@ func (a *alike) headline() string {
 	n := count(first.Plan)
 	least, most := n.by[plan.Unchanged], n.by[plan.Unchanged]
 	for _, c := range a.of[1:] {
-		u := c.Plan.Count(plan.Unchanged) + len(cosmetic(c.Plan))
+		u := count(c.Plan).by[plan.Unchanged]
 		least, most = min(least, u), max(most, u)
 	}
 	text := n.text(least, most)

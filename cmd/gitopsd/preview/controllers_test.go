@@ -39,7 +39,7 @@ func rebuilt(t *testing.T, more ...plan.Step) *Fleet {
 // A bump that changes the controller alone is told before its steps, once for all
 // clusters, and without the values of settings.
 func TestControllers(t *testing.T) {
-	tables := rebuilt(t).ControllerTables()
+	tables := rebuilt(t).controllerTables()
 	have := show.Sprint(func(text *show.Text) { textWriter{Text: text}.controllers(tables) })
 	want := `Controller of package things (reg.io/things v1.0.0 -> v1.0.1) in dev, prod: types unchanged, controller changed
   ~ image package-runtime: sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb
@@ -73,12 +73,12 @@ func TestControllers(t *testing.T) {
 func TestControllersWithTypes(t *testing.T) {
 	definition := object(t, map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "others.acme.example"}})
 	f := rebuilt(t, plan.Step{Action: plan.Configure, ID: definition.ID(), Object: definition, Package: "things", Compatibility: compat.Compatible})
-	tables := f.ControllerTables()
+	tables := f.controllerTables()
 	if len(tables) != 1 || tables[0].TypesUnchanged || len(alone(tables)) != 0 {
 		t.Errorf("%+v", tables)
 	}
 	documented := rebuilt(t, plan.Step{Action: plan.Configure, ID: definition.ID(), Object: definition, Package: "things", Compatibility: compat.Documentation})
-	if tables := documented.ControllerTables(); len(alone(tables)) != 1 {
+	if tables := documented.controllerTables(); len(alone(tables)) != 1 {
 		t.Errorf("descriptions count as types: %+v", tables)
 	}
 }
@@ -91,7 +91,7 @@ func TestControllersWithUnknownTypes(t *testing.T) {
 		{Action: plan.Conflict, UID: "u", Reason: "it is Helm's"},
 	} {
 		s.ID, s.Object, s.Package = definition.ID(), definition, "things"
-		if tables := rebuilt(t, s).ControllerTables(); len(tables) != 1 || tables[0].TypesUnchanged {
+		if tables := rebuilt(t, s).controllerTables(); len(tables) != 1 || tables[0].TypesUnchanged {
 			t.Errorf("%s: %+v", s.Action, tables)
 		}
 	}
@@ -117,7 +117,7 @@ func TestFunctionBump(t *testing.T) {
 		{"reg.io/patch:v1" + a, "reg.io/patch:v1.0" + a, ""},
 	} {
 		f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: &plan.Plan{Steps: []plan.Step{step(tt.old, tt.now)}}}}}
-		have := show.Sprint(func(text *show.Text) { textWriter{Text: text}.controllers(alone(f.ControllerTables())) })
+		have := show.Sprint(func(text *show.Text) { textWriter{Text: text}.controllers(alone(f.controllerTables())) })
 		if have != tt.want {
 			t.Errorf("have %q, want %q", have, tt.want)
 		}

@@ -162,20 +162,16 @@ func groups(p *plan.Plan) []group {
 		}
 		all[at].steps = append(all[at].steps, s)
 	}
-	slices.SortStableFunc(all, func(a, b group) int {
-		switch {
-		case a.changes() != b.changes():
-			if a.changes() {
-				return -1
-			}
-			return 1
-		case a.name == b.name:
-			return 0
-		case a.name == "" || b.name != "" && a.name > b.name:
-			return 1
+	rank := func(g group) (n int) {
+		if !g.changes() {
+			n = 2
 		}
-		return -1
-	})
+		if g.name == "" {
+			n++
+		}
+		return n
+	}
+	slices.SortStableFunc(all, func(a, b group) int { return cmp.Or(rank(a)-rank(b), strings.Compare(a.name, b.name)) })
 	for _, g := range all {
 		because := func(s *plan.Step) string {
 			if s.Action.Writes() {

@@ -154,7 +154,7 @@ func TestTypeTablesByFindings(t *testing.T) {
 		return c
 	}
 	f := Fleet{Clusters: []ClusterPlan{table("v1alpha1 is stored"), table("v1beta1 is stored"), table("v1alpha1 is stored")}}
-	if n := len(f.TypeTables()); n != 2 {
+	if n := len(f.typeTables()); n != 2 {
 		t.Errorf("%d tables, want 2", n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -121,7 +122,7 @@ import (
 // true for a value that is not known before the plan is applied. Fields that are
 // empty are left out.
 func (f *Fleet) WriteJSON(w io.Writer) error {
-	doc := fleetJSON{Source: f.Source, Against: f.Against, Changes: f.HasChanges(), Lock: f.Lock, Errors: f.Errors, Notes: f.Notes, Clusters: []clusterJSON{}}
+	doc := fleetJSON{Source: f.Source, Against: f.Against, Changes: f.HasChanges(), Controllers: f.controllerTables(), Lock: f.Lock, Errors: f.Errors, Notes: f.Notes, Clusters: []clusterJSON{}}
 	for _, c := range f.Clusters {
 		cj := clusterJSON{Name: c.Name, Suspended: c.Suspended, Error: c.Err, Packages: c.Details, Steps: []stepJSON{}}
 		if c.Plan != nil {
@@ -142,39 +143,28 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 		}
 		doc.Clusters = append(doc.Clusters, cj)
 	}
-	for _, t := range f.TypeTables() {
+	for _, t := range f.typeTables() {
 		doc.Types = append(doc.Types, newTypesJSON(t))
 	}
-	for _, t := range f.ProofTables() {
+	for _, t := range f.proofTables() {
 		doc.Conversions = append(doc.Conversions, newProofJSON(t))
-	}
-	for _, t := range f.ControllerTables() {
-		doc.Controllers = append(doc.Controllers, controllersJSON(*t))
 	}
 	return show.JSON(w, doc)
 }
 
-func compareKinds(a, b schema.GroupKind) int {
-	switch {
-	case a.String() < b.String():
-		return -1
-	case a.String() > b.String():
-		return 1
-	}
-	return 0
-}
+func compareKinds(a, b schema.GroupKind) int { return strings.Compare(a.String(), b.String()) }
 
 type fleetJSON struct {
-	Source      string            `json:"source"`
-	Against     string            `json:"against,omitempty"`
-	Changes     bool              `json:"changes"`
-	Clusters    []clusterJSON     `json:"clusters"`
-	Types       []typesJSON       `json:"types,omitempty"`
-	Controllers []controllersJSON `json:"controllers,omitempty"`
-	Conversions []proofJSON       `json:"conversions,omitempty"`
-	Lock        []string          `json:"lock,omitempty"`
-	Errors      []string          `json:"errors,omitempty"`
-	Notes       []string          `json:"notes,omitempty"`
+	Source      string             `json:"source"`
+	Against     string             `json:"against,omitempty"`
+	Changes     bool               `json:"changes"`
+	Clusters    []clusterJSON      `json:"clusters"`
+	Types       []typesJSON        `json:"types,omitempty"`
+	Controllers []*controllerTable `json:"controllers,omitempty"`
+	Conversions []proofJSON        `json:"conversions,omitempty"`
+	Lock        []string           `json:"lock,omitempty"`
+	Errors      []string           `json:"errors,omitempty"`
+	Notes       []string           `json:"notes,omitempty"`
 }
 
 type clusterJSON struct {
@@ -255,33 +245,26 @@ type typesJSON struct {
 
 type definitionJSON struct {
 	Name          string            `json:"name"`
-	Change        TypeChange        `json:"change"`
+	Change        typeChange        `json:"change"`
 	Compatibility string            `json:"compatibility,omitempty"`
 	Refused       bool              `json:"refused,omitempty"`
-	Versions      []versionJSON     `json:"versions,omitempty"`
+	Versions      []versionChange   `json:"versions,omitempty"`
 	Findings      []compat.Finding  `json:"findings,omitempty"`
 	Allowed       map[string]string `json:"allowed,omitempty"`
 	LetThrough    []string          `json:"letThrough,omitempty"`
-	Objects       []ClusterSurvey   `json:"objects,omitempty"`
+	Objects       []clusterSurvey   `json:"objects,omitempty"`
 }
 
-type versionJSON struct {
-	Version string `json:"version"`
-	Kind    string `json:"kind"`
-	Before  string `json:"before,omitempty"`
-	After   string `json:"after,omitempty"`
-}
-
-func newTypesJSON(t *TypeTable) typesJSON {
+func newTypesJSON(t *typeTable) typesJSON {
 	tj := typesJSON{Package: t.Package, From: t.From, To: t.To, Clusters: t.Clusters, Documentation: t.Documentation, Definitions: []definitionJSON{}}
 	for i := range t.Rows {
 		r := &t.Rows[i]
 		switch r.Change {
-		case TypesAdded:
+		case typesAdded:
 			tj.Added++
-		case TypesChanged:
+		case typesChanged:
 			tj.Changed++
-		case TypesRemoved:
+		case typesRemoved:
 			tj.Removed++
 		}
 		if r.Compatibility == compat.Breaking {
@@ -290,12 +273,9 @@ func newTypesJSON(t *TypeTable) typesJSON {
 		if r.Refused {
 			tj.Refused++
 		}
-		d := definitionJSON{Name: r.Name, Change: r.Change, Refused: r.Refused, Findings: r.Findings, Allowed: r.Allowed, LetThrough: r.LetThrough, Objects: r.Surveys}
+		d := definitionJSON{Name: r.Name, Change: r.Change, Refused: r.Refused, Versions: r.Versions, Findings: r.Findings, Allowed: r.Allowed, LetThrough: r.LetThrough, Objects: r.Surveys}
 		if r.Compatibility != compat.Identical {
 			d.Compatibility = r.Compatibility.String()
-		}
-		for _, v := range r.Versions {
-			d.Versions = append(d.Versions, versionJSON(v))
 		}
 		tj.Definitions = append(tj.Definitions, d)
 	}

@@ -48,13 +48,13 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 		b.WriteString("\n**Errors**\n" + show.Fenced("", shortText(strings.Join(f.Errors, "\n\n"), maxText)))
 	}
 	writeNotes(b, f.Notes)
-	tables := f.TypeTables()
+	tables := f.typeTables()
 	writeTypes(b, tables)
-	writeControllers(b, alone(f.ControllerTables()))
+	writeControllers(b, alone(f.controllerTables()))
 	for _, table := range tables {
 		c.Section(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "diff", diff(show.Sprint(func(t *show.Text) { textWriter{Text: t}.typeRows(table) })))
 	}
-	for _, table := range f.ProofTables() {
+	for _, table := range f.proofTables() {
 		c.Section(fmt.Sprintf("conversion rules of %s in %s: %s", table.Definition, where(table.Clusters), table.summary()), "diff", diff(show.Sprint(func(t *show.Text) { textWriter{Text: t}.proof(table) })))
 	}
 	sections := 0
@@ -163,7 +163,7 @@ func shortText(text string, most int) string {
 }
 
 // writeTypes writes the table of types: a line for each package and bump.
-func writeTypes(b *strings.Builder, tables []*TypeTable) {
+func writeTypes(b *strings.Builder, tables []*typeTable) {
 	if len(tables) == 0 {
 		return
 	}
@@ -171,11 +171,11 @@ func writeTypes(b *strings.Builder, tables []*TypeTable) {
 	writeRows(b, len(tables), maxTypeLines, maxTable, func(i int) string {
 		t := tables[i]
 		n := t.count()
-		breaking := some(n.refused + n.allowed)
-		if n.refused > 0 {
-			breaking = fmt.Sprintf("**%s** (%d refused)", breaking, n.refused)
+		breaking := some(n[breakingRefused] + n[breakingAllowed])
+		if n[breakingRefused] > 0 {
+			breaking = fmt.Sprintf("**%s** (%d refused)", breaking, n[breakingRefused])
 		}
-		return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", escaped(t.title()), escaped(t.where()), breaking, some(n.removed), some(n.changed), some(n.added))
+		return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", escaped(t.title()), escaped(t.where()), breaking, some(n[removed]), some(n[compatible]), some(n[added]))
 	}, func(from int) string { return fmt.Sprintf("| … %d more | | | | | |\n", len(tables)-from) })
 }
 

@@ -112,7 +112,7 @@ func TestProofsByAllowance(t *testing.T) {
 		return ClusterPlan{Plan: &plan.Plan{Steps: []plan.Step{{Action: plan.Configure, ID: manifest.CRD.ID("", "widgets.example.io"), Proof: p}}}}
 	}
 	f := &Fleet{Clusters: []ClusterPlan{step("nobody edits v2"), step("nobody edits v2"), step("v2 is new")}}
-	tables := f.ProofTables()
+	tables := f.proofTables()
 	if len(tables) != 2 || len(tables[0].Clusters) != 2 {
 		t.Errorf("%d tables", len(tables))
 	}

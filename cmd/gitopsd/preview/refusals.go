@@ -65,8 +65,7 @@ func staying(n int) string {
 // refused is a package that is refused as a whole, in a few lines.
 type refused struct {
 	// findings are those that break, with the definitions that have each.
-	findings []string
-	in       map[string][]string
+	findings show.Groups[string, string]
 	// why is for a package without findings.
 	why string
 	// because are further things to know, each once.
@@ -79,10 +78,10 @@ type refused struct {
 // text says why a package is refused.
 func (r *refused) text() string {
 	text := r.why
-	if len(r.findings) > 0 {
+	if len(r.findings.Keys) > 0 {
 		var parts []string
-		for _, f := range r.findings {
-			parts = append(parts, fmt.Sprintf("%s (%s)", f, prose.Some(r.in[f], shownNames)))
+		for f, definitions := range r.findings.All() {
+			parts = append(parts, fmt.Sprintf("%s (%s)", f, prose.Some(definitions, shownNames)))
 		}
 		text = "breaking: " + strings.Join(parts, ", ")
 	}
@@ -92,7 +91,7 @@ func (r *refused) text() string {
 // refusal returns why a package is refused as a whole, nil if it is not, and the steps that
 // this does not explain.
 func refusal(steps []*plan.Step) (r *refused, rest []*plan.Step) {
-	one := refused{in: make(map[string][]string)}
+	var one refused
 	for _, s := range steps {
 		breaks := s.Action == plan.Refused && !s.Drift && s.Allow != nil && s.Allow.On == plan.OnPackage
 		switch {
@@ -115,17 +114,12 @@ func refusal(steps []*plan.Step) (r *refused, rest []*plan.Step) {
 // breaks adds a definition that breaks its users.
 func (r *refused) breaks(s *plan.Step) {
 	if r.allow == nil {
-		copied := *s.Allow
-		copied.Findings = nil
-		r.allow = &copied
+		r.allow = new(*s.Allow)
 	}
 	for _, f := range s.Allow.Findings {
-		if r.in[f] == nil {
-			r.findings = append(r.findings, f)
-			r.allow.Findings = append(r.allow.Findings, f)
-		}
-		r.in[f] = append(r.in[f], s.ID.Name)
+		r.findings.Add(f, s.ID.Name)
 	}
+	r.allow.Findings = r.findings.Keys
 	_, why, _ := strings.Cut(s.Allow.Cause, "; ") // after the findings
 	if why != "" && !slices.Contains(r.because, why) {
 		r.because = append(r.because, why)

@@ -12,7 +12,7 @@ import (
 // surveys writes what a breaking change means to the objects of each cluster: first the
 // clusters in which objects are harmed, with a few of them; at last those that it harms
 // nobody in, in one line.
-func (t textWriter) surveys(all []ClusterSurvey) {
+func (t textWriter) surveys(all []clusterSurvey) {
 	var unharmed, warnings, clients, doubts []string
 	looked, harmed := 0, 0
 	var more []string // clusters that are folded

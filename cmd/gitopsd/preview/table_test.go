@@ -78,7 +78,7 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 		name := fmt.Sprintf("cluster-%d", i)
 		f.Clusters = append(f.Clusters, ClusterPlan{Name: name, Packages: map[string]string{"things": "reg.io/things v2.0.0"}, Plan: c.Between(name, before, after, nil, nil)})
 	}
-	tables := f.TypeTables()
+	tables := f.typeTables()
 	if len(tables) != 1 || len(tables[0].Clusters) != clusters || len(tables[0].Rows) != definitions {
 		t.Fatalf("%d tables", len(tables))
 	}
@@ -116,7 +116,7 @@ func TestTypeTablesOfUnreadable(t *testing.T) {
 	if len(f.Clusters[0].Plan.Steps) != 1 || f.Clusters[0].Plan.Steps[0].Action != plan.Refused {
 		t.Fatalf("steps %v", f.Clusters[0].Plan.Steps)
 	}
-	if tables := f.TypeTables(); len(tables) != 0 {
+	if tables := f.typeTables(); len(tables) != 0 {
 		t.Errorf("tables %+v", tables[0])
 	}
 }

@@ -72,7 +72,7 @@ func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
 // tables writes the tables of what changes in several clusters alike, each after an empty
 // line, and reports whether there are any.
 func (f *Fleet) tables(t textWriter) bool {
-	types, controllers, proofs := f.TypeTables(), alone(f.ControllerTables()), f.ProofTables()
+	types, controllers, proofs := f.typeTables(), alone(f.controllerTables()), f.proofTables()
 	if len(types) > 0 {
 		t.Line("")
 		t.types(types)
@@ -101,22 +101,17 @@ func (f *Fleet) clusters(t textWriter) bool {
 		t.Line("")
 		t.cluster(a)
 	}
-	var order []string
-	names := make(map[string][]string)
+	var names show.Groups[string, string] // by the plan in one line
 	for _, a := range all[shown:] {
-		line := a.headline()
-		if names[line] == nil {
-			order = append(order, line)
-		}
-		names[line] = append(names[line], a.names()...)
+		names.Add(a.headline(), a.names()...)
 	}
-	if len(order) > 0 {
+	if len(names.Keys) > 0 {
 		t.Line("")
 		t.Say(show.Plain, "Other plans, by their numbers (--all or --cluster NAME shows them):")
 	}
-	lines, folded := t.Fold(len(order), shownAlike)
-	for _, line := range order[:lines] {
-		t.Heading("  ", upper(Subject(names[line])), line)
+	lines, folded := t.Fold(len(names.Keys), shownAlike)
+	for _, line := range names.Keys[:lines] {
+		t.Heading("  ", upper(Subject(names.Of(line))), line)
 	}
 	if folded > 0 {
 		t.Line("  … %s", prose.Count(folded, "more line"))
@@ -263,7 +258,7 @@ func (t textWriter) controllerMismatch(m *plan.ControllerMismatch) {
 // told returns the changes of a step to show one by one. Changes of types are in
 // their table.
 func (t textWriter) told(s *plan.Step) []plan.Change {
-	if change, _ := typeChange(s); change == "" || t.All {
+	if change, _ := changeOf(s); change == "" || t.All {
 		return s.Changes
 	}
 	return slices.DeleteFunc(slices.Clone(s.Changes), func(c plan.Change) bool { return strings.HasPrefix(c.Path, "spec.versions") })

@@ -99,17 +99,6 @@ func isCosmetic(s *plan.Step) bool {
 		len(s.Changes) > 0 && !slices.ContainsFunc(s.Changes, func(c plan.Change) bool { return c.Path != `metadata.annotations["`+generator+`"]` })
 }
 
-// cosmetic returns the steps that [isCosmetic] reports.
-func cosmetic(p *plan.Plan) []*plan.Step {
-	var all []*plan.Step
-	for i := range p.Steps {
-		if s := &p.Steps[i]; isCosmetic(s) {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
 // verdict is the plans of all clusters in a line.
 type verdict struct {
 	text   string
@@ -222,9 +211,8 @@ func (f *Fleet) transition() string {
 			continue
 		}
 		for _, g := range groups(c.Plan) {
-			_, old, _ := strings.Cut(c.Before[g.name], " ")
-			_, version, _ := strings.Cut(c.Packages[g.name], " ")
-			if text := g.name + " " + old + " -> " + version; old != "" && version != "" && old != version && !slices.Contains(bumps, text) {
+			old, now := version(c.Before[g.name]), version(c.Packages[g.name])
+			if text := g.name + " " + old + " -> " + now; old != "" && now != "" && old != now && !slices.Contains(bumps, text) {
 				bumps = append(bumps, text)
 			}
 		}
@@ -252,7 +240,7 @@ func (f *Fleet) legend() string {
 			}
 		}
 	}
-	for _, t := range f.TypeTables() {
+	for _, t := range f.typeTables() {
 		for i := range t.Rows {
 			used[t.Rows[i].mark()] = true
 		}
