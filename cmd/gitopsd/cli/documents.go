@@ -76,7 +76,7 @@ func walkYAML(dir string, do func(name string) error) error {
 		case e.IsDir():
 			err = walkYAML(name, do)
 		case e.Name() == "kustomization.yaml", e.Name() == "kustomization.yml":
-			// It builds the others and is not an object.
+			// It lists other files and is not an object.
 		case isYAML(name):
 			err = do(name)
 		}

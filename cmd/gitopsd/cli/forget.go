@@ -16,8 +16,8 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// forgotten is what the objects of a CRD in a cluster keep for a version, before or after
-// that was taken off.
+// forgotten counts the objects of a CRD in a cluster that keep values for a version, before or
+// after these were removed.
 type forgotten struct {
 	Cluster string `json:"cluster"`
 	migrate.Forgotten
@@ -26,8 +26,8 @@ type forgotten struct {
 	err error
 }
 
-// forgetAll is `gitopsd migrate --forget` of one CRD in all clusters that have it. faults
-// is the error about clusters that cannot be read.
+// forgetAll runs `gitopsd migrate --forget` for one CRD in all clusters that have it. faults is
+// the error about clusters that cannot be read.
 func (o *migrateOptions) forgetAll(ctx context.Context, cmd *cobra.Command, g *global, list []asked, faults error, name string, progress *progress) error {
 	found := make([]*forgotten, len(list)) // nil where there is no such CRD
 	errs := make([]error, len(list))
@@ -82,8 +82,8 @@ func (o *migrateOptions) forgetAll(ctx context.Context, cmd *cobra.Command, g *g
 	return nil
 }
 
-// forgetIn is about one cluster, nil if it has no such CRD. An error is about the cluster
-// as a whole.
+// forgetIn returns the result for one cluster, nil if it has no such CRD. The error is about
+// the cluster as a whole.
 func (o *migrateOptions) forgetIn(ctx context.Context, g *global, p asked, name string, progress *progress) (*forgotten, error) {
 	f := &forgotten{Cluster: p.Name}
 	if err := o.with(ctx, g, p, progress, func(m *migrate.Migrator) error {

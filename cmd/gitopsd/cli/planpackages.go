@@ -88,8 +88,8 @@ func installedNames(c *desired.Unit, installed map[string]unit.Installed, locked
 	return names, fromLock
 }
 
-// versionOf returns the version that a revision is of, first as the cluster's line in the
-// lock has it, or the revision if no lock knows it.
+// versionOf returns the version of a revision, or the revision if no lock knows it. It tries
+// the version in the cluster's line of the lock first.
 func versionOf(repository, revision, locked string, locks []*lockfile.File) string {
 	_, own, _ := strings.Cut(locked, " ")
 	for _, lock := range locks {
@@ -102,14 +102,14 @@ func versionOf(repository, revision, locked string, locks []*lockfile.File) stri
 	return revision
 }
 
-// Bounds on what is compared to know whether a working tree is a commit.
+// Bounds on the files that are compared to know whether a working tree equals a commit.
 const (
 	mostCompared      = 2_000    // files
-	mostComparedBytes = 16 << 20 // of them
+	mostComparedBytes = 16 << 20 // of all files
 )
 
-// revisionOf returns the short name of the commit that is checked out, if all files of the
-// working tree are as in it; else, and if there are very many, the empty string.
+// revisionOf returns the short hash of the commit that is checked out, if all files of the
+// working tree equal it. Otherwise, and if there are very many files, it returns "".
 func revisionOf(root string, tree *workingTree) string {
 	commit, repo, err := commitOf(root, "HEAD")
 	if err != nil {
