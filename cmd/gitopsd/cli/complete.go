@@ -24,9 +24,9 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// Completion asks no registry and no cluster: names come from the working tree and its
-// lock, from packages in the cache, and from the user's kubeconfig. What cannot be read is
-// not completed, nor a name that a shell would not take as it is: whoever can push to the
+// Completion asks no registry and no cluster: names come from the working tree and its lock,
+// from packages in the cache, and from the user's kubeconfig. Files that cannot be read are
+// skipped. So are names that mean something else to a shell, since whoever can push to the
 // repository chooses some of them.
 
 // completion is cobra's type of a function that completes an argument or a flag.
@@ -37,14 +37,14 @@ func completeNothing(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// complete returns a completion by names. The names that were given already are left out.
+// complete returns a completion by names, without those that are given already.
 func complete(names func(cmd *cobra.Command) []string) completion {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return beginning(begun, names(cmd), args), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// completeFirst returns a completion for the first argument alone.
+// completeFirst returns a completion for only the first argument.
 func completeFirst(c completion) completion {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -62,10 +62,10 @@ func orFiles(c completion) completion {
 	}
 }
 
-// plainName is a name that means itself in every shell.
+// plainName matches a name that needs no quotes in any shell.
 var plainName = regexp.MustCompile(`^[\pL\pN_./:@%+,][\pL\pN_./:@%+,=-]*$`)
 
-// beginning returns the names with a beginning, without those that are given.
+// beginning returns the plain names that begin with begun, without those in given.
 func beginning(begun string, names, given []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !strings.HasPrefix(name, begun) || slices.Contains(given, name) || !plainName.MatchString(name)
@@ -101,7 +101,7 @@ func (o *treeOptions) registered() []string {
 	if err != nil {
 		return nil
 	}
-	registry, _ := clusters.Parse(sources.RegistryFile, text) // what is valid is enough here
+	registry, _ := clusters.Parse(sources.RegistryFile, text) // it has the valid clusters
 	var names []string
 	for _, c := range registry.Clusters {
 		names = append(names, c.Name)
@@ -114,8 +114,8 @@ func completeRegistered(o *treeOptions) completion {
 	return complete(func(*cobra.Command) []string { return o.registered() })
 }
 
-// completePackages completes the packages in the lock: by the last part of the
-// repository, or by all of it where two have the same or the repository is begun.
+// completePackages completes the packages in the lock: by the last part of the repository, or
+// by the whole repository where two end alike or the user has begun it.
 func completePackages(o *treeOptions) completion {
 	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		tree := o.openForCompletion()
@@ -162,8 +162,8 @@ func lockedPackages(files fs.FS, begun string) []string {
 // objectPatience bounds the time for rendering objects to complete their names.
 const objectPatience = 5 * time.Second
 
-// completeObjects completes the objects of registered clusters, from packages in the
-// cache: their kinds first, then what is behind the slash.
+// completeObjects completes the objects of registered clusters, from packages in the cache:
+// first the kind, then the rest after the slash.
 func completeObjects(o *treeOptions, registry *registryOptions) completion {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		kind, _, named := strings.Cut(begun, "/")
@@ -264,8 +264,7 @@ func completePairs(registered completion, alone bool) completion {
 	}
 }
 
-// completeRevisions completes branches and tags of the repository that the working tree is
-// in.
+// completeRevisions completes the branches and tags of the working tree's repository.
 func completeRevisions(o *treeOptions) completion {
 	return complete(func(*cobra.Command) []string {
 		dir, err := git.OpenDir(cmp.Or(o.repo, "."))

@@ -22,10 +22,9 @@ const (
 	promotedParts    = 3
 )
 
-// sameTypeOtherController returns notes on objects whose manifest goes to several
-// clusters in which their type is the same and what acts on it is not: what was tried
-// in one cluster does something else in the other. A note is about all objects of a
-// kind that go to the same clusters.
+// sameTypeOtherController returns notes on manifests that go to several clusters with the same
+// type but different controllers: an object that works in one cluster may do something else
+// in another. A note is about all objects of a kind that go to the same clusters.
 func sameTypeOtherController(state *desired.State) []string {
 	var places show.Groups[placed, *desired.Unit]
 	for _, c := range state.Clusters {
@@ -75,22 +74,21 @@ type actorKey struct {
 	gvk     schema.GroupVersionKind
 }
 
-// acting is a type in one cluster and what acts on it; zero if nothing defines it, or
-// if its controller cannot be told.
+// acting is a type in one cluster and what acts on it. It is zero if nothing defines the type,
+// or if its controller is unknown.
 type acting struct {
 	digest string
 	behind *behaviour.Identity
 }
 
-// alike are clusters in which the same acts on a type; nil behind stands for nothing
-// that is declared.
+// alike are clusters in which the same acts on a type; behind is nil if nothing is declared.
 type alike struct {
 	behind   *behaviour.Identity
 	clusters []string
 }
 
-// compare returns what is to be said about an object in the clusters that it goes to:
-// "Kind.group: with the same type …".
+// compare returns the notes on an object in the clusters that it goes to: "Kind.group: with
+// the same type …".
 func (x *actors) compare(p placed, in []*desired.Unit) []string {
 	if len(in) < 2 {
 		return nil
@@ -146,7 +144,7 @@ func (x *actors) of(c *desired.Unit, gvk schema.GroupVersionKind) acting {
 		return a
 	}
 	if definition := c.Definition(gvk); definition != nil {
-		// Errors are told where types are listed and compared.
+		// Other commands report errors.
 		if behind, err := c.Behaviour(definition); err == nil {
 			a.behind = behind
 			a.digest, _ = digestIn(definition.Tree(), gvk)

@@ -238,7 +238,7 @@ func (e *packageExplainer) chosen(s sources.Selected, w *packageWhy) string {
 	return fmt.Sprintf("just now, for the packages that need it; %s does not have it yet", sources.LockFile)
 }
 
-// waiting returns the revision of a declared package that waits for approval, "" for none.
+// waiting says which revision of a declared package waits for approval, "" for none.
 func (e *packageExplainer) waiting(w *packageWhy) string {
 	for _, waits := range e.state.Waiting {
 		if r := waits.Active.Ref; r.Repository == w.Package && r.Version() == w.Version && slices.Contains(waits.Clusters, e.cluster.Name) {
