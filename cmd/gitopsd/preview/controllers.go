@@ -15,9 +15,9 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// controllerTable is the changes of what acts on one package's types, in the clusters
-// in which they are the same: its controller, its controller's rights and its
-// Compositions.
+// controllerTable is the changes of what acts on one package's types, in the clusters in which
+// they are the same: its controller, the controller's rights, and its Compositions. It is
+// documented JSON, see [Fleet.WriteJSON].
 type controllerTable struct {
 	// Package is its name in the clusters, "" for controllers that plain manifests
 	// name.
@@ -39,9 +39,9 @@ type controllerTable struct {
 	Changes []behaviour.Difference `json:"changes"`
 }
 
-// controllerTables returns the changes of controllers, a table for each package and
-// its versions. Clusters with equal tables share one. The API server's answer to a dry
-// run is where changes in live clusters are known from.
+// controllerTables returns the changes of controllers, a table for each package and its
+// versions. Clusters with equal tables share one. For live clusters the changes are those in
+// the API server's answer to a dry run.
 func (f *Fleet) controllerTables() []*controllerTable {
 	return shared(f, (*ClusterPlan).controllerTables, func(t *controllerTable) (string, *[]string) {
 		return fmt.Sprintf("%q %q %q %t %t %v", t.Package, t.From, t.To, t.TypesUnchanged, t.Refused, t.Changes), &t.Clusters
@@ -103,8 +103,8 @@ func (c *ClusterPlan) controllerTables() []*controllerTable {
 	return all
 }
 
-// notCompared reports whether it is not known what a step changes of types: the
-// definition could not be read or compared, or is somebody else's.
+// notCompared reports whether it is unknown how a step changes types: the definition could not
+// be read or compared, or is in conflict.
 func notCompared(s *plan.Step) bool {
 	if s.Object == nil || !s.ID.Is(manifest.Definitions...) || s.Drift {
 		return false
@@ -112,7 +112,7 @@ func notCompared(s *plan.Step) bool {
 	return s.Action == plan.Conflict || s.Action == plan.Refused && s.Compatibility == compat.Identical && s.Before == nil
 }
 
-// sorts are the sorts of changes in the order in which they are shown.
+// sorts are the kinds of changes in the order in which they are shown.
 var sorts = []string{"image", "argument", "variable", "setting", "rights", "composition", "function"}
 
 var (
@@ -120,8 +120,8 @@ var (
 	podPath       = regexp.MustCompile(`^spec\.template\.spec\.([a-zA-Z]+)`)
 )
 
-// controllerChanges returns what a step changes of the behaviour of a controller. The
-// names of settings are shown, and never their values.
+// controllerChanges returns how a step changes the behaviour of a controller. It has the names
+// of settings, and never their values.
 func controllerChanges(s *plan.Step) []behaviour.Difference {
 	var all []behaviour.Difference
 	switch {
@@ -147,8 +147,8 @@ func controllerChanges(s *plan.Step) []behaviour.Difference {
 	return all
 }
 
-// workloadChanges returns what the change of a field of a workload changes: a list of
-// containers that comes or goes as a whole is a change of each.
+// workloadChanges returns how the change of a workload's field changes the behaviour. If a
+// whole list of containers comes or goes, each container changes.
 func workloadChanges(c plan.Change) []behaviour.Difference {
 	if m := podPath.FindStringSubmatch(c.Path); m == nil || m[0] != c.Path || m[1] != "initContainers" && m[1] != "containers" {
 		if d, ok := workloadChange(c); ok {
@@ -176,8 +176,8 @@ func workloadChanges(c plan.Change) []behaviour.Difference {
 	return all
 }
 
-// workloadChange returns the change of one field of a workload; ok reports whether
-// the controller may behave differently by it.
+// workloadChange returns the change of one field of a workload. ok reports whether it may
+// change the controller's behaviour.
 func workloadChange(c plan.Change) (d behaviour.Difference, ok bool) {
 	m := containerPath.FindStringSubmatch(c.Path)
 	if m == nil {
@@ -227,7 +227,7 @@ func imageOf(container any) string {
 	return image(m["image"])
 }
 
-// title returns what changes, and in which package.
+// title returns the heading of the table.
 func (t *controllerTable) title() string {
 	if t.Package == "" {
 		return "Controllers of manifests"
@@ -235,7 +235,7 @@ func (t *controllerTable) title() string {
 	return "Controller of " + bump(t.Package, t.From, t.To)
 }
 
-// verdict returns the table in one line.
+// verdict summarizes the table in one line.
 func (t *controllerTable) verdict() string {
 	verdict := "controller changed"
 	if t.TypesUnchanged {
@@ -247,8 +247,8 @@ func (t *controllerTable) verdict() string {
 	return verdict
 }
 
-// alone returns the tables of packages whose types do not change, and of Functions. For the others the
-// table of types comes first, and the steps say the rest.
+// alone returns the tables of packages whose types do not change, and of Functions. Other
+// packages have a table of types.
 func alone(all []*controllerTable) []*controllerTable {
 	return slices.DeleteFunc(slices.Clone(all), func(t *controllerTable) bool { return !t.TypesUnchanged && !t.Function })
 }

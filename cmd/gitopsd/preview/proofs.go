@@ -11,8 +11,8 @@ import (
 	"gitopsd.dev/render/conversion/proof"
 )
 
-// proofTable is what trying the conversion rules of one definition has shown, in the
-// clusters in which they are the same.
+// proofTable is the proof of one definition's conversion rules, in the clusters in which the
+// rules are the same.
 type proofTable struct {
 	// Definition is the CRD's name.
 	Definition string
@@ -21,8 +21,7 @@ type proofTable struct {
 	Proof    *prove.Proof
 }
 
-// shownProofs is how many counterexamples are shown of one definition; the rest is
-// folded.
+// shownProofs is how many counterexamples of one definition are shown; the rest is folded.
 const shownProofs = 3
 
 // proofTables returns the proofs of conversion rules. Clusters with equal rules share
@@ -46,7 +45,7 @@ func (c *ClusterPlan) proofTables() []*proofTable {
 	return all
 }
 
-// findings returns the findings that break a law, or the others.
+// findings returns the findings that break a law, or if broken is false the others.
 func (t *proofTable) findings(broken bool) []proof.Finding {
 	var all []proof.Finding
 	for _, f := range t.Proof.Findings {
@@ -57,7 +56,7 @@ func (t *proofTable) findings(broken bool) []proof.Finding {
 	return all
 }
 
-// summary returns the proof in one line.
+// summary summarizes the proof in one line.
 func (t *proofTable) summary() string {
 	p := t.Proof
 	text := "no counterexample"
@@ -114,7 +113,7 @@ func (t textWriter) proof(table *proofTable) {
 	}
 }
 
-// tried writes what conversion rules make of the objects of a cluster.
+// tried writes how conversion rules convert the objects of a cluster.
 func (t textWriter) tried(steps []plan.Step) {
 	for i := range steps {
 		s := &steps[i]

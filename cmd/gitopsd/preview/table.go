@@ -21,15 +21,15 @@ import (
 type typeTable struct {
 	// Package is its name in the clusters, "" for plain manifests.
 	Package string
-	// From and To are "repository version" before and after. Either is empty if
-	// there is none, or if it is unknown.
+	// From and To are "repository version" before and after. Either is empty if there is
+	// none, or if it is unknown.
 	From, To string
 	// Clusters are in the plan's order.
 	Clusters []string
 	// Rows are the definitions with types that are added, changed or removed:
 	// breaking ones first, then by name.
 	Rows []typeRow
-	// Documentation is the number of definitions whose descriptions alone change.
+	// Documentation is the number of definitions that change only in descriptions.
 	Documentation int
 }
 
@@ -48,8 +48,8 @@ type typeRow struct {
 	// Name is the definition's, "widgets.acme.example".
 	Name   string
 	Change typeChange
-	// Compatibility is Breaking or Compatible, for changed types and for those that
-	// a package drops; Identical for others.
+	// Compatibility is Breaking or Compatible for changed types and for types that a package
+	// drops, and Identical for others.
 	Compatibility compat.Severity
 	// Refused reports whether the change is refused.
 	Refused bool
@@ -60,11 +60,11 @@ type typeRow struct {
 	Allowed map[string]string
 	// LetThrough are the findings that nothing allows, and that harm no object.
 	LetThrough []string
-	// Surveys are what it means to the objects of each cluster that was looked into.
+	// Surveys say how the change affects objects, for each cluster that was read.
 	Surveys []clusterSurvey
 }
 
-// clusterSurvey is what a change means to the objects of one cluster.
+// clusterSurvey says how a change affects the objects of one cluster.
 type clusterSurvey struct {
 	Cluster string `json:"cluster"`
 	*harm.Survey
@@ -88,15 +88,15 @@ func (f *Fleet) typeTables() []*typeTable {
 	return shared(f, func(c *ClusterPlan) []*typeTable { return c.typeTables(f.formed) }, func(t *typeTable) (string, *[]string) { return t.key(), &t.Clusters }, (*typeTable).join)
 }
 
-// join adds the surveys of a table that is equal but for them.
+// join adds the surveys of a table that is otherwise equal.
 func (t *typeTable) join(same *typeTable) {
 	for i := range t.Rows {
 		t.Rows[i].Surveys = append(t.Rows[i].Surveys, same.Rows[i].Surveys...)
 	}
 }
 
-// shared returns the tables of all clusters. Of those with equal keys it keeps the
-// first, with the names of all their clusters, and has it join the others.
+// shared returns the tables of all clusters. Of tables with equal keys it returns only the
+// first, with the names of all clusters, joined with the others.
 func shared[T any](f *Fleet, of func(*ClusterPlan) []*T, table func(*T) (key string, clusters *[]string), join func(kept, same *T)) []*T {
 	var all []*T
 	seen := make(map[string]*T)
@@ -117,7 +117,8 @@ func shared[T any](f *Fleet, of func(*ClusterPlan) []*T, table func(*T) (key str
 	return all
 }
 
-// formed are the types of definitions, which clusters share: their digests take time.
+// formed caches the types of definitions, since digests take time and clusters share
+// definitions.
 type formed map[*manifest.Object][]types.Type
 
 // of returns the types that an object defines; ok reports whether it can be read.
@@ -142,7 +143,7 @@ func (c *ClusterPlan) typeTables(known formed) []*typeTable {
 	for i := range c.Plan.Steps {
 		s := &c.Plan.Steps[i]
 		if c.Plan.Unreadable[schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}] != "" {
-			continue // who knows whether it is there
+			continue // it is unknown whether the object exists
 		}
 		row, documentation := newTypeRow(s, known)
 		if row != nil && s.Survey != nil {
@@ -166,7 +167,7 @@ func (c *ClusterPlan) typeTables(known formed) []*typeTable {
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		t := byName[name]
 		if len(t.Rows) == 0 {
-			continue // documentation alone concerns nobody's objects
+			continue // changed descriptions affect no objects
 		}
 		slices.SortStableFunc(t.Rows, func(a, b typeRow) int {
 			return cmp.Or(cmp.Compare(a.class(), b.class()), cmp.Compare(a.Name, b.Name))
@@ -179,8 +180,8 @@ func (c *ClusterPlan) typeTables(known formed) []*typeTable {
 	return all
 }
 
-// changeOf returns the change that a step makes to types, "" for none.
-// documentation reports whether it changes descriptions only.
+// changeOf returns the change that a step makes to types, "" for none. documentation reports
+// whether the step changes only descriptions.
 func changeOf(s *plan.Step) (change typeChange, documentation bool) {
 	switch {
 	case !s.ID.Is(manifest.Definitions...) || s.Drift:
@@ -258,8 +259,8 @@ func (r *typeRow) class() class {
 	return added
 }
 
-// key is equal for tables with equal content. Digests that are equal on both sides do not
-// make the findings equal: some depend on the versions that a cluster stores.
+// key is equal for tables with equal content. It has the findings, since some depend on the
+// versions that a cluster stores, not only on digests.
 func (t *typeTable) key() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s\n%s\n%d\n", t.Package, t.From, t.To, t.Documentation)
@@ -278,8 +279,7 @@ func (t *typeTable) key() string {
 	return b.String()
 }
 
-// counts returns the table in one line: the number of rows of each class, worst
-// first.
+// counts summarizes the table in one line: the number of rows of each class, worst first.
 func (t *typeTable) counts() string {
 	counts := t.count()
 	var parts []string

@@ -76,8 +76,8 @@ func (t textWriter) typeClass(rows []typeRow) {
 	t.Say(marks[rest[0].mark()].colour, fmt.Sprintf("  %s %d %s: %s", marks[rest[0].mark()].sign, len(rest), what, prose.Some(names, shownNames)))
 }
 
-// summary returns the number of definitions with each breaking finding, and the
-// field that most of them have in common.
+// summary returns the number of definitions with each breaking finding, and the field that
+// most of these have in common.
 func summary(rows []typeRow) string {
 	in := make(map[string]map[string]int) // finding to field, "" for all, to definitions
 	for i := range rows {
@@ -115,7 +115,7 @@ func summary(rows []typeRow) string {
 	return strings.Join(names, ", ")
 }
 
-// word returns the change of a row's types in a word, and the mark for it.
+// word describes the change of a row's types.
 func (r *typeRow) word() string {
 	switch r.class() {
 	case breakingRefused:
@@ -131,6 +131,7 @@ func (r *typeRow) word() string {
 	return string(r.Change)
 }
 
+// mark returns the action whose mark a row gets.
 func (r *typeRow) mark() plan.Action {
 	switch {
 	case r.class() == breakingRefused:
@@ -160,8 +161,8 @@ func (t textWriter) typeRow(r *typeRow) {
 	t.surveys(r.Surveys)
 }
 
-// told is the detail of a finding for people: a value that comes or goes is not compared
-// with none.
+// told returns the detail of a finding for people. A value that is added or removed is not
+// shown as "none -> …".
 func told(f compat.Finding) string {
 	const none = "none"
 	what, values := "", f.Detail
@@ -170,7 +171,7 @@ func told(f compat.Finding) string {
 	}
 	word := func(word, finding string) string {
 		if strings.HasSuffix(cmp.Or(strings.TrimSpace(what), f.Name), finding) {
-			return "" // the name of the finding says so
+			return "" // the finding's name has the word
 		}
 		return " " + word
 	}
@@ -183,8 +184,8 @@ func told(f compat.Finding) string {
 	return f.Detail
 }
 
-// findings writes the effect of a type's change on its users, one line for each kind
-// of finding: breaking ones with their fields, others as a count if there are many.
+// findings writes the findings about a type, one line for each kind. Compatible ones are only
+// counted if there are many.
 func (t textWriter) findings(r *typeRow) {
 	type kind struct {
 		name     string
@@ -210,7 +211,7 @@ func (t textWriter) findings(r *typeRow) {
 		if k.severity == compat.Breaking {
 			line = "breaking " + line
 		}
-		if detail := told(first); detail != "" && detail != first.Version { // which stands there already
+		if detail := told(first); detail != "" && detail != first.Version { // the line has the version already
 			line += ": " + detail
 		}
 		if len(list) > 1 {
