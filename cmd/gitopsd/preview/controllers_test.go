@@ -53,15 +53,12 @@ func TestControllers(t *testing.T) {
 	if have != want {
 		t.Errorf("have\n%swant\n%s", have, want)
 	}
-	var text, markdown, data strings.Builder
 	f := rebuilt(t)
-	_ = f.WriteText(&text, show.Options{})
-	_ = f.WriteMarkdown(&markdown)
-	_ = f.WriteJSON(&data)
+	text, markdown, data := textOf(t, f, show.Options{}), markdownOf(t, f), jsonOf(t, f)
 	for _, part := range []struct{ in, want string }{
-		{text.String(), "types unchanged, controller changed"},
-		{markdown.String(), "| package things (reg.io/things v1.0.0 -> v1.0.1) | dev, prod | unchanged | image package-runtime: sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb, "},
-		{data.String(), `"typesUnchanged": true`},
+		{text, "types unchanged, controller changed"},
+		{markdown, "| package things (reg.io/things v1.0.0 -> v1.0.1) | dev, prod | unchanged | image package-runtime: sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb, "},
+		{data, `"typesUnchanged": true`},
 	} {
 		if !strings.Contains(part.in, part.want) {
 			t.Errorf("no %q in\n%s", part.want, part.in)

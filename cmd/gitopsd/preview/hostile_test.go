@@ -45,11 +45,7 @@ func TestTextIsNotObeyed(t *testing.T) {
 	t.Parallel()
 	colours := regexp.MustCompile("\x1b\\[(0|1|31|32|33|36)m")
 	for _, o := range []show.Options{{}, {All: true}, {Width: 60}, {Colour: true}} {
-		var b strings.Builder
-		if err := hostile().WriteText(&b, o); err != nil {
-			t.Fatal(err)
-		}
-		text := b.String()
+		text := textOf(t, hostile(), o)
 		if o.Colour {
 			text = colours.ReplaceAllString(text, "")
 		}
@@ -66,12 +62,9 @@ func TestTextIsNotObeyed(t *testing.T) {
 // pictures, mentions and elements of others.
 func TestMarkdownIsNotObeyed(t *testing.T) {
 	t.Parallel()
-	var b strings.Builder
-	if err := hostile().WriteMarkdown(&b); err != nil {
-		t.Fatal(err)
-	}
+	b := markdownOf(t, hostile())
 	fence, prose := "", []string(nil)
-	for line := range strings.SplitSeq(b.String(), "\n") {
+	for line := range strings.SplitSeq(b, "\n") {
 		ticks := line[:len(line)-len(strings.TrimLeft(line, "`"))]
 		switch {
 		case fence == "" && len(ticks) >= 3:
@@ -111,7 +104,7 @@ func TestMarkdownIsNotObeyed(t *testing.T) {
 	if open, closed := strings.Count(strings.Join(prose, "\n"), "<details>"), strings.Count(strings.Join(prose, "\n"), "</details>"); open == 0 || open != closed {
 		t.Errorf("%d sections are opened, %d closed", open, closed)
 	}
-	if !strings.Contains(b.String(), "\n> run `gitopsd lock` in ") {
+	if !strings.Contains(b, "\n> run `gitopsd lock` in ") {
 		t.Error("a command in a note is not code")
 	}
 }
@@ -126,15 +119,12 @@ func TestLongTextsFitInAComment(t *testing.T) {
 		name := fmt.Sprintf("%s-%d", strings.Repeat("n", 60), i)
 		f.Clusters = append(f.Clusters, ClusterPlan{Name: name, Err: fmt.Sprint(i, long)})
 	}
-	var b strings.Builder
-	if err := f.WriteMarkdown(&b); err != nil {
-		t.Fatal(err)
-	}
-	if b.Len() > show.MaxComment {
-		t.Errorf("%d bytes", b.Len())
+	b := markdownOf(t, f)
+	if len(b) > show.MaxComment {
+		t.Errorf("%d bytes", len(b))
 	}
 	for _, want := range []string{"more clusters |", "\n> … and ", "more bytes"} {
-		if !strings.Contains(b.String(), want) {
+		if !strings.Contains(b, want) {
 			t.Errorf("%q is missing", want)
 		}
 	}
@@ -172,19 +162,14 @@ func TestSuspended(t *testing.T) {
 	if f.HasChanges() {
 		t.Error("it has changes")
 	}
-	var text, markdown strings.Builder
-	if err := f.WriteText(&text, show.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.WriteMarkdown(&markdown); err != nil {
-		t.Fatal(err)
-	}
+	text := textOf(t, f, show.Options{})
+	markdown := markdownOf(t, f)
 	for _, want := range []string{"\nCluster stage: suspended, nothing is done: 1 unchanged\n", "\nCluster prod: suspended, nothing is done: 1 new\n", "\nCluster dev: 1 unchanged\n"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("%q is missing in\n%s", want, text.String())
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
-	if want := "| stage | suspended, nothing is done: 1 unchanged |\n"; !strings.Contains(markdown.String(), want) || strings.Contains(markdown.String(), "<summary>cluster stage") {
-		t.Errorf("%q is missing, or an empty section is there:\n%s", want, markdown.String())
+	if want := "| stage | suspended, nothing is done: 1 unchanged |\n"; !strings.Contains(markdown, want) || strings.Contains(markdown, "<summary>cluster stage") {
+		t.Errorf("%q is missing, or an empty section is there:\n%s", want, markdown)
 	}
 }

@@ -82,30 +82,25 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 	if len(tables) != 1 || len(tables[0].Clusters) != clusters || len(tables[0].Rows) != definitions {
 		t.Fatalf("%d tables", len(tables))
 	}
-	var text, markdown strings.Builder
-	if err := f.WriteText(&text, show.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	text := textOf(t, f, show.Options{})
 	for _, want := range []string{
 		"Types of package things (reg.io/things v2.0.0) in 20 clusters (cluster-0, cluster-1, cluster-2 …): 100 breaking, refused; 200 compatible\n",
 		"\n20 clusters (cluster-0, cluster-1, cluster-2 …): 300 refused\n",
 		"\n  ! 100 break: field-removed in 100 (.b in 100)\n", "\n  ! 88 more breaking, refused: ",
 	} {
-		if !strings.Contains(text.String(), want) {
+		if !strings.Contains(text, want) {
 			t.Errorf("the text does not have %q", want)
 		}
 	}
-	if lines := strings.Count(text.String(), "\n"); lines > 45 {
-		t.Errorf("%d lines of text:\n%s", lines, text.String()[:4000])
+	if lines := strings.Count(text, "\n"); lines > 45 {
+		t.Errorf("%d lines of text:\n%s", lines, text[:4000])
 	}
-	if err := f.WriteMarkdown(&markdown); err != nil {
-		t.Fatal(err)
-	}
-	if n := markdown.Len(); n > show.MaxComment {
+	markdown := markdownOf(t, f)
+	if n := len(markdown); n > show.MaxComment {
 		t.Errorf("%d bytes of Markdown", n)
 	}
-	if !strings.Contains(markdown.String(), "**100** (100 refused) |  | 200 |  |") {
-		t.Errorf("no table of types in\n%s", markdown.String()[:3000])
+	if !strings.Contains(markdown, "**100** (100 refused) |  | 200 |  |") {
+		t.Errorf("no table of types in\n%s", markdown[:3000])
 	}
 }
 
