@@ -75,7 +75,7 @@ spec:
 resources: []
 `
 
-// Files are judged without any cluster.
+// Objects in files are judged without a cluster.
 func TestHealthOfFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range strings.Split(healthFiles, "\n-- ")[1:] {

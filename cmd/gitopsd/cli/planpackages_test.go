@@ -17,8 +17,8 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// The version that a package is bumped from is the cluster's, and the lock's only where
-// nothing in the cluster tells it.
+// The earlier version of a package is the cluster's, or the lock's if the cluster does not tell
+// it.
 func TestInstalledNames(t *testing.T) {
 	t.Parallel()
 	digest := func(text string) sources.Digest { return sources.DigestOf([]byte(text)) }
@@ -57,7 +57,7 @@ func TestInstalledNames(t *testing.T) {
 	}
 }
 
-// Faults that several clusters have are told once.
+// A fault of several clusters is reported once.
 func TestFaultsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	refused := &plan.Plan{Steps: []plan.Step{{Action: plan.Refused}}}
@@ -74,7 +74,7 @@ func TestFaultsAreToldOnce(t *testing.T) {
 	}
 }
 
-// A working tree has the name of the commit that is checked out, if it is the same.
+// A working tree has the revision of the commit that is checked out, if both are equal.
 func TestRevisionOf(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

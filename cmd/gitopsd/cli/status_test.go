@@ -14,7 +14,7 @@ import (
 	"gitopsd.dev/reconcile/status"
 )
 
-// fleetStatus is what a daemon answers whose cluster is Ready, polled at a time.
+// fleetStatus is the answer of a daemon with one cluster that is Ready.
 func fleetStatus(now, polled time.Time, change func(*status.Snapshot)) status.Snapshot {
 	s := status.Snapshot{Version: "v1", Started: now.Add(-time.Hour), Time: now, Repository: "https://git.example.org/fleet.git", Branch: "main", Commit: "abc", Turned: now, Polled: polled,
 		Clusters: []status.Unit{{Name: "dev", Phase: status.Ready, Commit: "abc"}, {Name: "prod", Phase: status.Suspended, Commit: "old"}}}
@@ -24,8 +24,8 @@ func fleetStatus(now, polled time.Time, change func(*status.Snapshot)) status.Sn
 	return s
 }
 
-// The wait ends once everything is Ready by a poll that began after the first answer, and
-// no sooner: a poll that was under way may have missed what was pushed before the command.
+// The wait ends once everything is Ready with a poll that began after the first answer. An
+// earlier poll may have missed commits that were pushed before the command.
 func TestStatusWait(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -34,7 +34,7 @@ func TestStatusWait(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		args    []string
-		answers []status.Snapshot // the last one again and again
+		answers []status.Snapshot // the last one is repeated
 		code    int
 		asked   int64 // at least
 		want    string
@@ -50,7 +50,7 @@ func TestStatusWait(t *testing.T) {
 			var asked atomic.Int64
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				n := min(int(asked.Add(1)), len(tt.answers))
-				_ = json.NewEncoder(w).Encode(tt.answers[n-1]) // the client says what is wrong with it
+				_ = json.NewEncoder(w).Encode(tt.answers[n-1]) // the client reports the error
 			}))
 			defer server.Close()
 			code, _, stderr := gitopsd(t, nil, append([]string{"status", "--wait", "--address", server.URL}, tt.args...)...)
@@ -61,7 +61,7 @@ func TestStatusWait(t *testing.T) {
 	}
 }
 
-// A token that cannot be read is an error at once, however long the command would wait.
+// A token that cannot be read is an error at once, even with --wait.
 func TestStatusToken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestStatusToken(t *testing.T) {
 	}
 }
 
-// What a shell would take for something else than a name is not completed.
+// Names that mean something else to a shell are not completed.
 func TestCompletedNames(t *testing.T) {
 	t.Parallel()
 	names := []string{"main", "feature/x-1", "v1.2.3+b", "deployment.apps/default/web", "me@host", "$(id)", "`id`", "a;b", "a b", "-rf", "~", "=ls", "a\nb", "x\x1b[2J", "it's", "a|b", "été"}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// typed are the two sides of a difference, and objects.
+// typed has two versions of definitions, and objects.
 const (
 	typedXRD = `
 apiVersion: apiextensions.crossplane.io/v1
@@ -35,8 +35,8 @@ spec:
 	typedNarrow = "{size: {type: integer, maximum: 3}}"
 )
 
-// `gitopsd types diff --objects` judges the objects in a file or a directory, composites
-// and claims by the definition that Crossplane makes their types of.
+// `gitopsd types diff --objects` judges the objects in a file or a directory. Composites and
+// claims are judged by their XRD.
 func TestTypesDiffObjects(t *testing.T) {
 	t.Parallel()
 	composites := map[string]string{

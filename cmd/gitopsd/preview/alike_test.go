@@ -14,9 +14,8 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// manyClusters is a fleet in which a package is refused in all clusters, with six objects
-// that go with it, and a ConfigMap changes; a few clusters differ. own makes every plan
-// another.
+// manyClusters returns a fleet in which a package of seven definitions is refused in all clusters
+// and a ConfigMap changes. A few clusters differ; with own all plans do.
 func manyClusters(t *testing.T, n int, own bool) *Fleet {
 	t.Helper()
 	before := setOf(t, crd(t, 0, "a", "b"), crd(t, 1, "a"), crd(t, 2, "a"), crd(t, 3, "a"), crd(t, 4, "a"), crd(t, 5, "a"), crd(t, 6, "a"))
@@ -130,7 +129,7 @@ func TestManyClustersFitInAComment(t *testing.T) {
 	}
 }
 
-// Many plans that differ are told by their numbers, unless everything is shown.
+// Of many different plans the last are shown as numbers, unless everything is shown.
 func TestManyDifferentPlansAreNumbers(t *testing.T) {
 	t.Parallel()
 	f := manyClusters(t, 62, true)
@@ -145,7 +144,7 @@ func TestManyDifferentPlansAreNumbers(t *testing.T) {
 	}
 }
 
-// Clusters are put together by what is planned for them, and by nothing less.
+// Clusters with equal plans are one group.
 func TestAlike(t *testing.T) {
 	t.Parallel()
 	step := func(reason string, value any) plan.Step {
@@ -187,7 +186,7 @@ func TestAlike(t *testing.T) {
 
 func planned(steps ...plan.Step) ClusterPlan { return ClusterPlan{Plan: &plan.Plan{Steps: steps}} }
 
-// placed is an object that is written in a file, in the third line.
+// placed returns an object at line 3 of a file.
 func placed(t *testing.T, file string) *manifest.Object {
 	t.Helper()
 	o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a", "namespace": "default"}}, manifest.Origin{File: file, Line: 3})
@@ -197,8 +196,8 @@ func placed(t *testing.T, file string) *manifest.Object {
 	return o
 }
 
-// What is refused, in conflict or held has the lines that would allow it, and the file and
-// line of the object.
+// Steps that are refused, in conflict or held are shown with the lines that would allow them, and
+// the file and line of the object.
 func TestLinesToPaste(t *testing.T) {
 	t.Parallel()
 	conflict := plan.Step{Action: plan.Conflict, ID: manifest.ConfigMap.ID("default", "a"), Object: placed(t, "apps/a.yaml"), Reason: "it is managed by Helm; annotate it",
@@ -284,8 +283,8 @@ func TestLinesToPaste(t *testing.T) {
 	}
 }
 
-// A definition in which nothing changes but the record of what generated it is not shown as
-// changed, unless everything is.
+// A definition that changes only in its generator's annotation is not shown as changed, unless
+// everything is shown.
 func TestRecordsOfGenerators(t *testing.T) {
 	t.Parallel()
 	record := plan.Change{Path: `metadata.annotations["controller-gen.kubebuilder.io/version"]`, Old: "v0.15.0", New: "v0.16.0"}
@@ -370,7 +369,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// The numbers that are zero are left out, and drift is called so.
+// Numbers that are zero are left out. Drift is counted separately.
 func TestHeadlines(t *testing.T) {
 	t.Parallel()
 	id := manifest.ConfigMap.ID("a", "a")
@@ -391,8 +390,7 @@ func TestHeadlines(t *testing.T) {
 	}
 }
 
-// A diff block takes the colour from the first character of a line, and marks keep their
-// columns.
+// The first character of a line colours it. Marks keep their columns.
 func TestDiffColours(t *testing.T) {
 	t.Parallel()
 	const text = "  package p\n    + a\n    ~ b: changed\n        data.x: 1 -> 2\n    - c\n    ! d refused\n    = e held\n    … 3 more\n"

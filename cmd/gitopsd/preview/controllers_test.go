@@ -10,8 +10,7 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// rebuilt is a fleet in which a package's controller changes, and further steps with
-// it.
+// rebuilt returns a fleet in which a package's controller and other objects change.
 func rebuilt(t *testing.T, more ...plan.Step) *Fleet {
 	old, now := "reg.io/things@sha256:"+strings.Repeat("a", 64), "reg.io/things@sha256:"+strings.Repeat("b", 64)
 	some := object(t, map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "things", "namespace": "gitopsd-system"}})
@@ -36,8 +35,8 @@ func rebuilt(t *testing.T, more ...plan.Step) *Fleet {
 	return &Fleet{Clusters: []ClusterPlan{cp("dev"), cp("prod")}}
 }
 
-// A bump that changes the controller alone is told before its steps, once for all
-// clusters, and without the values of settings.
+// A bump that changes only the controller is shown before the steps, once for all clusters, and
+// without the values of settings.
 func TestControllers(t *testing.T) {
 	tables := rebuilt(t).controllerTables()
 	have := show.Sprint(func(text *show.Text) { textWriter{Text: text}.controllers(tables) })
@@ -66,7 +65,7 @@ func TestControllers(t *testing.T) {
 	}
 }
 
-// Where types change too, their table is the headline; JSON has both.
+// If types change too, text shows only their table. JSON has both.
 func TestControllersWithTypes(t *testing.T) {
 	definition := object(t, map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "others.acme.example"}})
 	f := rebuilt(t, plan.Step{Action: plan.Configure, ID: definition.ID(), Object: definition, Package: "things", Compatibility: compat.Compatible})
@@ -94,7 +93,7 @@ func TestControllersWithUnknownTypes(t *testing.T) {
 	}
 }
 
-// The same digest under another name is no other image.
+// An image with the same digest and another name is the same image.
 func TestRenamedImage(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("a", 64)
 	if d, ok := workloadChange(plan.Change{Path: "spec.template.spec.containers[name=c].image", Old: "reg.io/a:v1" + digest, New: "reg.io/b:v2" + digest}); ok {

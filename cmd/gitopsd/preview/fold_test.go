@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// A guard that holds many objects back says so once.
+// The reason why many objects are held back is shown once.
 func TestHeldAlikeIsFolded(t *testing.T) {
 	t.Parallel()
 	var steps []plan.Step
@@ -42,8 +42,7 @@ func TestHeldPackageIsALine(t *testing.T) {
 	}
 }
 
-// What could not be validated is told of new objects too, unless it cannot be
-// otherwise.
+// New objects that could not be validated are shown, except those that need earlier steps of the plan.
 func TestNewObjectsNotValidated(t *testing.T) {
 	t.Parallel()
 	var steps []plan.Step

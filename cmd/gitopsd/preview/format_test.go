@@ -31,7 +31,7 @@ func crdID(name string) manifest.ID {
 	return manifest.ID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: name}
 }
 
-// example has something of everything that a plan can show.
+// example returns a fleet with everything that a plan can show.
 func example() *Fleet {
 	var steps []plan.Step
 	for i := range 12 {
@@ -137,7 +137,7 @@ func TestColourIsAskedFor(t *testing.T) {
 	}
 }
 
-// A comment has a size, and is whole Markdown at any.
+// A comment of a bounded size is valid Markdown.
 func TestMarkdownFitsAComment(t *testing.T) {
 	f := &Fleet{Source: "working tree"}
 	for c := range 40 {
@@ -162,7 +162,7 @@ func TestMarkdownFitsAComment(t *testing.T) {
 	}
 }
 
-// Neither a large fleet nor one in which everything fails fills the comment.
+// A large fleet, and one in which everything fails, leave room in the comment.
 func TestMarkdownOfALargeFleet(t *testing.T) {
 	changed := &plan.Plan{Steps: []plan.Step{{Action: plan.Create, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
 	quiet := &plan.Plan{Steps: []plan.Step{{Action: plan.Unchanged, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
@@ -199,7 +199,7 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 	}
 }
 
-// A plan shows that a Secret changes, and never what is in it.
+// A plan shows that a Secret changes, and no values.
 func TestSecretsAreNotShown(t *testing.T) {
 	secret := func(value string) *manifest.Object {
 		return object(t, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "a"}, "stringData": map[string]any{"k": value}})

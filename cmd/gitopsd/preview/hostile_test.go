@@ -15,11 +15,11 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// evil is what somebody may write into any text that is shown: it clears the screen, turns
-// the direction of what follows, and would say something of its own, in Markdown too.
+// evil clears the screen, reverses the direction of text, and pretends to be a line of the output,
+// also in Markdown.
 const evil = "x\x1b[2J\x1b]0;owned\a\u202ey\r\nNo changes: 9 clusters match main\n\n# Approved\n![p](http://evil.example/p.png) [here](http://evil.example) @everyone `c` <img src=x> | ``` ~~z~~\n</summary></details>"
 
-// hostile is a fleet in which everything that others write is evil.
+// hostile returns a fleet in which every text from outside is evil.
 func hostile() *Fleet {
 	id := manifest.ConfigMap.ID("default", "a")
 	return &Fleet{
@@ -40,7 +40,7 @@ func hostile() *Fleet {
 	}
 }
 
-// No text makes a terminal do anything, or looks like the verdict.
+// Texts from outside do not control a terminal, and do not look like the verdict.
 func TestTextIsNotObeyed(t *testing.T) {
 	t.Parallel()
 	colours := regexp.MustCompile("\x1b\\[(0|1|31|32|33|36)m")
@@ -58,8 +58,7 @@ func TestTextIsNotObeyed(t *testing.T) {
 	}
 }
 
-// Outside of code a comment has the structure that it is given here: no headings, links,
-// pictures, mentions and elements of others.
+// Texts from outside add no headings, links, pictures, mentions or elements to a comment.
 func TestMarkdownIsNotObeyed(t *testing.T) {
 	t.Parallel()
 	b := markdownOf(t, hostile())
@@ -109,7 +108,7 @@ func TestMarkdownIsNotObeyed(t *testing.T) {
 	}
 }
 
-// However long the texts are, a comment is not longer than a forge accepts.
+// A comment with very long texts is not longer than a forge accepts.
 func TestLongTextsFitInAComment(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("<very long> ", 2_000)
@@ -130,7 +129,7 @@ func TestLongTextsFitInAComment(t *testing.T) {
 	}
 }
 
-// Clusters in which the same number of other things breaks have tables of their own.
+// Clusters with different breaking findings have different tables.
 func TestTypeTablesByFindings(t *testing.T) {
 	t.Parallel()
 	table := func(detail string) ClusterPlan {
@@ -149,8 +148,7 @@ func TestTypeTablesByFindings(t *testing.T) {
 	}
 }
 
-// A suspended cluster is told, even if nothing would be done in it, and changes that nobody
-// is going to make are no changes.
+// A suspended cluster is shown even if its plan is empty, and its changes do not count.
 func TestSuspended(t *testing.T) {
 	t.Parallel()
 	unchanged := planned(plan.Step{Action: plan.Unchanged, ID: manifest.ConfigMap.ID("a", "a")})

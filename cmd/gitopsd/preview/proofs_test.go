@@ -13,8 +13,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Proofs of conversion rules are shown once for all clusters, with the smallest objects;
-// and of a cluster's own objects, their names.
+// Proofs of conversion rules are shown once for all clusters, with the smallest objects. For a
+// cluster's own objects only names are shown.
 func TestProofs(t *testing.T) {
 	t.Parallel()
 	object := func(version, key string) map[string]any {
@@ -94,8 +94,8 @@ func TestProofs(t *testing.T) {
 	}
 }
 
-// Clusters whose rules are the same, and are allowed to break a law for other reasons, are
-// told apart; failing rules that are not listed are counted, and are no counterexamples.
+// Clusters with equal rules and different allowances have different tables. Failing rules that are
+// not listed are counted, and are not counterexamples.
 func TestProofsByAllowance(t *testing.T) {
 	t.Parallel()
 	step := func(reason string) ClusterPlan {

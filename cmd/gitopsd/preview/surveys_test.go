@@ -9,8 +9,8 @@ import (
 	"gitopsd.dev/render/types/harm"
 )
 
-// surveyed is a bump that was looked into: it harms objects of dev, and none of test, where
-// a finding is not about objects. Nobody may list those of prod.
+// surveyed returns a bump that harms objects of dev and none of test. A finding in test is about
+// clients. Objects of prod may not be listed.
 func surveyed(t *testing.T) *Fleet {
 	f := bumped(t)
 	harmed := &harm.Survey{Looked: 2112, Harmed: 5}
@@ -37,8 +37,8 @@ func surveyed(t *testing.T) *Fleet {
 	return f
 }
 
-// The plan names harmed objects, and says why a change is refused that harms none. A comment
-// folds the objects, and JSON has all of them.
+// The plan names harmed objects, and says why a change that harms none is refused. A comment folds
+// the objects, and JSON has all of them.
 func TestSurveys(t *testing.T) {
 	t.Parallel()
 	f := surveyed(t)

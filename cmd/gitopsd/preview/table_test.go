@@ -13,7 +13,7 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// crd is a definition of the kind Thing<i>, whose objects have the given fields.
+// crd returns a definition of the kind Thing<i> with the given fields.
 func crd(t *testing.T, i int, fields ...string) *manifest.Object {
 	t.Helper()
 	properties := make(map[string]any)
@@ -41,8 +41,7 @@ func setOf(t *testing.T, objects ...*manifest.Object) *manifest.Set {
 	return s
 }
 
-// A bump, in three clusters of which two had the same before. The third allows
-// what breaks.
+// bumped returns a bump in three clusters. The third allows the breaking findings.
 func bumped(t *testing.T) *Fleet {
 	before := setOf(t, crd(t, 0, "a", "b"), crd(t, 1, "a"), crd(t, 2, "a"), crd(t, 3, "a", "b"))
 	after := setOf(t, crd(t, 0, "a"), crd(t, 1, "a", "b"), crd(t, 3, "a", "b"), crd(t, 4, "a"))
@@ -58,8 +57,7 @@ func bumped(t *testing.T) *Fleet {
 
 func TestTypeTables(t *testing.T) { testFormats(t, "types", bumped(t)) }
 
-// A bump of a package with very many types, in many clusters, is a few lines to
-// read.
+// A bump of a package with very many types, in many clusters, is shown in a few lines.
 func TestTypeTablesOfLargePackages(t *testing.T) {
 	const definitions, clusters = 300, 20
 	var old, now []*manifest.Object
@@ -104,7 +102,7 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 	}
 }
 
-// Of types that may not be looked at nobody can say that they are new.
+// Types that may not be listed are not shown as new.
 func TestTypeTablesOfUnreadable(t *testing.T) {
 	live := plan.Live{Unreadable: map[schema.GroupKind]string{{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}: "forbidden"}}
 	f := Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: plan.Compute("dev", setOf(t, crd(t, 0, "a")), live, plan.Inventory{}, plan.Options{})}}}
