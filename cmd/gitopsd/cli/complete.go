@@ -38,9 +38,9 @@ func completeNothing(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 }
 
 // complete returns a completion by names, without those that are given already.
-func complete(names func(cmd *cobra.Command) []string) completion {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return beginning(begun, names(cmd), args), cobra.ShellCompDirectiveNoFileComp
+func complete(names func() []string) completion {
+	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return beginning(begun, names(), args), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
@@ -111,7 +111,7 @@ func (o *treeOptions) registered() []string {
 
 // completeRegistered completes the names of registered clusters.
 func completeRegistered(o *treeOptions) completion {
-	return complete(func(*cobra.Command) []string { return o.registered() })
+	return complete(o.registered)
 }
 
 // completePackages completes the packages in the lock: by the last part of the repository, or
@@ -232,11 +232,9 @@ func completeWhy(o *fleetOptions) completion {
 }
 
 // completeContexts completes the contexts of the user's kubeconfig.
-func completeContexts() completion {
-	return complete(func(*cobra.Command) []string {
-		names, _ := kube.Contexts()
-		return names
-	})
+func completeContexts(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	contexts, _ := kube.Contexts()
+	return beginning(begun, contexts, args), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completePairs completes cluster=context, or with alone also a context alone.
@@ -266,7 +264,7 @@ func completePairs(registered completion, alone bool) completion {
 
 // completeRevisions completes the branches and tags of the working tree's repository.
 func completeRevisions(o *treeOptions) completion {
-	return complete(func(*cobra.Command) []string {
+	return complete(func() []string {
 		dir, err := git.OpenDir(cmp.Or(o.repo, "."))
 		if err != nil {
 			return nil

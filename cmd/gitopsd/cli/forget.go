@@ -43,7 +43,7 @@ func (o *migrateOptions) forgetAll(ctx context.Context, cmd *cobra.Command, g *g
 		return err
 	}
 	progress.stop()
-	there := []*forgotten{} // a list, in JSON too
+	there := []*forgotten{} // JSON has a list, also if empty
 	for _, f := range found {
 		if f != nil {
 			there = append(there, f)

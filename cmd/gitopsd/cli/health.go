@@ -136,10 +136,7 @@ func (o *healthOptions) run(cmd *cobra.Command, args []string) error {
 
 func (o *healthOptions) write(w io.Writer, found []judged) error {
 	if o.output.format == "json" {
-		if found == nil {
-			found = []judged{}
-		}
-		return show.JSON(w, found)
+		return show.JSON(w, append([]judged{}, found...)) // a list, also if empty
 	}
 	for _, j := range found {
 		if _, err := fmt.Fprintln(w, j); err != nil {

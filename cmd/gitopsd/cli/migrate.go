@@ -141,10 +141,7 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 	w := cmd.OutOrStdout()
 	var err error
 	if o.output.format == "json" {
-		if flat == nil {
-			flat = []migration{} // a list, in JSON too
-		}
-		err = show.JSON(w, flat)
+		err = show.JSON(w, append([]migration{}, flat...)) // a list, also if empty
 	} else {
 		err = o.write(w, list, found, errs, show.Options{Colour: g.colour(w), Width: columns(w)})
 	}

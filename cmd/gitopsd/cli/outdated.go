@@ -130,10 +130,7 @@ func failure(c *upgrade.Candidate) string {
 // print writes the outdated packages, and those that the user named.
 func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool) error {
 	if o.output.format == "json" {
-		if all == nil {
-			all = []*upgrade.Versions{}
-		}
-		return show.JSON(w, all)
+		return show.JSON(w, append([]*upgrade.Versions{}, all...)) // a list, also if empty
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Versions) bool { return !p.Outdated() && !p.TakenBack() && !asked })
 	w = show.Cleaned(w) // publishers choose versions and reasons

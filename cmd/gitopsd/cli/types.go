@@ -212,15 +212,13 @@ func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
 	if err := t.Flush(); err != nil || len(controllers) == 0 {
 		return err
 	}
-	if _, err := fmt.Fprintln(w, "\nCONTROLLER"); err != nil {
-		return err
-	}
+	text := show.NewText(w, show.Options{})
+	text.Line("")
+	text.Line("CONTROLLER")
 	for _, digest := range slices.Sorted(maps.Keys(controllers)) {
-		if _, err := fmt.Fprintf(w, "%s  %s\n", digest, controllers[digest]); err != nil {
-			return err
-		}
+		text.Line("%s  %s", digest, controllers[digest])
 	}
-	return nil
+	return text.Flush()
 }
 
 func newTypesDiff(g *global) *cobra.Command {
@@ -349,7 +347,7 @@ func (o *typesOptions) writeComparison(w io.Writer, all []comparedTypes) error {
 	if o.output.format == "json" {
 		return show.JSON(w, all)
 	}
-	w = show.Cleaned(w)
+	t := show.NewText(w, show.Options{})
 	named := make(map[string]int)
 	changes := make([]compat.Change, len(all))
 	for i, c := range all {
@@ -378,28 +376,16 @@ func (o *typesOptions) writeComparison(w io.Writer, all []comparedTypes) error {
 		if c.Change.Change == compat.Same {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%s: %s, %s\n", name, c.Change.Change, c.Compatibility); err != nil {
-			return err
-		}
+		t.Line("%s: %s, %s", name, c.Change.Change, c.Compatibility)
 		for _, f := range c.Findings {
-			if _, err := fmt.Fprintf(w, "  %s\n", f); err != nil {
-				return err
-			}
+			t.Say(show.Plain, "  "+f.String())
 		}
-		text := show.NewText(w, show.Options{})
-		writeSurvey(text, c.Objects)
-		if err := text.Flush(); err != nil {
-			return err
-		}
+		writeSurvey(t, c.Objects)
 	}
 	for _, g := range controllers {
-		if _, err := fmt.Fprintf(w, "controller of %s differs\n", prose.Some(g.names, 6)); err != nil {
-			return err
-		}
+		t.Line("controller of %s differs", prose.Some(g.names, 6))
 		for _, d := range g.differences {
-			if _, err := fmt.Fprintf(w, "  %s\n", d); err != nil {
-				return err
-			}
+			t.Say(show.Plain, "  "+d.String())
 		}
 	}
 	n := compat.Summarize(changes)
@@ -407,6 +393,6 @@ func (o *typesOptions) writeComparison(w io.Writer, all []comparedTypes) error {
 	if differing > 0 {
 		text += fmt.Sprintf("; %d with another controller", differing)
 	}
-	_, err := fmt.Fprintln(w, text)
-	return err
+	t.Line("%s", text)
+	return t.Flush()
 }

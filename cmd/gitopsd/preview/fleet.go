@@ -135,11 +135,6 @@ func (f *Fleet) HasChanges() bool {
 	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan != nil && !c.Suspended && c.Plan.HasChanges() })
 }
 
-// Failed reports whether there is an error, in a cluster or elsewhere.
-func (f *Fleet) Failed() bool {
-	return len(f.Errors) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Err != "" })
-}
-
 // group is the steps of one package, or of plain manifests, that are shown.
 type group struct {
 	name  string // "" for plain manifests

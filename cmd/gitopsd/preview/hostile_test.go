@@ -156,7 +156,7 @@ func TestSuspended(t *testing.T) {
 	unchanged.Name, changed.Name = "dev", "prod"
 	asleep := unchanged
 	asleep.Name, asleep.Suspended, changed.Suspended = "stage", true, true
-	f := Fleet{Source: "working tree", Clusters: []ClusterPlan{unchanged, asleep, changed}}
+	f := &Fleet{Source: "working tree", Clusters: []ClusterPlan{unchanged, asleep, changed}}
 	if f.HasChanges() {
 		t.Error("it has changes")
 	}
