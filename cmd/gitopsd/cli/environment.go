@@ -40,8 +40,8 @@ func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) erro
 	return errors.Join(errs...)
 }
 
-// serviceVariable matches what Kubernetes sets in pods for a Service whose name begins
-// with gitopsd.
+// serviceVariable matches the variables that Kubernetes sets in pods for a Service with a name
+// that begins with gitopsd.
 var serviceVariable = regexp.MustCompile(`_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)$`)
 
 // unknownVariables finds variables with our prefix that set no flag of any command. A name

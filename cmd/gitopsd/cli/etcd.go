@@ -78,7 +78,7 @@ func compact(ctx context.Context, c *etcd.Compactor, log *slog.Logger) {
 			text = err.Error()
 		}
 		if text != "" && text != told {
-			log.Warn("the etcd is not compacted; it is tried again", "error", text)
+			log.Warn("compacting the etcd failed; it is tried again", "error", text)
 		}
 		told = text
 	}
@@ -181,8 +181,8 @@ type etcdService struct {
 	stops []func()
 }
 
-// start starts the embedded etcd, if there is one, the proxy in the daemon, and what keeps the
-// etcd: own key spaces of clusters, and compaction. They run until stop is called.
+// start starts the embedded etcd and the proxy, if these are configured, provisions the clusters'
+// own key spaces, and compacts the etcd. All of them run until stop is called.
 func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger) (*etcdService, error) {
 	s := new(etcdService)
 	if !o.set() {

@@ -121,7 +121,7 @@ func (o *migrateOptions) writeForgotten(w io.Writer, all []*forgotten, opts show
 	}
 	if todo && !o.yes {
 		t.Line("")
-		t.Say(show.Plain, fmt.Sprintf("Nothing was changed. With --yes that is taken off. Should %s come back, the objects do not have it any more.", o.forget))
+		t.Say(show.Plain, fmt.Sprintf("Nothing was changed. With --yes these values are removed. If %s comes back, the objects will not have them.", o.forget))
 	}
 	return t.Flush()
 }
@@ -132,18 +132,18 @@ func (f *forgotten) text() string {
 	if f.Done < f.Objects {
 		done = fmt.Sprintf("%d of %s", f.Done, done)
 	}
-	done = fmt.Sprintf("what was kept for %s was taken off %s", f.Version, done)
+	done = fmt.Sprintf("values for %s removed from %s", f.Version, done)
 	switch {
 	case f.err != nil && f.Done > 0:
 		return done + "; then: " + oneLine(f.Error)
 	case f.err != nil:
 		return oneLine(f.Error)
 	case f.Objects == 0:
-		return "no object keeps anything for " + f.Version
+		return "no object keeps values for " + f.Version
 	case f.Stopped:
 		return done + ", stopped after " + prose.Count(len(f.Failures), "failure")
 	case f.Done > 0 || len(f.Failures) > 0:
 		return done
 	}
-	return prose.Agree(f.Objects, "object keeps", "objects keep") + " something for " + f.Version + ", which was removed"
+	return prose.Agree(f.Objects, "object keeps", "objects keep") + " values for " + f.Version + ", which was removed"
 }

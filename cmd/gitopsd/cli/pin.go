@@ -288,7 +288,7 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourO
 	defer fleet.Close()
 	for _, c := range fleet.Clusters {
 		for _, p := range c.Problems() {
-			fmt.Fprintf(show.Cleaned(cmd.ErrOrStderr()), "gitopsd: cluster %s is known in part only: %s\n", c.Name, p.WithoutCluster())
+			fmt.Fprintf(show.Cleaned(cmd.ErrOrStderr()), "gitopsd: cluster %s is only partly known: %s\n", c.Name, p.WithoutCluster())
 		}
 	}
 	typeOf = func(gvk schema.GroupVersionKind) (string, string, error) {

@@ -268,7 +268,7 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 	before := p.committed(state)
 	for _, name := range before.Clusters() {
 		if state.Registry.Removed(name) {
-			fleet.Notes = append(fleet.Notes, leaves(name, "the objects that it has of gitopsd's"))
+			fleet.Notes = append(fleet.Notes, leaves(name, "objects applied by gitopsd stay"))
 		}
 	}
 	var wg sync.WaitGroup
@@ -429,15 +429,15 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	fleet.Notes = append(fleet.Notes, planNotes(fleet)...)
 	for _, c := range before.Clusters {
 		if state.Registry.Removed(c.Name) && c.Objects != nil {
-			fleet.Notes = append(fleet.Notes, leaves(c.Name, "the "+prose.Agree(c.Objects.Len(), "object that it had", "objects that it had")))
+			fleet.Notes = append(fleet.Notes, leaves(c.Name, prose.Agree(c.Objects.Len(), "object stays", "objects stay")))
 		}
 	}
 	return nil
 }
 
 // leaves returns a note on a cluster that is no longer registered.
-func leaves(cluster, objects string) string {
-	return fmt.Sprintf("cluster %s leaves the registry: `gitopsd run` leaves %s as they are; to have them removed, keep the document with the annotation %s: %s until that is done", cluster, objects, clusters.RemoveAnnotation, cluster)
+func leaves(cluster, stay string) string {
+	return fmt.Sprintf("cluster %s leaves the registry: %s in place; to remove them, keep the document with the annotation %s: %[1]s until that is done", cluster, stay, clusters.RemoveAnnotation)
 }
 
 // find returns a function that finds a type in the states of some clusters.

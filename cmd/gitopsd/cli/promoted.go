@@ -131,7 +131,7 @@ func (x *actors) compare(p placed, in []*desired.Unit) []string {
 		if n := len(others) - promotedParts; n > 0 {
 			shown, more = others[:promotedParts], fmt.Sprintf("; and %d more", n)
 		}
-		texts = append(texts, fmt.Sprintf("%s.%s: with the same type and different controllers: %s%s; to have it refused where the controller is another, pin it with `gitopsd types pin --behaviour --cluster NAME`",
+		texts = append(texts, fmt.Sprintf("%s.%s: with the same type and different controllers: %s%s; to refuse it where the controller differs, pin it with `gitopsd types pin --behaviour --cluster NAME`",
 			p.gvk.Kind, p.gvk.Group, strings.Join(shown, "; "), more))
 	}
 	return texts

@@ -267,14 +267,14 @@ func (o *statusOptions) fetch(ctx context.Context, address string) (*status.Snap
 	case response.StatusCode == http.StatusUnauthorized:
 		return nil, fmt.Errorf("%s: %w: give the file with its token (--status-token-file), or forward a port to it", address, errNotAllowed)
 	case response.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s answers %s, and not as gitopsd does; name the daemon's address with --address", address, response.Status)
+		return nil, fmt.Errorf("%s answers %s, but is not gitopsd; name the daemon's address with --address", address, response.Status)
 	}
 	s := new(status.Snapshot)
 	if err := json.NewDecoder(io.LimitReader(response.Body, mostStatus)).Decode(s); err != nil {
 		return nil, fmt.Errorf("%s: the answer is not a daemon's status: %w", address, err)
 	}
 	if s.Started.IsZero() || s.Repository == "" {
-		return nil, fmt.Errorf("%s answers, and not as gitopsd does; name the daemon's address with --address", address)
+		return nil, fmt.Errorf("%s answers, but is not gitopsd; name the daemon's address with --address", address)
 	}
 	return s, nil
 }

@@ -43,7 +43,7 @@ func TestStatusWait(t *testing.T) {
 		{name: "a newer commit is found by it", answers: []status.Snapshot{fleetStatus(at(10), at(9), nil), fleetStatus(at(11), at(11), computing), fleetStatus(at(12), at(11), nil)}, asked: 3},
 		{name: "no poll", answers: []status.Snapshot{fleetStatus(at(10), at(9), nil)}, args: []string{"--timeout", "1200ms"}, code: 1, asked: 1, want: "the daemon has not polled the repository since"},
 		{name: "a suspended cluster that is asked for", answers: []status.Snapshot{fleetStatus(at(10), at(9), nil), fleetStatus(at(12), at(11), nil)}, args: []string{"--cluster", "prod", "--timeout", "1200ms"}, code: 1, asked: 1, want: "cluster prod: the repository suspends it"},
-		{name: "something else answers", answers: []status.Snapshot{{}}, args: []string{"--timeout", "700ms"}, code: 1, asked: 1, want: "not as gitopsd does"},
+		{name: "something else answers", answers: []status.Snapshot{{}}, args: []string{"--timeout", "700ms"}, code: 1, asked: 1, want: "but is not gitopsd"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

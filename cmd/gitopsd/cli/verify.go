@@ -165,7 +165,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	found.Notes = append(found.Notes, special(state)...)
 	found.Notes = append(found.Notes, unexplained...)
 	if state.LockChanged() {
-		found.Notes = append(found.Notes, "clusters.lock does not have all that is declared yet, which was resolved for this report only; `gitopsd lock` records it")
+		found.Notes = append(found.Notes, "clusters.lock lacks some declared packages; they were resolved for this report only, and `gitopsd lock` records them")
 	}
 	return found, ctx.Err()
 }
@@ -184,7 +184,7 @@ func planBehind(ctx context.Context, state *desired.State, facts []verify.Facts,
 		g.Go(func() error {
 			p, err := plans(ctx, state.Clusters[i])
 			if err != nil {
-				notes[i] = fmt.Sprintf("cluster %s: whether a difference is somebody's change or was not applied yet is not known: %s", facts[i].Name, problem.Message(err))
+				notes[i] = fmt.Sprintf("cluster %s: it is unknown which differences are somebody's changes and which are not applied yet: %s", facts[i].Name, problem.Message(err))
 				return nil
 			}
 			facts[i].Explain(p)

@@ -299,8 +299,8 @@ func TestRecordsOfGenerators(t *testing.T) {
 		want []string
 		not  string
 	}{
-		{false, []string{"Cluster dev: 2 changes, 1 unchanged (1 but for what generated them)\n", "    1 definition changes only in the record of what generated it (controller-gen.kubebuilder.io/version)\n", "/b.acme.example: changed"}, "/a.acme.example"},
-		{true, []string{"/a.acme.example: changed"}, "only in the record"},
+		{false, []string{"Cluster dev: 2 changes, 1 unchanged (1 except for their generator)\n", "    1 definition changes only in the annotation controller-gen.kubebuilder.io/version\n", "/b.acme.example: changed"}, "/a.acme.example"},
+		{true, []string{"/a.acme.example: changed"}, "only in the annotation"},
 	} {
 		b := textOf(t, f, show.Options{All: tt.all})
 		for _, want := range tt.want {

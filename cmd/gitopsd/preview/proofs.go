@@ -65,7 +65,7 @@ func (t *proofTable) summary() string {
 	}
 	text += fmt.Sprintf(" in %s", prose.Count(p.Objects(), "object"))
 	if p.Unfinished {
-		text += ", for more the time was too short"
+		text += ", stopped by the time limit"
 	}
 	if len(p.Refused) > 0 {
 		text += ", refused"

@@ -45,7 +45,7 @@ func TestProofs(t *testing.T) {
 		{Name: "prod", Plan: &plan.Plan{Steps: []plan.Step{{Action: plan.Refused, ID: crd, Proof: p, Reason: "no"}}}},
 	}}
 	b := textOf(t, f, show.Options{})
-	const want = `Conversion rules of widgets.example.io in dev, prod: 4 counterexamples in 42 objects, for more the time was too short, refused
+	const want = `Conversion rules of widgets.example.io in dev, prod: 4 counterexamples in 42 objects, stopped by the time limit, refused
   ! round-trip: v1 -> v2 -> v1: spec.title does not come back as it was (12 objects show it)
       rule: rules.yaml:3: conversions[0].rules[0]
       smallest object, v1:

@@ -46,7 +46,7 @@ func (t textWriter) group(a *alike, g group, told map[string]bool) {
 		t.steps(a, rest, told)
 	}
 	if n := len(records); n > 0 {
-		t.Say(show.Plain, fmt.Sprintf("    %s only in the record of what generated it (%s)", prose.Agree(n, "definition changes", "definitions change"), generator))
+		t.Say(show.Plain, fmt.Sprintf("    %s only in the annotation %s", prose.Agree(n, "definition changes", "definitions change"), generator))
 	}
 }
 

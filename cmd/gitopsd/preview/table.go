@@ -211,7 +211,7 @@ func newTypeRow(s *plan.Step, known formed) (row *typeRow, documentation bool) {
 	if s.Object != nil {
 		var ok bool
 		if after, ok = known.of(s.Object); !ok {
-			return nil, false // the API server says what is wrong with it
+			return nil, false // the API server reports the error
 		}
 	}
 	r.Versions = versionChanges(s.Before, after)

@@ -185,7 +185,7 @@ func (t textWriter) body(a *alike) {
 func title(c *ClusterPlan, name string) string {
 	title := bump(name, c.Before[name], c.Packages[name])
 	if c.BeforeLocked[name] {
-		title = strings.TrimSuffix(title, ")") + ", the first as clusters.lock has it)"
+		title = strings.TrimSuffix(title, ")") + ", the earlier version from clusters.lock)"
 	}
 	if revision := c.Revisions[name]; revision != "" {
 		title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"

@@ -72,7 +72,7 @@ func (n counts) text(least, most int) string {
 			unchanged = fmt.Sprintf("%d to %d unchanged", least, most)
 		}
 		if n.cosmetic > 0 {
-			unchanged += fmt.Sprintf(" (%d but for what generated them)", n.cosmetic)
+			unchanged += fmt.Sprintf(" (%d except for their generator)", n.cosmetic)
 		}
 		parts = append(parts, unchanged)
 	}
