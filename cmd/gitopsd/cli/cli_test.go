@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,6 +18,19 @@ func gitopsd(t *testing.T, environment map[string]string, args ...string) (code 
 	code = Run(t.Context(), Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &err,
 		Getenv: func(name string) string { return environment[name] }})
 	return code, out.String(), err.String()
+}
+
+// writeFile writes a file below a directory, and returns its path.
+func writeFile(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // Each command has a help text that a person can follow, and the README lists it with

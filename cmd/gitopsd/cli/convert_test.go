@@ -49,10 +49,7 @@ func TestConversionExampleMistake(t *testing.T) {
 	crd := "../../../examples/conversion/crd.yaml"
 	dir := t.TempDir()
 	wrong := strings.Replace(string(rules), "v1.spec.firstName", "v1.spec.firstname", 1)
-	if err := os.WriteFile(dir+"/rules.yaml", []byte(wrong), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	code, _, stderr := gitopsd(t, nil, "convert", "-f", dir+"/rules.yaml", "--crd", crd, "--check")
+	code, _, stderr := gitopsd(t, nil, "convert", "-f", writeFile(t, dir, "rules.yaml", wrong), "--crd", crd, "--check")
 	first, _, _ := strings.Cut(strings.Replace(stderr, dir+"/", "", 1), "\n")
 	if code != 1 || !strings.Contains(string(readme), "\n"+first+"\n") {
 		t.Errorf("%d %s", code, stderr)

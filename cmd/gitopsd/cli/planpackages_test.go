@@ -85,12 +85,6 @@ func TestRevisionOf(t *testing.T) {
 			t.Fatalf("git %q: %v\n%s", args, err, out)
 		}
 	}
-	write := func(name, text string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 	revision := func() string {
 		t.Helper()
 		tree, err := openTree(dir)
@@ -101,7 +95,7 @@ func TestRevisionOf(t *testing.T) {
 		return revisionOf(dir, tree)
 	}
 	git("init", "--quiet")
-	write("clusters.yaml", "a")
+	writeFile(t, dir, "clusters.yaml", "a")
 	if have := revision(); have != "" {
 		t.Errorf("without a commit it is %q", have)
 	}
@@ -115,12 +109,12 @@ func TestRevisionOf(t *testing.T) {
 	if have := revision(); len(have) != 10 || have != commit.Hash[:10] {
 		t.Errorf("%q, want the first digits of %s", have, commit.Hash)
 	}
-	write("clusters.yaml", "b")
+	writeFile(t, dir, "clusters.yaml", "b")
 	if have := revision(); have != "" {
 		t.Errorf("with a change it is %q", have)
 	}
-	write("clusters.yaml", "a")
-	write("other.yaml", "a")
+	writeFile(t, dir, "clusters.yaml", "a")
+	writeFile(t, dir, "other.yaml", "a")
 	if have := revision(); have != "" {
 		t.Errorf("with a file more it is %q", have)
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,20 +62,10 @@ func TestTypesDiffObjects(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			write := func(name, text string) string {
-				file := filepath.Join(dir, name)
-				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				return file
-			}
-			old := write("old.yaml", strings.Replace(tt.definition, "$SPEC", typedWide, 1))
-			now := write("new.yaml", strings.Replace(tt.definition, "$SPEC", typedNarrow, 1))
+			old := writeFile(t, dir, "old.yaml", strings.Replace(tt.definition, "$SPEC", typedWide, 1))
+			now := writeFile(t, dir, "new.yaml", strings.Replace(tt.definition, "$SPEC", typedNarrow, 1))
 			for name, text := range tt.objects {
-				write("objects/"+name, text)
+				writeFile(t, dir, "objects/"+name, text)
 			}
 			code, stdout, stderr := gitopsd(t, nil, "types", "diff", old, now, "--objects", filepath.Join(dir, "objects"))
 			if code != 0 || stderr != "" || strings.Contains(stdout, "hunter2") {

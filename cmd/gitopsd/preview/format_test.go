@@ -77,6 +77,7 @@ func example() *Fleet {
 
 func TestFormats(t *testing.T) { testFormats(t, "plan", example()) }
 
+// textOf, markdownOf and jsonOf return the forms of a preview.
 func textOf(t *testing.T, f *Fleet, o show.Options) string {
 	t.Helper()
 	return written(t, func(w io.Writer) error { return f.WriteText(w, o) })
