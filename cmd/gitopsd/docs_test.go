@@ -15,8 +15,8 @@ var (
 	fence   = regexp.MustCompile("(?ms)^```.*?^```$")
 )
 
-// TestPages keeps README and the pages below docs together: links lead to files and
-// headings that are there, and README links every page.
+// TestPages checks README and the pages below docs: links lead to existing files and headings,
+// and README links every page.
 func TestPages(t *testing.T) {
 	root := os.DirFS("../..")
 	names, err := fs.Glob(root, "docs/*.md")
@@ -64,7 +64,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// anchor returns how forges link a heading.
+// anchor returns the anchor that forges give a heading.
 func anchor(heading string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(heading) {

@@ -14,8 +14,8 @@ import (
 
 const module = "gitopsd.dev/"
 
-// room is a part of the code and what it may import of the other parts. Data
-// flows one way: sources, then render, then reconcile; only cmd knows all.
+// rooms are the parts of the code, and the parts that each may import. Data flows one way:
+// sources, then render, then reconcile; only cmd knows all.
 var rooms = []struct {
 	dir     string
 	allowed []string
@@ -29,8 +29,7 @@ var rooms = []struct {
 	{"cmd/gitopsd", []string{"cmd/gitopsd", "reconcile", "render", "sources"}},
 }
 
-// owners are dependencies that one package imports, and hands out types of its
-// own for.
+// owners are the packages that alone import a dependency, and hand out their own types.
 var owners = map[string]string{
 	"github.com/go-git/go-git":               "sources/git",
 	"github.com/google/go-containerregistry": "sources/oci",
@@ -44,8 +43,7 @@ var owners = map[string]string{
 	"github.com/open-policy-agent":           "cmd/bench", // a rival
 }
 
-// TestImports keeps the map of the code true: it prints each import that goes
-// against the flow.
+// TestImports reports each import that goes against the flow.
 func TestImports(t *testing.T) {
 	root := os.DirFS("../..")
 	checked := 0
@@ -60,7 +58,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// walkImports hands each import of the Go files below a directory to yield.
+// walkImports calls yield for each import of the Go files below a directory.
 func walkImports(t *testing.T, root fs.FS, dir string, yield func(file, imported string)) {
 	t.Helper()
 	err := fs.WalkDir(root, dir, func(name string, d fs.DirEntry, err error) error {
@@ -115,15 +113,15 @@ func check(t *testing.T, file, imported string, allowed []string) {
 	}
 }
 
-// talks are packages that ask a server something.
+// talks are packages that talk to a server.
 var talks = []string{
 	"net", "net/http", "k8s.io/client-go", "github.com/go-git/go-git", "github.com/google/go-containerregistry",
 	module + "reconcile/kube", module + "reconcile/apply", module + "reconcile/hub", module + "sources/git", module + "sources/oci",
 }
 
-// walls are packages of reconcile and what they must not import, themselves or by
-// another package of ours: what is decided is decided by pure functions, and what
-// talks to clusters knows nothing of where it comes from that something is wanted.
+// walls are packages of reconcile, and packages that they must not import, directly or by
+// another package of ours. Pure functions make the decisions, and packages that talk to
+// clusters do not know how the desired state is computed.
 var walls = []struct {
 	dir   string
 	never []string
@@ -139,13 +137,12 @@ var walls = []struct {
 	{"reconcile/apply", []string{module + "reconcile/desired"}},
 }
 
-// joins are the packages of reconcile that bring together what is wanted and what
-// talks to clusters; verify/live does no more than read, and what an application of a home
-// wants is read there by the package that connects to its target.
+// joins are the packages of reconcile that use both the desired state and clusters. verify/live
+// only reads clusters, and applications reads an application where it connects to its target.
 var joins = []string{"reconcile", "reconcile/applications", "reconcile/unit", "reconcile/verify/live"}
 
-// TestReconcileImports keeps the walls inside reconcile: it prints the way by which a
-// package reaches what it must not.
+// TestReconcileImports checks the walls inside reconcile. It reports the chain of imports by
+// which a package reaches one that it must not.
 func TestReconcileImports(t *testing.T) {
 	imports := make(map[string][]string) // of packages of ours, without their tests
 	for _, room := range []string{"sources", "render", "reconcile"} {
@@ -172,9 +169,9 @@ func TestReconcileImports(t *testing.T) {
 	}
 }
 
-// reaches returns the shortest way of imports from a package to one of those, or one
-// below it; nil if there is none. Of a way out of our packages the first step counts:
-// "net" is that package alone.
+// reaches returns the shortest chain of imports from a package to one in never or below it, nil
+// if there is none. "net" stands for that package only. Imports of other modules are not
+// followed.
 func reaches(imports map[string][]string, from string, never []string) []string {
 	ways := [][]string{{from}}
 	seen := map[string]bool{from: true}
@@ -196,7 +193,7 @@ func reaches(imports map[string][]string, from string, never []string) []string 
 	return nil
 }
 
-// The way is the shortest, and begins and ends where it should.
+// The chain is the shortest, with both ends.
 func TestReaches(t *testing.T) {
 	imports := map[string][]string{"a": {"b", "net/url"}, "b": {"c", "d"}, "c": {"d"}, "d": {"a", "x/y/z"}}
 	for _, tt := range []struct {

@@ -1,5 +1,5 @@
-// Command gitopsd keeps the APIs of a fleet of Kubernetes clusters as a Git
-// repository declares and locks them. See `gitopsd help` and the README.
+// Command gitopsd keeps the APIs of a fleet of Kubernetes clusters as a Git repository declares
+// and locks them. See `gitopsd help` and README.md.
 package main
 
 import (

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// TestMap keeps README's map of the code true: each package is in it, by its path
-// or by its name in the lines of the package above it, and all that is in it is
-// there.
+// TestMap checks README's map of the code: each package is in it, by its path or by its name in
+// the lines of the package above it, and every path in it exists.
 func TestMap(t *testing.T) {
 	root := os.DirFS("../..")
 	readme, err := fs.ReadFile(root, "README.md")
@@ -23,7 +22,7 @@ func TestMap(t *testing.T) {
 		t.Fatal("README.md has no map of the code")
 	}
 	text, _, _ := strings.Cut(rest, "```")
-	said := make(map[string]string) // what the map says, by path
+	said := make(map[string]string) // the map's text, by path
 	last := ""
 	for line := range strings.Lines(text) {
 		name, what, _ := strings.Cut(line, " ")

@@ -12,8 +12,8 @@ import (
 )
 
 // applicationsConfig returns how applications are run. accept says which kubeconfigs in
-// connection Secrets are used, reach to which addresses they may lead, and attempt how long
-// an attempt at an application may take.
+// connection Secrets are used, reach which addresses they may name, and attempt how long an
+// attempt at an application may take.
 func applicationsConfig(accept kubeconfig.Accept, reach kubeconfig.Reach, fleet apply.Fleet, turns *turn.Turns, attempt time.Duration) applications.Config {
 	return applications.Config{Fleet: fleet, Turns: turns, Timeout: attempt, Connect: func(name string, secret map[string]any, as *kube.ServiceAccount) (*kube.Client, error) {
 		c, err := connection.ParseSecret(secret, accept)

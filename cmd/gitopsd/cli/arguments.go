@@ -12,9 +12,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// explainArguments has a command and those below it say what is wrong with their
-// arguments in place of cobra's words for it, which are the same for a misspelt command
-// and for an argument too many.
+// explainArguments replaces cobra's errors about the arguments of a command and its
+// subcommands. Cobra says the same about a misspelt command and about an extra argument.
 func explainArguments(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		explainArguments(sub)
@@ -32,8 +31,7 @@ func explainArguments(cmd *cobra.Command) {
 	}
 }
 
-// cobraSaid reports whether an error about arguments is one of cobra's own
-// (github.com/spf13/cobra, args.go).
+// cobraSaid reports whether an error about arguments is cobra's (args.go there).
 func cobraSaid(err error) bool {
 	return slices.ContainsFunc([]string{"unknown command ", "accepts ", "requires "}, func(prefix string) bool { return strings.HasPrefix(err.Error(), prefix) })
 }
@@ -71,11 +69,11 @@ func quoted(args []string) string {
 	return strings.Join(all, " ")
 }
 
-// meantFlag suggests a flag for one that a command does not have.
+// meantFlag suggests a flag in place of one that does not exist.
 func meantFlag(cmd *cobra.Command, err error) string {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok || len(unknown.GetSpecifiedName()) < 2 {
-		return "" // among short flags nothing is near
+		return "" // short flags are all alike
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })

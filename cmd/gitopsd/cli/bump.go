@@ -85,11 +85,11 @@ written. If a run is interrupted while writing, the next completes it. With
 	return cmd
 }
 
-// bumpOutput says what becomes of a bump.
+// bumpOutput are the flags for the result of a bump.
 type bumpOutput struct {
-	// dryRun: it is shown only.
+	// dryRun shows the bump without writing it.
 	dryRun bool
-	// details: all changes of types are shown, not only those that break.
+	// details shows all changes of types, not only those that break.
 	details bool
 }
 
@@ -128,7 +128,7 @@ func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request
 	return err
 }
 
-// bump computes a bump. With --all there may be one and an error.
+// bump computes a bump. With --all it may return both a bump and an error.
 func bump(ctx context.Context, u *upgrade.Upgrader, commit sources.Commit, req upgrade.Request) (*upgrade.Bump, error) {
 	if req.Package == "" {
 		return u.BumpAll(ctx, commit, req.Clusters)
@@ -136,8 +136,8 @@ func bump(ctx context.Context, u *upgrade.Upgrader, commit sources.Commit, req u
 	return u.Bump(ctx, commit, req)
 }
 
-// writeBump writes the declarations, then the lock. If it ends in between, the next
-// run has fewer declarations to change and the same result.
+// writeBump writes the declarations, then the lock. If it is interrupted in between, the next
+// run changes the other declarations, and has the same result.
 func writeBump(root string, b *upgrade.Bump) error {
 	for _, name := range slices.Sorted(maps.Keys(b.Files)) {
 		if err := local.WriteFile(root, name, b.Files[name]); err != nil {
@@ -151,7 +151,7 @@ func writeBump(root string, b *upgrade.Bump) error {
 }
 
 func printBump(w io.Writer, b *upgrade.Bump, details bool) {
-	w = show.Cleaned(w) // some of it is a registry's
+	w = show.Cleaned(w) // some of it is from a registry
 	for _, e := range b.Edits {
 		fmt.Fprintf(w, "%s: %s -> %s (%s)\n", e.Place, e.Text, e.To, prose.Some(e.Clusters, 4))
 	}

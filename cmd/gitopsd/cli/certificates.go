@@ -29,8 +29,8 @@ func (o *certificateOptions) register(f *pflag.FlagSet) {
 	f.DurationVar(&o.settle, "certificate-settle", 0, "how long a new CA has been in every bundle before it signs; it should not be shorter than an attempt at a cluster (default --cluster-timeout, but at most a third of --certificate-lifetime)")
 }
 
-// completers returns the completers of units. attempt is how long an attempt at one may
-// take. converter is the daemon's part in conversions, nil if this process has none.
+// completers returns the completers of units. attempt is the longest time for an attempt at
+// a unit. converter is the daemon's conversion server, nil if there is none.
 func (o *certificateOptions) completers(attempt time.Duration, converter *serve.Daemon) ([]unit.Completer, error) {
 	p := rotation.Policy{Leaf: cmp.Or(o.lifetime, certs.DefaultLeaf), Authority: cmp.Or(o.caLifetime, certs.DefaultAuthority), Settle: o.settle}
 	if p.Settle == 0 {

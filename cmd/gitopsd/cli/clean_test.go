@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/sources/git"
 )
 
-// No terminal obeys what somebody wrote into a commit, a file's name, a value or a package.
+// Control characters in commits, names of files, values and packages do not reach a terminal.
 func TestTextIsClean(t *testing.T) {
 	t.Parallel()
 	const hostile = "\x1b[2J\u202e\u009b31m"

@@ -1,11 +1,19 @@
 // Package cli is gitopsd's command line: flags, wiring, output and exit status.
 // It is the only package that knows every concrete type of the others.
 //
-// Output rules: results go to stdout, everything else to stderr. An error is
-// one message that starts with "gitopsd: " and says what is wrong, where, and what to
-// do.
-// Progress is shown on a terminal only. The exit status is 0, or 1 for an
-// error, or, where a command says so, 2 for a difference.
+// Output rules: results go to stdout, everything else to stderr. An error is one message that
+// starts with "gitopsd: " and says what is wrong, where, and what to do. Progress is shown on
+// a terminal only. The exit status is 0, or 1 for an error, or, where a command's help says
+// so, 2 for a difference.
+//
+// Most commands have a file of their name. graph.go is part of lock, planpackages.go and
+// promoted.go of plan, definitions.go, typesobjects.go and pin.go of types, whypackage.go of
+// why, and forget.go of migrate. Commands share flags: options.go (registries, Git, output), fleet.go (the
+// working tree and its desired state), connect.go and places.go (clusters), wait.go. run.go
+// wires the daemon from settings.go, certificates.go, targets.go, applications.go,
+// conversionlisten.go, etcd.go and etcdlisten.go. environment.go and arguments.go check
+// variables and arguments, complete.go completes them, log.go and progress.go write to
+// stderr, and documents.go reads files.
 package cli
 
 import (
@@ -25,18 +33,18 @@ import (
 
 // Env is what a command line runs in.
 type Env struct {
-	// Args without the program's name.
+	// Args are the arguments, without the program's name.
 	Args           []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// Getenv reads the environment.
 	Getenv func(string) string
-	// Environ lists the environment, as os.Environ does; nil if names that no flag has
-	// are of no interest.
+	// Environ lists the environment, as [os.Environ] does. If nil, variables that set no
+	// flag are not reported.
 	Environ func() []string
 }
 
-// exitError ends the program with this exit status, and prints nothing.
+// exitError ends the program with this exit status, without a message.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
@@ -65,7 +73,7 @@ func Run(ctx context.Context, env Env) int {
 	return 1
 }
 
-// report writes an error, whose text may come from anywhere.
+// report writes an error. Its text may come from anywhere.
 func report(w io.Writer, err error) {
 	if err != nil {
 		fmt.Fprintf(w, "gitopsd: %s\n", show.Clean(err.Error()))
@@ -129,9 +137,9 @@ asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 	return root
 }
 
-// completeFromEnvironment sets the flags of all commands from the environment: completion
-// runs one without what is run before it otherwise. A variable that cannot be used is for
-// the command itself to report.
+// completeFromEnvironment sets the flags of all commands from the environment, since
+// completion skips PersistentPreRunE. The command itself reports variables that cannot be
+// used.
 func completeFromEnvironment(cmd *cobra.Command, getenv func(string) string) {
 	_ = flagsFromEnvironment(cmd.Flags(), getenv)
 	for _, c := range cmd.Commands() {
@@ -139,8 +147,8 @@ func completeFromEnvironment(cmd *cobra.Command, getenv func(string) string) {
 	}
 }
 
-// logsNothing leaves the flags about the log out of the help of a command that has none,
-// and of the commands below it. They are accepted all the same.
+// logsNothing hides the log flags in the help of a command that does not log, and in the
+// help of its subcommands. The flags are still accepted.
 func logsNothing(cmd *cobra.Command) {
 	help := cmd.Root().HelpFunc()
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
@@ -171,9 +179,8 @@ func columns(w io.Writer) int {
 	return width
 }
 
-// colour reports whether to write colours to w: it is a terminal, or CLICOLOR_FORCE asks
-// for them all the same, and the user has not declined (https://no-color.org,
-// https://bixense.com/clicolors).
+// colour reports whether to write colours to w: NO_COLOR is not set, and w is a terminal or
+// CLICOLOR_FORCE is set (https://no-color.org, https://bixense.com/clicolors).
 func (g *global) colour(w io.Writer) bool {
 	forced := g.env.Getenv("CLICOLOR_FORCE")
 	switch {

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,13 +11,26 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// gitopsd runs a command line with an environment of its own.
+// gitopsd runs a command line with the given environment.
 func gitopsd(t *testing.T, environment map[string]string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
 	code = Run(t.Context(), Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &err,
 		Getenv: func(name string) string { return environment[name] }})
 	return code, out.String(), err.String()
+}
+
+// writeFile writes a file below a directory, and returns its path.
+func writeFile(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // Each command has a help text that a person can follow, and the README lists it with
@@ -56,7 +70,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 	walk(root)
 }
 
-// Help shows no flag that the command does not use.
+// Help shows only flags that the command uses.
 func TestHelpShowsFlagsThatAreUsed(t *testing.T) {
 	for command, unused := range map[string][]string{
 		"version": {"--log-format", "--verbose"}, "health": {"--log-format"}, "completion bash": {"--log-format"}, "lock merge": {"--log-format"},
@@ -169,15 +183,15 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// A variable that no flag has is told; one that was most likely meant to be another is
-// an error. Kubernetes' own variables for Services are neither.
+// A variable that sets no flag is reported. If it looks like a misspelt one, it is an error.
+// Kubernetes' own variables for Services are neither.
 func TestUnknownVariables(t *testing.T) {
 	for _, tt := range []struct {
 		entry, note, want string
 	}{
 		{entry: "GITOPSD_KUBECONFIG_DIR=/x"},
 		{entry: "GITOPSD_GIT_PASSWORD=secret"},
-		{entry: "GITOPSD_BIND=10.0.0.1"}, // of another command
+		{entry: "GITOPSD_BIND=10.0.0.1"}, // for another command
 		{entry: "GITOPSD_LSITEN="},
 		{entry: "OTHER_LSITEN=x"},
 		{entry: "GITOPSD_LSITEN=:80", want: "environment variable GITOPSD_LSITEN: no flag has that name; did you mean GITOPSD_LISTEN?"},

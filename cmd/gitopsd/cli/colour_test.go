@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Colours elsewhere than on a terminal have to be asked for, and NO_COLOR has the last
-// word.
+// There are colours on a terminal, elsewhere only on request, and never with NO_COLOR.
 func TestColour(t *testing.T) {
 	for _, tt := range []struct {
 		env  map[string]string

@@ -24,9 +24,9 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// Completion asks no registry and no cluster: names come from the working tree and its
-// lock, from packages in the cache, and from the user's kubeconfig. What cannot be read is
-// not completed, nor a name that a shell would not take as it is: whoever can push to the
+// Completion asks no registry and no cluster: names come from the working tree and its lock,
+// from packages in the cache, and from the user's kubeconfig. Files that cannot be read are
+// skipped. So are names that mean something else to a shell, since whoever can push to the
 // repository chooses some of them.
 
 // completion is cobra's type of a function that completes an argument or a flag.
@@ -37,14 +37,14 @@ func completeNothing(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// complete returns a completion by names. The names that were given already are left out.
-func complete(names func(cmd *cobra.Command) []string) completion {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return beginning(begun, names(cmd), args), cobra.ShellCompDirectiveNoFileComp
+// complete returns a completion by names, without those that are given already.
+func complete(names func() []string) completion {
+	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return beginning(begun, names(), args), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// completeFirst returns a completion for the first argument alone.
+// completeFirst returns a completion for only the first argument.
 func completeFirst(c completion) completion {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -62,10 +62,10 @@ func orFiles(c completion) completion {
 	}
 }
 
-// plainName is a name that means itself in every shell.
+// plainName matches a name that needs no quotes in any shell.
 var plainName = regexp.MustCompile(`^[\pL\pN_./:@%+,][\pL\pN_./:@%+,=-]*$`)
 
-// beginning returns the names with a beginning, without those that are given.
+// beginning returns the plain names that begin with begun, without those in given.
 func beginning(begun string, names, given []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !strings.HasPrefix(name, begun) || slices.Contains(given, name) || !plainName.MatchString(name)
@@ -90,22 +90,18 @@ func (o *treeOptions) openForCompletion() *workingTree {
 	return tree
 }
 
-// registered returns the names of the clusters of a working tree that can be read.
-func registered(root string) []string {
-	tree, err := openTree(root)
-	if err != nil {
+// registered returns the names of the registered clusters, nil if there is no working tree.
+func (o *treeOptions) registered() []string {
+	tree := o.openForCompletion()
+	if tree == nil {
 		return nil
 	}
 	defer tree.Close()
-	return tree.registered()
-}
-
-func (t *workingTree) registered() []string {
-	text, err := fs.ReadFile(t.commit.Files, sources.RegistryFile)
+	text, err := fs.ReadFile(tree.commit.Files, sources.RegistryFile)
 	if err != nil {
 		return nil
 	}
-	registry, _ := clusters.Parse(sources.RegistryFile, text) // what is valid is enough here
+	registry, _ := clusters.Parse(sources.RegistryFile, text) // it has the valid clusters
 	var names []string
 	for _, c := range registry.Clusters {
 		names = append(names, c.Name)
@@ -115,18 +111,11 @@ func (t *workingTree) registered() []string {
 
 // completeRegistered completes the names of registered clusters.
 func completeRegistered(o *treeOptions) completion {
-	return complete(func(*cobra.Command) []string {
-		tree := o.openForCompletion()
-		if tree == nil {
-			return nil
-		}
-		defer tree.Close()
-		return tree.registered()
-	})
+	return complete(o.registered)
 }
 
-// completePackages completes the packages in the lock: by the last part of the
-// repository, or by all of it where two have the same or the repository is begun.
+// completePackages completes the packages in the lock: by the last part of the repository, or
+// by the whole repository where two end alike or the user has begun it.
 func completePackages(o *treeOptions) completion {
 	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		tree := o.openForCompletion()
@@ -173,8 +162,8 @@ func lockedPackages(files fs.FS, begun string) []string {
 // objectPatience bounds the time for rendering objects to complete their names.
 const objectPatience = 5 * time.Second
 
-// completeObjects completes the objects of registered clusters, from packages in the
-// cache: their kinds first, then what is behind the slash.
+// completeObjects completes the objects of registered clusters, from packages in the cache:
+// first the kind, then the rest after the slash.
 func completeObjects(o *treeOptions, registry *registryOptions) completion {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		kind, _, named := strings.Cut(begun, "/")
@@ -243,11 +232,9 @@ func completeWhy(o *fleetOptions) completion {
 }
 
 // completeContexts completes the contexts of the user's kubeconfig.
-func completeContexts() completion {
-	return complete(func(*cobra.Command) []string {
-		names, _ := kube.Contexts()
-		return names
-	})
+func completeContexts(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	contexts, _ := kube.Contexts()
+	return beginning(begun, contexts, args), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completePairs completes cluster=context, or with alone also a context alone.
@@ -275,10 +262,9 @@ func completePairs(registered completion, alone bool) completion {
 	}
 }
 
-// completeRevisions completes branches and tags of the repository that the working tree is
-// in.
+// completeRevisions completes the branches and tags of the working tree's repository.
 func completeRevisions(o *treeOptions) completion {
-	return complete(func(*cobra.Command) []string {
+	return complete(func() []string {
 		dir, err := git.OpenDir(cmp.Or(o.repo, "."))
 		if err != nil {
 			return nil

@@ -26,8 +26,8 @@ func (o *liveOptions) register(cmd *cobra.Command) {
 	f.StringSliceVar(&o.contexts, "context", nil, "cluster=context: use this context of your own kubeconfig for a cluster")
 }
 
-// connector returns the connector to registered clusters. If a hub is configured,
-// packages' Secrets are read from it too.
+// connector returns the connector to registered clusters. If a hub is configured, packages
+// read their Secrets from it too.
 func (o *liveOptions) connector(packages *registryOptions) (*hub.Connector, error) {
 	contexts, err := parseContexts(o.contexts)
 	if err != nil {
@@ -40,7 +40,7 @@ func (o *liveOptions) connector(packages *registryOptions) (*hub.Connector, erro
 	return &hub.Connector{Hub: own, Dir: o.kubeconfigDir, Contexts: contexts}, nil
 }
 
-// special returns notes on clusters that are suspended or being emptied.
+// special returns notes on clusters that are suspended or to be emptied.
 func special(state *desired.State) []string {
 	var notes []string
 	for _, c := range state.Clusters {

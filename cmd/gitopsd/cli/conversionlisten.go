@@ -16,8 +16,7 @@ import (
 	"gitopsd.dev/render/conversion"
 )
 
-// conversionOptions say where the daemon converts objects for the clusters that reach it
-// by URL.
+// conversionOptions say where the daemon converts objects, for clusters that reach it by URL.
 type conversionOptions struct {
 	listen, tlsDir string
 }
@@ -34,7 +33,7 @@ type conversions struct {
 	stopped func()
 }
 
-// start begins to serve until stop is called.
+// start serves until stop is called.
 func (o *conversionOptions) start(ctx context.Context, log *slog.Logger) (*conversions, error) {
 	if (o.listen == "") != (o.tlsDir == "") {
 		return nil, errors.New("--conversion-listen and --conversion-tls-dir go together: set both")
@@ -69,7 +68,7 @@ func (o *conversionOptions) start(ctx context.Context, log *slog.Logger) (*conve
 	}, nil
 }
 
-// computed has the server know the rules of a state.
+// computed gives the server the rules of a state.
 func (c *conversions) computed(s *desired.State) {
 	if c.daemon == nil {
 		return
@@ -78,7 +77,7 @@ func (c *conversions) computed(s *desired.State) {
 	for _, u := range s.Clusters {
 		name := u.ID.String()
 		if u.Err != nil {
-			continue // what was wanted before is served
+			continue // its earlier rules stay
 		}
 		if spec := u.Spec.Conversion; spec == nil || spec.URL == "" {
 			wanted[name] = nil

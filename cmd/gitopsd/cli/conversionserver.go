@@ -31,9 +31,9 @@ conversion rules in ConfigMaps of the namespace gitopsd-system (with the label
 Deployment of this command for clusters with spec.conversion.service; there is no
 need to run it by hand.
 
-It serves HTTPS with tls.crt and tls.key in --tls-dir, and takes up other files when
-they are replaced. On --health-port it serves /healthz, /readyz and /metrics
-(Prometheus). It is ready when all rules are compiled that --require names.
+It serves HTTPS with tls.crt and tls.key in --tls-dir, and reads them again when they
+are replaced. On --health-port it serves /healthz, /readyz and /metrics (Prometheus).
+It is ready when it has compiled all rules that --require names.
 
 On SIGTERM it is no longer ready, goes on for five seconds, and finishes the requests
 under way.`,

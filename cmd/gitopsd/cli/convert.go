@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/conversion/proof"
 	"gitopsd.dev/render/conversion/rules"
@@ -37,19 +38,19 @@ func newConvert(g *global) *cobra.Command {
 		Use:   "convert -f RULES --to VERSION FILE...",
 		Short: "Convert objects between versions of their type by conversion rules, and prove the rules",
 		Long: `Convert converts objects to another version of their CustomResourceDefinition, by
-the rules that its author writes (APIConversionRules), and prints them. It needs no
-cluster. A FILE is YAML or JSON, a directory of it, or - for the standard input, as
-from "kubectl get -o yaml". What a version cannot hold and is kept in an annotation,
-and any rule that failed, is said on stderr.
+conversion rules (APIConversionRules), and prints them. It needs no cluster. A FILE is
+YAML or JSON, a directory of it, or - for the standard input, as from
+"kubectl get -o yaml". Messages on stderr say which values are kept in an annotation
+because the version cannot hold them, and which rules failed.
 
-The definition is read from the files of the rules or from the directory that they
-are in, or else from --crd: a file or directory, a package (REPOSITORY:TAG or
-REPOSITORY@DIGEST), or the name of a registered cluster.
+The definition is read from the files of the rules or from their directory, or else
+from --crd: a file or directory, a package (REPOSITORY:TAG or REPOSITORY@DIGEST), or the
+name of a registered cluster.
 
 --check compiles the rules, and tries them on objects that it generates from the
 schemas: there and back, with edits in between. It shows the smallest object that
 does not come back as it was, that has fields which the other version lacks, or that
-is not valid there. FILEs are tried, too. Two runs try the same objects.
+is not valid there. It tries FILEs, too. Two runs try the same objects.
 
 --test runs examples. Each file below DIR has one object in several versions; the
 first document is converted to the version of each of the others, and compared.
@@ -109,8 +110,7 @@ type ruleSet struct {
 	*conversion.Set
 }
 
-// compile reads the rules and the definitions that they belong to. Every document must
-// belong to one.
+// compile reads the rules and their definitions. A document without a definition is an error.
 func (o *convertOptions) compile(cmd *cobra.Command, g *global) ([]ruleSet, error) {
 	documents, definitions, err := readRules(o.rules)
 	if err != nil {
@@ -185,7 +185,8 @@ func (o *convertOptions) definitionsOf(cmd *cobra.Command, g *global, source str
 	return definitions, err
 }
 
-// unclaimed are the errors for documents that belong to no definition.
+// unclaimed returns an error for each document that belongs to no definition. given reports
+// whether --crd was given.
 func unclaimed(documents []conversion.Document, definitions []map[string]any, given bool) []error {
 	var errs []error
 	for _, d := range documents {
@@ -207,8 +208,7 @@ func unclaimed(documents []conversion.Document, definitions []map[string]any, gi
 	return errs
 }
 
-// readRules reads the documents of rules, and the definitions that are in the same
-// files.
+// readRules reads the rules and the definitions in files.
 func readRules(names []string) (documents []conversion.Document, definitions []map[string]any, err error) {
 	for _, name := range names {
 		err := eachDocument(name, nil, func(doc sources.Document, origin manifest.Origin) error {
@@ -259,13 +259,12 @@ func definitionsBeside(names []string) ([]map[string]any, error) {
 	return definitions, nil
 }
 
-// defines reports whether a document is a definition that conversion rules may belong
-// to.
+// defines reports whether a document is a definition that can have conversion rules.
 func defines(tree map[string]any) bool {
 	return manifest.KindOf(tree) == manifest.CRD || conversion.IsResourceSchema(tree)
 }
 
-// rulesFor returns the rules for an object; nil if it is of no definition that has some.
+// rulesFor returns the rules for an object, nil if there are none.
 func rulesFor(sets []ruleSet, object *manifest.Object) *ruleSet {
 	for i := range sets {
 		if sets[i].definition.Defines(kindOf(object.ID())) {
@@ -275,12 +274,12 @@ func rulesFor(sets []ruleSet, object *manifest.Object) *ruleSet {
 	return nil
 }
 
-// convert converts the objects of files and prints them.
+// convert converts the objects in files, and prints them.
 func (o *convertOptions) convert(cmd *cobra.Command, sets []ruleSet, names []string) error {
 	var converted [][]byte
 	others := 0
 	for _, name := range names {
-		objects, err := readObjects(name, cmd.InOrStdin())
+		objects, err := readObjects(cmd.InOrStdin(), name)
 		if err != nil {
 			return err
 		}
@@ -306,7 +305,7 @@ func (o *convertOptions) convert(cmd *cobra.Command, sets []ruleSet, names []str
 		return fmt.Errorf("%s: there is no object of %s, which the rules are for", strings.Join(names, ", "), setNames(sets))
 	}
 	if others > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "left out %s not of %s\n", counted(others, "object"), setNames(sets))
+		fmt.Fprintf(cmd.ErrOrStderr(), "left out %s not of %s\n", prose.Count(others, "object"), setNames(sets))
 	}
 	for i, text := range converted {
 		if i > 0 && o.output.format == "yaml" {
@@ -327,13 +326,6 @@ func setNames(sets []ruleSet) string {
 	return strings.Join(names, ", ")
 }
 
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // text returns a converted object as YAML or JSON.
 func (o *convertOptions) text(tree map[string]any, origin manifest.Origin) ([]byte, error) {
 	tree = proof.Numeric(tree)
@@ -349,7 +341,7 @@ func (o *convertOptions) text(tree map[string]any, origin manifest.Origin) ([]by
 	return object.YAML()
 }
 
-// writeReport says what a conversion did beside converting.
+// writeReport writes which fields were lost, kept and restored, and which rules failed.
 func writeReport(w io.Writer, object *manifest.Object, r conversion.Report) {
 	w = show.Cleaned(w)
 	say := func(notes []conversion.Note, what func(conversion.Note) string) {
@@ -373,15 +365,11 @@ func writeReport(w io.Writer, object *manifest.Object, r conversion.Report) {
 	})
 }
 
-// prove tries the rules, and prints what was found.
+// prove tries the rules, and prints the results.
 func (o *convertOptions) prove(cmd *cobra.Command, sets []ruleSet, names []string) error {
-	var given []*manifest.Object
-	for _, name := range names {
-		objects, err := readObjects(name, cmd.InOrStdin())
-		if err != nil {
-			return err
-		}
-		given = append(given, objects...)
+	given, err := readObjects(cmd.InOrStdin(), names...)
+	if err != nil {
+		return err
 	}
 	failed := false
 	w := show.Cleaned(cmd.OutOrStdout()) // it shows values of objects
@@ -431,7 +419,7 @@ func (o *convertOptions) runTests(w io.Writer, sets []ruleSet) error {
 	w = show.Cleaned(w)
 	tests, failed := 0, 0
 	for _, name := range files {
-		objects, err := readObjects(name, nil)
+		objects, err := readObjects(nil, name)
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// What examples/conversion/README.md shows is what the program prints there.
+// The program prints the output that examples/conversion/README.md shows.
 func TestConversionExample(t *testing.T) {
 	readme, err := os.ReadFile("../../../examples/conversion/README.md")
 	if err != nil {
@@ -27,7 +27,7 @@ func TestConversionExample(t *testing.T) {
 	}
 	for _, m := range shown {
 		if strings.HasPrefix(m[2], "gitopsd: ") {
-			continue // the mistake is not in rules.yaml
+			continue // TestConversionExampleMistake checks it
 		}
 		code, stdout, stderr := gitopsd(t, nil, strings.Fields(m[1])...)
 		if code != 0 || stdout != m[2] || stderr != "" {
@@ -36,7 +36,7 @@ func TestConversionExample(t *testing.T) {
 	}
 }
 
-// The mistake that the page shows gives the error that it shows.
+// A mistake in the rules gives the error that the page shows.
 func TestConversionExampleMistake(t *testing.T) {
 	rules, err := os.ReadFile("../../../examples/conversion/rules.yaml")
 	if err != nil {
@@ -49,18 +49,15 @@ func TestConversionExampleMistake(t *testing.T) {
 	crd := "../../../examples/conversion/crd.yaml"
 	dir := t.TempDir()
 	wrong := strings.Replace(string(rules), "v1.spec.firstName", "v1.spec.firstname", 1)
-	if err := os.WriteFile(dir+"/rules.yaml", []byte(wrong), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	code, _, stderr := gitopsd(t, nil, "convert", "-f", dir+"/rules.yaml", "--crd", crd, "--check")
+	code, _, stderr := gitopsd(t, nil, "convert", "-f", writeFile(t, dir, "rules.yaml", wrong), "--crd", crd, "--check")
 	first, _, _ := strings.Cut(strings.Replace(stderr, dir+"/", "", 1), "\n")
 	if code != 1 || !strings.Contains(string(readme), "\n"+first+"\n") {
 		t.Errorf("%d %s", code, stderr)
 	}
 }
 
-// Each section of the reference shows the rules and the example of one file, which is
-// named below them. The rules have no counterexample, and the examples come out.
+// Each section of the reference shows the rules and the example of the file that is linked below
+// them. The rules have no counterexample, and the examples pass.
 func TestConversionReference(t *testing.T) {
 	readme, err := os.ReadFile("../../../examples/conversion/reference/README.md")
 	if err != nil {

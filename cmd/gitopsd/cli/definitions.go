@@ -15,7 +15,6 @@ import (
 	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/sources/resolve"
 	"gitopsd.dev/sources/xpkg"
@@ -26,11 +25,11 @@ type definition struct {
 	name string
 	tree map[string]any
 	pkg  string
-	// controller acts on its types; nil if unknown. rendered reports whether it is
-	// known from a whole cluster, and alone whether its package has no controller.
+	// controller acts on its types; nil if unknown.
 	controller *behaviour.Identity
-	rendered   bool
-	alone      bool
+	// rendered reports whether the definition is from a rendered cluster, and alone whether
+	// its package has no controller.
+	rendered, alone bool
 }
 
 // definitions reads the definitions of a source.
@@ -38,7 +37,7 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 	if _, err := os.Stat(source); err == nil {
 		return fromFiles(source)
 	}
-	if root, err := local.FindRoot(o.tree.repo); err == nil && slices.Contains(registered(root), source) {
+	if slices.Contains(o.tree.registered(), source) {
 		return o.fromCluster(cmd, g, source)
 	}
 	ref, err := sources.ParseRef(source)
@@ -51,11 +50,11 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 			return nil, err
 		}
 		defer tree.Close()
-		dir, err := vendorDir(o.registry.vendor)
+		layout, err := o.registry.layout(tree.commit.Files)
 		if err != nil {
-			return nil, fmt.Errorf("--vendor %w", err)
+			return nil, err
 		}
-		return fromPackage(cmd.Context(), oci.OpenLayout(tree.commit.Files, dir), ref)
+		return fromPackage(cmd.Context(), layout, ref)
 	}
 	client, err := o.registry.client(g.log(false))
 	if err != nil {
@@ -65,7 +64,7 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 }
 
 func fromFiles(name string) ([]definition, error) {
-	all, err := readObjects(name, nil)
+	all, err := readObjects(nil, name)
 	if err != nil {
 		return nil, err
 	}
@@ -79,15 +78,15 @@ func fromFiles(name string) ([]definition, error) {
 	var found []definition
 	for _, o := range all {
 		if o.ID().Is(manifest.Definitions...) {
-			controller, _ := index.Of(o) // one that is not in the files is not known
+			controller, _ := index.Of(o) // without one in the files it is unknown
 			found = append(found, defined(o, controller))
 		}
 	}
 	return found, nil
 }
 
-// installed returns the object, or for a ManagedResourceDefinition its
-// CustomResourceDefinition.
+// installed returns the object. For a ManagedResourceDefinition it returns the
+// CustomResourceDefinition that this stands for.
 func installed(o *manifest.Object) (*manifest.Object, error) {
 	if !types.IsManaged(o.Tree()) {
 		return o, nil
@@ -204,7 +203,7 @@ func controllerOf(ctx context.Context, client oci.Reader, ref sources.Ref, pkg *
 	if err != nil {
 		return nil, err
 	}
-	// Rendered for a cluster, they have the package's label, too.
+	// Objects that are rendered for a cluster have the package's label, too.
 	for i, o := range objects {
 		objects[i] = o.WithMetadata(map[string]string{manifest.PackageLabel: s.Declaration.Name}, nil)
 	}

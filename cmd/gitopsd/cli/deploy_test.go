@@ -18,9 +18,8 @@ import (
 	"gitopsd.dev/render/remote"
 )
 
-// examples/deploy, and its component, set flags that there are, to files that are
-// mounted and addresses whose ports are declared, and leave room between what Go may
-// use and what the kernel allows.
+// examples/deploy and its component set existing flags, to files that are mounted and addresses
+// with declared ports. GOMEMLIMIT is less than the memory limit.
 func TestDeployment(t *testing.T) {
 	t.Parallel()
 	files := make(fstest.MapFS)
@@ -45,7 +44,7 @@ func TestDeployment(t *testing.T) {
 	checkDeployment(t, files, append(flags, "conversion-listen", "conversion-tls-dir"))
 }
 
-// checkDeployment checks the Deployment of a kustomization, in which these flags are set.
+// checkDeployment checks the Deployment of a kustomization, which must set the flags.
 func checkDeployment(t *testing.T, files fs.FS, flags []string) {
 	t.Helper()
 	objects, _, err := new(kustomize.Builder).Build(t.Context(), files, ".", remote.Bases{})

@@ -12,14 +12,13 @@ import (
 )
 
 var (
-	// shownLine matches a command line of gitopsd that a page shows, in a code span or block.
+	// shownLine matches a command line of gitopsd in a code span or block.
 	shownLine       = regexp.MustCompile("(?m)(?:`|^\\$ |```\n)gitopsd ([a-z][^`\n|]*)")
 	longFlag        = regexp.MustCompile(`(?:^|[ \[])--([a-z][a-z-]*)`)
 	environmentName = regexp.MustCompile(`\bGITOPSD_[A-Z_]+\b`)
 )
 
-// The command lines that README and the pages below docs show are of commands and
-// flags that there are, and so are the environment variables.
+// The commands, flags and environment variables in README and the pages below docs exist.
 func TestPagesShowCommands(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../../docs/*.md")

@@ -11,20 +11,25 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// readObjects returns the objects of a file, of all files below a directory, or of stdin
-// as "-".
-func readObjects(name string, stdin io.Reader) ([]*manifest.Object, error) {
+// readObjects returns the objects in files, in all files below directories, and in stdin,
+// which is named "-". stdin may be nil.
+func readObjects(stdin io.Reader, names ...string) ([]*manifest.Object, error) {
 	var all []*manifest.Object
-	err := eachDocument(name, stdin, func(doc sources.Document, origin manifest.Origin) error {
-		objects, err := manifest.FromDocument(doc, origin)
-		all = append(all, objects...)
-		return err
-	})
-	return all, err
+	for _, name := range names {
+		err := eachDocument(name, stdin, func(doc sources.Document, origin manifest.Origin) error {
+			objects, err := manifest.FromDocument(doc, origin)
+			all = append(all, objects...)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
-// eachDocument calls do for each document of a file, of all files below a directory, or
-// of stdin as "-"; stdin may be nil.
+// eachDocument calls do for each document in a file, in all files below a directory, or in
+// stdin, which is named "-". stdin may be nil.
 func eachDocument(name string, stdin io.Reader, do func(sources.Document, manifest.Origin) error) error {
 	if name == "-" {
 		if stdin == nil {
@@ -71,8 +76,8 @@ func walkYAML(dir string, do func(name string) error) error {
 		case e.IsDir():
 			err = walkYAML(name, do)
 		case e.Name() == "kustomization.yaml", e.Name() == "kustomization.yml":
-			// It builds the others and is not an object.
-		case strings.HasSuffix(name, ".yaml"), strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".json"):
+			// It lists other files and is not an object.
+		case isYAML(name):
 			err = do(name)
 		}
 		if err != nil {
@@ -80,4 +85,8 @@ func walkYAML(dir string, do func(name string) error) error {
 		}
 	}
 	return nil
+}
+
+func isYAML(name string) bool {
+	return strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") || strings.HasSuffix(name, ".json")
 }

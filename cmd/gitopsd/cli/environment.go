@@ -13,11 +13,11 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// variablePrefix is that of the environment variables that set flags.
+// variablePrefix begins the names of the environment variables that set flags.
 const variablePrefix = "GITOPSD_"
 
-// passwordVariable has the password for Git, which no flag has: others on a machine can
-// read command lines.
+// passwordVariable has the password for Git. There is no flag for it, since other users of a
+// machine can read command lines.
 const passwordVariable = variablePrefix + "GIT_PASSWORD"
 
 // variable returns the environment variable that sets a flag.
@@ -25,8 +25,7 @@ func variable(flag string) string {
 	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// flagsFromEnvironment sets the flags that the command line does not from
-// GITOPSD_<FLAG>.
+// flagsFromEnvironment sets flags from GITOPSD_<FLAG>, unless the command line sets them.
 func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -41,17 +40,17 @@ func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) erro
 	return errors.Join(errs...)
 }
 
-// serviceVariable matches what Kubernetes sets in pods for a Service whose name begins
-// with gitopsd.
+// serviceVariable matches the variables that Kubernetes sets in pods for a Service with a name
+// that begins with gitopsd.
 var serviceVariable = regexp.MustCompile(`_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)$`)
 
-// unknownVariables returns the variables of the environment that look like flags and
-// are those of no command. A name that differs from a known one by a letter or two is an
-// error, as a misspelt flag is: the flag that was meant would keep its default. Others are
-// notes, since they may be of another version, or somebody's own.
+// unknownVariables finds variables with our prefix that set no flag of any command. A name
+// that differs from a known one by a letter or two is an error, like a misspelt flag: the
+// intended flag would keep its default. The others are notes, since they may be for another
+// version or program.
 func unknownVariables(root *cobra.Command, environment []string) (notes []string, err error) {
 	known := knownVariables(root)
-	flags := make([]string, len(known)) // a prefix that is always right tells nothing
+	flags := make([]string, len(known)) // the prefix is always the same
 	for i, name := range known {
 		flags[i] = strings.TrimPrefix(name, variablePrefix)
 	}
@@ -72,7 +71,8 @@ func unknownVariables(root *cobra.Command, environment []string) (notes []string
 	return notes, errors.Join(errs...)
 }
 
-// checkEnvironment fails for a misspelt variable, and tells of others that nothing reads.
+// checkEnvironment returns an error for misspelt variables, and reports others that nothing
+// reads.
 func (g *global) checkEnvironment(root *cobra.Command) error {
 	if g.env.Environ == nil {
 		return nil
@@ -88,8 +88,8 @@ func (g *global) checkEnvironment(root *cobra.Command) error {
 	return err
 }
 
-// knownVariables returns the variables of all commands: one for another command than the
-// present is no error.
+// knownVariables returns the variables of all commands, sorted. A variable for another
+// command is no error.
 func knownVariables(root *cobra.Command) []string {
 	known := []string{passwordVariable}
 	var walk func(*cobra.Command)

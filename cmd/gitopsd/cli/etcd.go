@@ -26,7 +26,7 @@ import (
 	names "gitopsd.dev/render/etcd"
 )
 
-// etcdOptions say which etcd namespaces are in.
+// etcdOptions are the flags for the etcd that has the etcd namespaces.
 type etcdOptions struct {
 	servers                   []string
 	caFile, certFile, keyFile string
@@ -38,7 +38,8 @@ type etcdOptions struct {
 	proxyGRPCGo               bool
 }
 
-// register adds the flags of the etcd, and registerDaemon those about namespaces in it.
+// register adds the flags that locate the etcd, and registerDaemon also those about
+// namespaces.
 func (o *etcdOptions) register(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.servers, "etcd-servers", nil, "https URLs of the etcd that etcd namespaces are in, as kube-apiserver has them; see `gitopsd etcd --help` for what it must be")
 	f.StringVar(&o.caFile, "etcd-cafile", "", "PEM file of the CAs of its certificates")
@@ -60,7 +61,7 @@ func (o *etcdOptions) registerDaemon(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.prefixes, "etcd-allow-prefixes", nil, "beginnings of the prefixes that an EtcdNamespace may name, such as /team/; keys there are handed to whoever can write to the repository (default none: gitopsd chooses a prefix)")
 }
 
-// compactPause is how often the etcd is looked at for something to compact.
+// compactPause is the time between looks for something to compact.
 const compactPause = 5 * time.Minute
 
 // compact compacts the etcd from time to time until ctx ends.
@@ -77,7 +78,7 @@ func compact(ctx context.Context, c *etcd.Compactor, log *slog.Logger) {
 			text = err.Error()
 		}
 		if text != "" && text != told {
-			log.Warn("the etcd is not compacted; it is tried again", "error", text)
+			log.Warn("compacting the etcd failed; it is tried again", "error", text)
 		}
 		told = text
 	}
@@ -88,18 +89,30 @@ func (o *etcdOptions) check() error {
 	if len(o.servers) > 0 && o.embedded != "" {
 		return errors.New("--etcd-servers and --etcd-embedded: name an etcd, or a directory for one in gitopsd, and not both")
 	}
-	files := []struct{ flag, value string }{{"etcd-cafile", o.caFile}, {"etcd-certfile", o.certFile}, {"etcd-keyfile", o.keyFile}}
-	for _, f := range files {
-		switch {
-		case len(o.servers) > 0 && f.value == "":
-			return fmt.Errorf("--%s is required with --etcd-servers: gitopsd speaks to etcd by mutual TLS, as a user with the root role", f.flag)
-		case len(o.servers) == 0 && f.value != "":
-			return fmt.Errorf("--%s is for --etcd-servers, which is not set; the etcd of --etcd-embedded makes its own", f.flag)
-		}
+	const why = "gitopsd speaks to etcd by mutual TLS, as a user with the root role"
+	if err := o.checkFiles(why, etcdFile{"etcd-cafile", o.caFile}, etcdFile{"etcd-certfile", o.certFile}, etcdFile{"etcd-keyfile", o.keyFile}); err != nil {
+		return err
 	}
 	for _, server := range o.servers {
 		if err := checkEtcdURL(server); err != nil {
 			return fmt.Errorf("--etcd-servers %q: %w", server, err)
+		}
+	}
+	return nil
+}
+
+// etcdFile is a flag that names a file for --etcd-servers.
+type etcdFile struct{ flag, value string }
+
+// checkFiles returns an error unless all files are named with --etcd-servers, and none
+// without; why says what they are needed for.
+func (o *etcdOptions) checkFiles(why string, files ...etcdFile) error {
+	for _, f := range files {
+		switch {
+		case len(o.servers) > 0 && f.value == "":
+			return fmt.Errorf("--%s is required with --etcd-servers: %s", f.flag, why)
+		case len(o.servers) == 0 && f.value != "":
+			return fmt.Errorf("--%s is for --etcd-servers, which is not set; the etcd of --etcd-embedded makes its own", f.flag)
 		}
 	}
 	return nil
@@ -110,13 +123,9 @@ func (o *etcdOptions) checkDaemon() error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	for _, f := range []struct{ flag, value string }{{"etcd-client-ca-cert", o.clientCACert}, {"etcd-client-ca-key", o.clientCAKey}} {
-		switch {
-		case len(o.servers) > 0 && f.value == "":
-			return fmt.Errorf("--%s is required with --etcd-servers: each namespace has a user of its own in etcd, by a certificate of a CA that etcd trusts for clients", f.flag)
-		case len(o.servers) == 0 && f.value != "":
-			return fmt.Errorf("--%s is for --etcd-servers, which is not set; the etcd of --etcd-embedded makes its own", f.flag)
-		}
+	const why = "each namespace has a user of its own in etcd, by a certificate of a CA that etcd trusts for clients"
+	if err := o.checkFiles(why, etcdFile{"etcd-client-ca-cert", o.clientCACert}, etcdFile{"etcd-client-ca-key", o.clientCAKey}); err != nil {
+		return err
 	}
 	if o.listen != "" && o.embedded == "" {
 		return errors.New("--etcd-listen is for --etcd-embedded, which is not set")
@@ -151,7 +160,7 @@ func checkEtcdURL(text string) error {
 // set reports whether there is an etcd.
 func (o *etcdOptions) set() bool { return len(o.servers) > 0 || o.embedded != "" }
 
-// external returns how to administer the etcd of --etcd-servers.
+// external returns the configuration for the etcd in --etcd-servers.
 func (o *etcdOptions) external(fleet string, log *slog.Logger) etcd.Config {
 	return etcd.Config{
 		Log: log, Fleet: fleet, Endpoints: o.servers, CAFile: o.caFile, CertFile: o.certFile, KeyFile: o.keyFile,
@@ -161,19 +170,19 @@ func (o *etcdOptions) external(fleet string, log *slog.Logger) etcd.Config {
 
 // etcdService is the daemon's etcd. The zero value is none.
 type etcdService struct {
-	// config is nil if there is none.
+	// config is nil if there is no etcd.
 	config *namespaces.Etcd
 	// proxy serves namespaces; nil if the daemon serves none.
 	proxy     *etcdProxy
 	own       *namespaces.Own
 	publisher *publish.Keeper
-	// ended is closed if the etcd in gitopsd has stopped by itself.
+	// ended is closed when the embedded etcd stops by itself; nil if there is none.
 	ended <-chan struct{}
 	stops []func()
 }
 
-// start starts the etcd in gitopsd, if that is asked for, and what works with the etcd
-// beside clusters, until stop is called.
+// start starts the embedded etcd and the proxy, if these are configured, provisions the clusters'
+// own key spaces, and compacts the etcd. All of them run until stop is called.
 func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger) (*etcdService, error) {
 	s := new(etcdService)
 	if !o.set() {
@@ -184,7 +193,7 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 	if o.embedded != "" {
 		var hosts []string
 		for _, address := range o.advertise {
-			u, _ := url.Parse(address) // which is checked
+			u, _ := url.Parse(address) // checked by checkDaemon
 			hosts = append(hosts, u.Hostname())
 		}
 		if host, _, err := net.SplitHostPort(o.proxyListen); err == nil && host != "" {
@@ -252,7 +261,7 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 	return s, nil
 }
 
-// upstream reads whom etcd trusts, and is trusted by.
+// upstream reads the CA that etcd trusts for clients, with its key, and the CA of etcd.
 func upstream(c etcd.Config) (identity.Upstream, error) {
 	var u identity.Upstream
 	for _, f := range []struct {
@@ -267,7 +276,7 @@ func upstream(c etcd.Config) (identity.Upstream, error) {
 	return u, nil
 }
 
-// computed has clusters' own key spaces provisioned.
+// computed provisions the clusters' own key spaces.
 func (s *etcdService) computed(state *desired.State) {
 	if s.own != nil {
 		s.own.Want(state.Registry)
@@ -279,14 +288,14 @@ func (s *etcdService) computed(state *desired.State) {
 	}
 }
 
-// attempted has what a cluster was given published in its own key space.
+// attempted publishes what a cluster was given in its own key space.
 func (s *etcdService) attempted(u *desired.Unit) {
 	if s.publisher != nil {
 		s.publisher.Want(u)
 	}
 }
 
-// problems returns what is wrong with a cluster's own key space.
+// problems returns the problems with a cluster's own key space.
 func (s *etcdService) problems(cluster string) []problem.Problem {
 	if s.own == nil {
 		return nil
@@ -294,9 +303,9 @@ func (s *etcdService) problems(cluster string) []problem.Problem {
 	return append(s.own.Problems(cluster), s.publisher.Problems(cluster)...)
 }
 
-// within returns a context that also ends if the etcd in gitopsd stops by itself, and a
-// function that returns that as an error: the daemon is of no use to its clients then, and
-// is started again by whatever runs it.
+// within returns a context that also ends if the embedded etcd stops by itself, and a function
+// that then returns an error. The daemon is of no use to its clients without the etcd, and
+// should be restarted.
 func (s *etcdService) within(ctx context.Context) (context.Context, func() error) {
 	if s.ended == nil {
 		return ctx, func() error { return nil }
@@ -319,7 +328,7 @@ func (s *etcdService) within(ctx context.Context) (context.Context, func() error
 	}
 }
 
-// stop ends everything, in the reverse order.
+// stop stops everything, in reverse order.
 func (s *etcdService) stop() {
 	for _, stop := range slices.Backward(s.stops) {
 		stop()

@@ -47,8 +47,8 @@ func (o *etcdOptions) checkProxy() error {
 	return nil
 }
 
-// startProxy begins to serve namespaces until stop is called, of an etcd in this process if local
-// is not nil.
+// startProxy serves namespaces until stop is called. They are in local, an etcd in this process,
+// if that is not nil.
 func (o *etcdOptions) startProxy(ctx context.Context, local *member.Member, log *slog.Logger) (_ *etcdProxy, stop func(), err error) {
 	p := new(etcdProxy)
 	if p.certificates, err = certificates.LoadCertificates(o.proxyTLSDir, log); err != nil {

@@ -14,11 +14,11 @@ func newEtcdProxy(g *global) *cobra.Command {
 		Use:   "etcd-proxy --dir DIR",
 		Short: "Serve an etcd namespace, as an etcd of its own",
 		Long: `Etcd-proxy serves one etcd namespace to clients that have a certificate for it.
-They see an etcd that has nothing but their own keys. The daemon renders a Deployment
-of this command beside each EtcdNamespace, and writes its directory into a Secret;
-there is no need to run it by hand.
+They see an etcd with only their own keys. The daemon renders a Deployment of this
+command beside each EtcdNamespace, and writes its directory into a Secret; there is no
+need to run it by hand.
 
-Files in --dir, which are read again when they are replaced:
+It reads these files in --dir, again when they are replaced:
 
   namespace.json            the namespace: its prefix, number and limits
   endpoints                 URLs of etcd, one in a line

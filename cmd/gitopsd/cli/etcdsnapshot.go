@@ -17,10 +17,10 @@ func newEtcd(g *global) *cobra.Command {
 		Short: "Save and restore the etcd that etcd namespaces are in",
 		Long: `Etcd saves and restores the etcd of etcd namespaces.
 
-The etcd of --etcd-servers must be of 3.6.14 or 3.7.1 at least, since older ones let
-a role escape its range of keys. It asks clients for certificates (--client-cert-auth,
---trusted-ca-file) and has authentication enabled; gitopsd's own certificate is that
-of a user with the root role:
+The etcd in --etcd-servers must be 3.6.14 or 3.7.1 at least, since older versions let a
+role escape its range of keys. It must ask clients for certificates (--client-cert-auth,
+--trusted-ca-file) and have authentication enabled. gitopsd's certificate must be for a
+user with the root role:
 
   etcdctl user add root --no-password
   etcdctl user grant-role root root
@@ -40,8 +40,8 @@ func newEtcdSnapshot(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot FILE",
 		Short: "Write a snapshot of the etcd into a new file",
-		Long: `Snapshot writes everything that the etcd has into a new file, of all namespaces, of
-others who use it, and with its users. A daemon with --etcd-embedded may go on running
+		Long: `Snapshot writes the whole content of the etcd into a new file: all namespaces, the keys
+of others who use it, and its users. A daemon with --etcd-embedded may go on running
 meanwhile.`,
 		Example: `  gitopsd etcd snapshot --etcd-embedded /var/lib/gitopsd/etcd etcd.snapshot`,
 		Args:    cobra.ExactArgs(1),
@@ -71,9 +71,9 @@ func newEtcdRestore(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE --etcd-embedded DIR",
 		Short: "Make the directory of an embedded etcd from a snapshot",
-		Long: `Restore makes a directory for run --etcd-embedded from a snapshot. The directory
-must not exist, or be empty. Clients of namespaces get new certificates from the daemon,
-and read everything anew: revisions that they know count as compacted.
+		Long: `Restore makes a directory for run --etcd-embedded from a snapshot. The directory must
+not exist, or must be empty. Clients of namespaces get new certificates from the daemon,
+and read everything again: the revisions that they know count as compacted.
 
 A snapshot of an etcd of several members is restored with etcdutl.`,
 		Example: `  gitopsd etcd restore etcd.snapshot --etcd-embedded /var/lib/gitopsd/restored`,
@@ -101,15 +101,15 @@ A snapshot of an etcd of several members is restored with etcdutl.`,
 
 const restoreData = "restore-data"
 
-// newEtcdRestoreData makes the command that restore runs as a process of its own, which a
-// crafted snapshot may end.
+// newEtcdRestoreData returns the command that restore runs as a separate process, since a
+// crafted snapshot may crash it.
 func newEtcdRestoreData() *cobra.Command {
 	return &cobra.Command{
 		Use:    restoreData + " FILE DIR",
 		Hidden: true,
-		Short:  "Make a data directory of etcd's from a snapshot",
-		Long: `Restore-data is what restore runs to read the snapshot: it makes etcd's own data
-directory, without what is around it. There is no need to run it by hand.`,
+		Short:  "Make etcd's data directory from a snapshot",
+		Long: `Restore runs restore-data to read the snapshot. It makes only etcd's own data
+directory. There is no need to run it by hand.`,
 		Args: cobra.ExactArgs(2), ValidArgsFunction: completeNothing,
 		RunE: func(_ *cobra.Command, args []string) error { return embedded.RestoreData(args[0], args[1]) },
 	}

@@ -32,7 +32,7 @@ func (o *fleetOptions) register(cmd *cobra.Command) {
 	o.registry.register(cmd)
 }
 
-// registerOnline adds those of commands that cannot do without registries.
+// registerOnline adds the flags of commands that need registries.
 func (o *fleetOptions) registerOnline(cmd *cobra.Command) {
 	o.tree.register(cmd)
 	o.registry.registerOnline(cmd)
@@ -44,8 +44,8 @@ type fleet struct {
 	*desired.State
 }
 
-// open computes the desired state of the working tree, for the named clusters or else
-// for all. What the lock lacks is resolved, but not written.
+// open computes the desired state of the working tree, for the named clusters or else for
+// all. Versions that the lock lacks are resolved, but not written.
 func (o *fleetOptions) open(cmd *cobra.Command, g *global, only ...string) (*fleet, error) {
 	tree, err := o.tree.open()
 	if err != nil {
@@ -103,7 +103,7 @@ func (o *treeOptions) root() (string, error) {
 type workingTree struct {
 	// root is the directory that holds clusters.yaml.
 	root string
-	// commit is the tree as a commit without a name.
+	// commit is the tree as a commit, without a hash.
 	commit sources.Commit
 	io.Closer
 }
@@ -125,9 +125,9 @@ func openTree(root string) (*workingTree, error) {
 	return &workingTree{root: root, commit: t.Commit(), Closer: t}, nil
 }
 
-// commitOf reads a revision of the repository that holds root, which may be a directory
-// in it. The commit is valid until closed.
-func commitOf(root, revision string) (sources.Commit, io.Closer, error) {
+// commitOf reads a revision of the repository that contains root. The commit has the files
+// below root, and is valid until the directory is closed.
+func commitOf(root, revision string) (sources.Commit, *git.Directory, error) {
 	repo, err := git.OpenDir(root)
 	if err != nil {
 		return sources.Commit{}, nil, err
@@ -144,12 +144,12 @@ func commitOf(root, revision string) (sources.Commit, io.Closer, error) {
 
 // registerTakeOver adds the flag that names fleets to take over from.
 func registerTakeOver(cmd *cobra.Command, fleets *[]string) {
-	cmd.Flags().StringSliceVar(fleets, "take-over-from", nil, "fleet whose clusters become this one's, by the name in the error that refuses them; for a repository or branch that has moved. May be given more than once")
+	cmd.Flags().StringSliceVar(fleets, "take-over-from", nil, "fleet to take clusters over from, by the name in the error that refuses them; for a repository or branch that has moved. May be given more than once")
 }
 
-// fleetOf accepts the inventories of the fleets that a working tree may belong to: its
-// own repository or a remote's, on any branch. If there are none, as in an unpacked
-// archive, it accepts all.
+// fleetOf returns a fleet that accepts the inventories of every fleet that a working tree may
+// belong to: its own repository or a remote's, on any branch. Without a repository or
+// remotes, as in an unpacked archive, it accepts all.
 func fleetOf(root string, takeOver []string) apply.Fleet {
 	return apply.Fleet{Accepts: func(name string) bool {
 		if slices.Contains(takeOver, name) {

@@ -16,8 +16,8 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// forgotten is what the objects of a CRD in a cluster keep for a version, before or after
-// that was taken off.
+// forgotten counts the objects of a CRD in a cluster that keep values for a version, before or
+// after these were removed.
 type forgotten struct {
 	Cluster string `json:"cluster"`
 	migrate.Forgotten
@@ -26,8 +26,8 @@ type forgotten struct {
 	err error
 }
 
-// forgetAll is `gitopsd migrate --forget` of one CRD in all clusters that have it. faults
-// is the error about clusters that cannot be read.
+// forgetAll runs `gitopsd migrate --forget` for one CRD in all clusters that have it. faults is
+// the error about clusters that cannot be read.
 func (o *migrateOptions) forgetAll(ctx context.Context, cmd *cobra.Command, g *global, list []asked, faults error, name string, progress *progress) error {
 	found := make([]*forgotten, len(list)) // nil where there is no such CRD
 	errs := make([]error, len(list))
@@ -43,7 +43,7 @@ func (o *migrateOptions) forgetAll(ctx context.Context, cmd *cobra.Command, g *g
 		return err
 	}
 	progress.stop()
-	there := []*forgotten{} // a list, in JSON too
+	there := []*forgotten{} // JSON has a list, also if empty
 	for _, f := range found {
 		if f != nil {
 			there = append(there, f)
@@ -82,8 +82,8 @@ func (o *migrateOptions) forgetAll(ctx context.Context, cmd *cobra.Command, g *g
 	return nil
 }
 
-// forgetIn is about one cluster, nil if it has no such CRD. An error is about the cluster
-// as a whole.
+// forgetIn returns the result for one cluster, nil if it has no such CRD. The error is about
+// the cluster as a whole.
 func (o *migrateOptions) forgetIn(ctx context.Context, g *global, p asked, name string, progress *progress) (*forgotten, error) {
 	f := &forgotten{Cluster: p.Name}
 	if err := o.with(ctx, g, p, progress, func(m *migrate.Migrator) error {
@@ -117,18 +117,11 @@ func (o *migrateOptions) writeForgotten(w io.Writer, all []*forgotten, opts show
 		}
 		t.Line("%s", t.Paint(show.Bold, "Cluster "+f.Cluster))
 		t.Indented("  ", colour, f.Name+": "+f.text())
-		const most = 20
-		shown, folded := t.Fold(len(f.Failures), most)
-		for _, failure := range f.Failures[:shown] {
-			t.Indented("    ! ", show.Red, failure.Object+": "+oneLine(failure.Reason))
-		}
-		if folded > 0 {
-			t.Line("    … and %d more (-o json has all)", folded)
-		}
+		writeFailures(t, f.Failures)
 	}
 	if todo && !o.yes {
 		t.Line("")
-		t.Say(show.Plain, fmt.Sprintf("Nothing was changed. With --yes that is taken off. Should %s come back, the objects do not have it any more.", o.forget))
+		t.Say(show.Plain, fmt.Sprintf("Nothing was changed. With --yes these values are removed. If %s comes back, the objects will not have them.", o.forget))
 	}
 	return t.Flush()
 }
@@ -139,18 +132,18 @@ func (f *forgotten) text() string {
 	if f.Done < f.Objects {
 		done = fmt.Sprintf("%d of %s", f.Done, done)
 	}
-	done = fmt.Sprintf("what was kept for %s was taken off %s", f.Version, done)
+	done = fmt.Sprintf("values for %s removed from %s", f.Version, done)
 	switch {
 	case f.err != nil && f.Done > 0:
 		return done + "; then: " + oneLine(f.Error)
 	case f.err != nil:
 		return oneLine(f.Error)
 	case f.Objects == 0:
-		return "no object keeps anything for " + f.Version
+		return "no object keeps values for " + f.Version
 	case f.Stopped:
 		return done + ", stopped after " + prose.Count(len(f.Failures), "failure")
 	case f.Done > 0 || len(f.Failures) > 0:
 		return done
 	}
-	return prose.Agree(f.Objects, "object keeps", "objects keep") + " something for " + f.Version + ", which was removed"
+	return prose.Agree(f.Objects, "object keeps", "objects keep") + " values for " + f.Version + ", which was removed"
 }

@@ -13,7 +13,7 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// graph is the dependencies of packages, in clusters where they are equal.
+// graph has the dependencies of packages in clusters where they are equal.
 type graph struct {
 	clusters []string
 	// roots are the declared packages, nodes all packages; by repository, sorted.

@@ -43,13 +43,12 @@ progress, failed or unknown, with the reason and the rule that decided. (Of a pa
 that Crossplane installs, run also verifies the revision that is active.)
 
 A FILE is YAML or JSON, a directory of it, or - for the standard input, as from
-"kubectl get -o yaml". No cluster is needed. Definitions among the documents, and
-those that --crds names, say what the type of an object promises. Nothing in a file
-is ever late.
+"kubectl get -o yaml". No cluster is needed. Types are taken from the definitions among
+the documents, and from --crds. Objects in a file are never late.
 
-An OBJECT is written as plans show objects, kind[.group]/[namespace/]name, and is
-read from every registered cluster, from those that --cluster names, or from the
-context of your own kubeconfig that --context names. Its definition is read too.
+An OBJECT is written as in plans, kind[.group]/[namespace/]name. It is read, with its
+definition, from every registered cluster, from those that --cluster names, or from the
+context of your own kubeconfig that --context names.
 
 The first of these that has a rule for a kind decides: the annotation ` + manifest.HealthAnnotation + `
 on its definition, spec.health of the cluster in clusters.yaml (with a FILE: of the
@@ -137,10 +136,7 @@ func (o *healthOptions) run(cmd *cobra.Command, args []string) error {
 
 func (o *healthOptions) write(w io.Writer, found []judged) error {
 	if o.output.format == "json" {
-		if found == nil {
-			found = []judged{}
-		}
-		return show.JSON(w, found)
+		return show.JSON(w, append([]judged{}, found...)) // a list, also if empty
 	}
 	for _, j := range found {
 		if _, err := fmt.Fprintln(w, j); err != nil {
@@ -150,7 +146,7 @@ func (o *healthOptions) write(w io.Writer, found []judged) error {
 	return nil
 }
 
-// sortArguments tells files from objects.
+// sortArguments separates files from objects.
 func sortArguments(args []string) (files, objects []string, err error) {
 	for _, arg := range args {
 		_, missing := os.Stat(arg)
@@ -166,16 +162,12 @@ func sortArguments(args []string) (files, objects []string, err error) {
 	return files, objects, nil
 }
 
-func isYAML(name string) bool {
-	return strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") || strings.HasSuffix(name, ".json")
-}
-
 // files judges the objects in files.
 func (o *healthOptions) files(stdin io.Reader, names []string) ([]judged, error) {
 	rules := new(health.Custom)
-	var all, definitions []*manifest.Object
+	var definitions []*manifest.Object
 	for _, name := range o.crds {
-		objects, err := readObjects(name, nil)
+		objects, err := readObjects(nil, name)
 		if err != nil {
 			return nil, fmt.Errorf("--crds: %w", err)
 		}
@@ -184,12 +176,9 @@ func (o *healthOptions) files(stdin io.Reader, names []string) ([]judged, error)
 		}
 		definitions = append(definitions, objects...)
 	}
-	for _, name := range names {
-		objects, err := readObjects(name, stdin)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, objects...)
+	all, err := readObjects(stdin, names...)
+	if err != nil {
+		return nil, err
 	}
 	definitions = append(definitions, all...)
 	definitions = slices.DeleteFunc(definitions, func(d *manifest.Object) bool { return !d.ID().Is(manifest.Definitions...) })
@@ -220,7 +209,7 @@ func (o *healthOptions) files(stdin io.Reader, names []string) ([]judged, error)
 	var found []judged
 	for _, object := range all {
 		if object.ID().Is(manifest.Definitions...) && object.Tree()["status"] == nil {
-			continue // it is here for what it defines
+			continue // it only defines a type
 		}
 		var t *health.Type
 		if d := define(kindOf(object.ID())); d != nil {
@@ -236,15 +225,14 @@ func (o *healthOptions) files(stdin io.Reader, names []string) ([]judged, error)
 	return found, errors.Join(errs...)
 }
 
-// judge adds a verdict. What an object says is on one line, without anything that a
-// terminal would act on.
+// judge adds a verdict to j. The reason is cleaned, since it may be an object's text.
 func judge(v health.Verdict, j judged) judged {
 	j.Status, j.Rule = v.Status, v.Rule
 	j.Reason = oneLine(v.Reason)
 	return j
 }
 
-// oneLine returns a text of a cluster's on one line.
+// oneLine returns a text from a cluster on one line, without control characters.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -269,7 +257,8 @@ func addRules(rules *health.Custom, cl clusters.Cluster, define func(manifest.Gr
 	return errors.Join(errs...)
 }
 
-// objects judges objects in clusters. The error is about those that cannot be read.
+// objects judges objects in clusters. The error is about objects and clusters that cannot be
+// read.
 func (o *healthOptions) objects(cmd *cobra.Command, names []string) ([]judged, error) {
 	list, faults := o.places()
 	progress := startProgress(cmd.ErrOrStderr())
@@ -314,8 +303,8 @@ func (o *healthOptions) objects(cmd *cobra.Command, names []string) ([]judged, e
 // errNoKind is in the error for an object of a kind that a cluster does not serve.
 var errNoKind = errors.New("the cluster serves no such kind")
 
-// judge judges objects of one cluster. The lists have an entry for each name: the
-// verdict, or why the object is missing, or neither if it cannot be read.
+// judge judges objects of one cluster. For each name, found has the verdict or missing has
+// the reason why there is no such object. An object that cannot be read has neither.
 func (p asked) judge(ctx context.Context, names []string) (found []*judged, missing []error, err error) {
 	client, err := p.connect(ctx)
 	if err != nil {
@@ -355,7 +344,7 @@ func (p asked) look(ctx context.Context, client *kube.Client, served *kube.Every
 	var definition map[string]any
 	hidden := ""
 	if !manifest.BuiltIn(t.Group) {
-		// Without the right to read definitions, the object's own words must do.
+		// Without the right to read definitions, the object alone is judged.
 		definition, err = client.Definition(ctx, t.Group, t.Kind)
 		switch {
 		case kube.ClassOf(err) == kube.Forbidden:
@@ -386,9 +375,9 @@ func (p asked) look(ctx context.Context, client *kube.Client, served *kube.Every
 	return v, id, nil
 }
 
-// parseObject finds the type that a cluster serves and the ID of an object by its name,
-// kind[.group]/[namespace/]name. The kind may be its plural or, of Kubernetes' own, its
-// short name, and case does not matter.
+// parseObject returns the served type and the ID of an object that is written as
+// kind[.group]/[namespace/]name. The kind may be the plural or, for Kubernetes' own kinds, the
+// short name. Case does not matter. The error wraps errNoKind if nothing serves the kind.
 func parseObject(served *kube.Everything, text string) (kube.Type, manifest.ID, error) {
 	word, rest, _ := strings.Cut(text, "/")
 	kind, group, hasGroup := strings.Cut(word, ".")

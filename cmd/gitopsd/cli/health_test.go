@@ -2,8 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -75,18 +73,12 @@ spec:
 resources: []
 `
 
-// Files are judged without any cluster.
+// Objects in files are judged without a cluster.
 func TestHealthOfFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range strings.Split(healthFiles, "\n-- ")[1:] {
 		head, text, _ := strings.Cut(f, " --\n")
-		name := filepath.Join(dir, head)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, dir, head, text+"\n")
 	}
 	for _, tt := range []struct {
 		args   string

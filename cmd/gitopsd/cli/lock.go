@@ -33,19 +33,22 @@ func newLock(g *global) *cobra.Command {
 clusters.lock: what each cluster selects, and the digests of each version.
 
 Existing records are checked and stay; missing ones are added. A lock with Git's
-conflict markers is merged from the versions that Git has of it. If both sides
-changed the same line differently, the error names both lines: delete one, or use
---update. With ` + "`gitopsd lock merge`" + ` as Git's merge driver there are no other conflicts.
+conflict markers is merged from the versions in Git. If both sides changed the same
+line differently, the error names both lines: delete one, or use --update. With
+` + "`gitopsd lock merge`" + ` as Git's merge driver there are no other conflicts.
 
---check writes nothing: it looks up every tag again, and exits with status 1 if
-one was moved or if the lock does not match the declarations. With --offline or
---vendor it asks no registry: it compares the records with the packages in the
-cache or in that directory, and lists the tags that it did not look up. --update resolves
-all packages again, --update=REPOSITORY that one, and replaces their records; with
---cluster in the named clusters alone, where a tag that other clusters select too
-keeps its records. Without --update a new dependency gets the highest version that
-another cluster has and that suits, and the newest one if there is none. --tidy removes the records of versions that no cluster selects. As long as they
-are there, a revert goes back to such a version without resolving anything.
+--check writes nothing: it looks up every tag again, and exits with status 1 if a tag
+was moved or if the lock does not match the declarations. With --offline or --vendor it
+asks no registry: it compares the records with the packages in the cache or in that
+directory, and lists the tags that it did not look up.
+
+--update resolves all packages again, --update=REPOSITORY only that one, and replaces
+their records. With --cluster it does so in the named clusters only; a tag that other
+clusters select too keeps its records. Without --update a new dependency gets the
+highest version in another cluster that suits, or else the newest one that suits.
+
+--tidy removes the records of versions that no cluster selects. Until then a revert
+goes back to such a version without resolving anything.
 
 --graph writes nothing: it prints the dependencies in each cluster, as a tree or
 for Graphviz.`,
@@ -177,10 +180,11 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	return state.Err()
 }
 
-// lockUpdate is what --update moves: everything ("all"), a repository, or nothing
-// (""), and in which clusters; nil for all.
+// lockUpdate is what --update moves.
 type lockUpdate struct {
-	what     string
+	// what is a repository, "all", or "" for nothing.
+	what string
+	// clusters are those to update; nil for all.
 	clusters []string
 }
 
@@ -194,8 +198,8 @@ func (u lockUpdate) rule() func(cluster, repository string) bool {
 	}
 }
 
-// shared returns the tags of the lock that the update leaves, since clusters that are
-// not updated select them too; sorted.
+// shared returns the tags that the update leaves because clusters that are not updated
+// select them too, sorted.
 func (u lockUpdate) shared(lock *lockfile.File) []string {
 	if u.what == "" || u.clusters == nil {
 		return nil
@@ -223,7 +227,7 @@ func (u lockUpdate) shared(lock *lockfile.File) []string {
 	return slices.Compact(shared)
 }
 
-// check returns an error if a name is not known.
+// check returns an error if a cluster or repository is unknown.
 func (u lockUpdate) check(state *desired.State) error {
 	for _, name := range u.clusters {
 		if state.Registry.Removed(name) {
@@ -246,31 +250,28 @@ func (u lockUpdate) check(state *desired.State) error {
 	return fmt.Errorf("--update=%s: %s that repository", u.what, where)
 }
 
-// lockDiff lists the lines that differ, as a diff without context.
+// lockDiff returns the lines that differ, as a diff without context.
 func lockDiff(before, after *lockfile.File) []string {
-	lines := func(f *lockfile.File) map[string]bool {
-		set := make(map[string]bool)
-		for l := range strings.Lines(string(f.Format())) {
-			set[strings.TrimSuffix(l, "\n")] = true
-		}
-		return set
-	}
-	old, now := lines(before), lines(after)
-	var diff []string
-	for l := range strings.Lines(string(before.Format())) {
-		if l = strings.TrimSuffix(l, "\n"); !now[l] {
-			diff = append(diff, "- "+l)
-		}
-	}
-	for l := range strings.Lines(string(after.Format())) {
-		if l = strings.TrimSuffix(l, "\n"); !old[l] {
-			diff = append(diff, "+ "+l)
-		}
-	}
-	return diff
+	old, now := string(before.Format()), string(after.Format())
+	return append(missingLines("- ", old, now), missingLines("+ ", now, old)...)
 }
 
-// withLock is a tree with another lock.
+// missingLines returns the lines of a text that another lacks, each with a mark.
+func missingLines(mark, text, other string) []string {
+	has := make(map[string]bool)
+	for l := range strings.Lines(other) {
+		has[l] = true
+	}
+	var missing []string
+	for l := range strings.Lines(text) {
+		if !has[l] {
+			missing = append(missing, mark+strings.TrimSuffix(l, "\n"))
+		}
+	}
+	return missing
+}
+
+// withLock is a tree with a different lock.
 type withLock struct {
 	fs.FS
 	lock *lockfile.File

@@ -19,9 +19,9 @@ func newLockMerge() *cobra.Command {
 		Use:   "merge BASE OURS THEIRS",
 		Short: "Merge three versions of clusters.lock, for git merge",
 		Long: `Merge is a merge driver for Git. It merges two versions of clusters.lock that
-come from BASE, and writes the result to OURS. It has what either side changed and
-what both added. If both changed the same line differently, both lines are kept
-between conflict markers, and the exit status is 1. Lines about conversion rules
+come from BASE, and writes the result to OURS. The result has the changes of both sides.
+If both changed the same line differently, both lines are kept between conflict
+markers, and the exit status is 1. Lines about conversion rules
 need no decision: the next gitopsd lock writes the digest of the merged rules.
 
 Configure it once for the repository:
@@ -41,8 +41,8 @@ and in each clone; in others Git merges the lock like any other text:
 				if err != nil {
 					return err
 				}
-				// Git merges several ancestors first, and continues with the
-				// conflicts of that merge.
+				// If there are several ancestors, Git merges these first, and BASE may
+				// have conflicts.
 				if locks[i], _, err = lockfile.Mend(name, text); err != nil {
 					return err
 				}
@@ -56,8 +56,8 @@ and in each clone; in others Git merges the lock like any other text:
 	}
 }
 
-// mendLock reads the lock of a working tree. If Git left conflict markers in it, the
-// sides are merged by their ancestor, if Git still has all three.
+// mendLock reads the lock of a working tree. If it has conflict markers and Git still has
+// both sides, it merges these by their ancestor.
 func mendLock(tree *workingTree) (lock *lockfile.File, mended bool, err error) {
 	text, err := fs.ReadFile(tree.commit.Files, sources.LockFile)
 	if errors.Is(err, fs.ErrNotExist) {

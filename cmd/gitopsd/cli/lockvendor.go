@@ -25,19 +25,19 @@ func newLockVendor(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "vendor DIRECTORY",
 		Short: "Copy the locked packages into a directory of the fleet repository",
-		Long: `Vendor writes everything that gitopsd reads of the packages that clusters.lock
-selects into a directory of the fleet repository, as an OCI image layout: indexes,
-manifests, the layers with package.yaml, and the signatures that policies ask for.
-Images of controllers are not among it; nodes pull them. Nothing else may be in the
-directory, and what the lock does not select any more is removed from it.
+		Long: `Vendor writes the packages that clusters.lock selects into a directory of the fleet
+repository, as an OCI image layout: indexes, manifests, the layers with package.yaml,
+and the signatures that policies ask for. Images of controllers are left out; nodes pull
+them. Nothing else may be in the directory. Packages that the lock no longer selects are
+removed from it.
 
-Commit the directory, and no command with --vendor=DIRECTORY asks a registry. It
-reads every content by the digest in the lock and hashes it, and verifies signatures
-as always. A tag that is not in the lock is an error then: run ` + "`gitopsd lock`" + ` and
-vendor again where registries can be reached.
+Commit the directory. Commands with --vendor=DIRECTORY then ask no registry. They read
+everything by the digest in the lock, hash it, and verify signatures as always. A tag
+that is not in the lock is an error: run ` + "`gitopsd lock`" + ` and vendor again where
+registries can be reached.
 
 The lock must have everything that the declarations ask for; otherwise nothing is
-written. What the directory had stays in it until everything new is there.`,
+written. Old files stay in the directory until all new ones are there.`,
 		Example: `  gitopsd lock vendor vendor/packages
   gitopsd plan --vendor vendor/packages
   gitopsd lock --check --vendor vendor/packages`,
@@ -66,7 +66,7 @@ func runLockVendor(cmd *cobra.Command, g *global, o *fleetOptions, dir string) e
 	}
 	recorder := oci.NewRecorder()
 	secrets := o.registry.secrets()
-	// Evidence that was kept before would not be read again.
+	// With a directory for evidence, evidence in it would not be read from the registry.
 	cfg := o.registry.packagesAt(log, secrets, "", func(from sources.Origin) oci.Reader {
 		return recorder.Reader(clientAt(client, secrets, from))
 	})
@@ -113,7 +113,7 @@ func (o *fleetOptions) verifyVendored(cmd *cobra.Command, tree *workingTree, dir
 	layout := oci.OpenLayout(tree.commit.Files, dir)
 	cfg := o.registry.packagesAt(log, o.registry.secrets(), "", func(sources.Origin) oci.Reader { return layout })
 	if _, err := o.readLocked(cmd, cfg, tree); err != nil {
-		return fmt.Errorf("%s was written, and is not complete: %w", dir, err)
+		return fmt.Errorf("%s was written, but is not complete: %w", dir, err)
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// log returns the logger. Without --verbose a command that prints a result logs
-// problems only; the daemon logs what it does, and folds what it says again and again.
+// log returns the logger. Without --verbose a command that prints a result logs only
+// problems, and the daemon logs what it does and leaves out repeated records.
 func (g *global) log(daemon bool) *slog.Logger {
 	level := slog.LevelWarn
 	if daemon {
@@ -32,8 +32,8 @@ func (g *global) log(daemon bool) *slog.Logger {
 	return slog.New(handler)
 }
 
-// readable makes an attribute one line for people: lists have commas between their items,
-// and the lines of a text semicolons. A stack stays as it is.
+// readable puts an attribute on one line for people: commas join the items of a list, and
+// semicolons the lines of a text. A stack stays as it is.
 func readable(_ []string, a slog.Attr) slog.Attr {
 	switch v := a.Value; v.Kind() {
 	case slog.KindString:
@@ -77,8 +77,8 @@ func singleLine(text string) string {
 	return b.String()
 }
 
-// folding is a handler that leaves out a record which is the same as an earlier one, for a
-// while. The next one that it lets through says how many were left out, as repeated.
+// folding is a handler that leaves out records equal to a recent one. The next one that it
+// passes on has the number of those left out in the attribute repeated.
 type folding struct {
 	next slog.Handler
 	// with are the attributes and groups of the logger.
@@ -93,14 +93,13 @@ type said struct {
 	now   func() time.Time
 }
 
-// line is a record that was let through, and how many like it were left out since.
+// line is a record that was passed on, and the number of equal ones left out since.
 type line struct {
 	at       time.Time
 	repeated int
 }
 
-// How long a record is not repeated: something that is wrong stays so for long, but that
-// something is done again is news.
+// How long equal records are left out. A problem lasts; an event that happens again is news.
 const (
 	foldProblems = 10 * time.Minute
 	foldEvents   = time.Minute
@@ -133,8 +132,8 @@ func (f *folding) Handle(ctx context.Context, r slog.Record) error {
 	return f.next.Handle(ctx, r)
 }
 
-// again reports whether a record was let through a short time ago. If not, repeated is
-// how many like it were left out before.
+// again reports whether an equal record was passed on recently. If not, repeated is the
+// number of equal ones that were left out.
 func (s *said) again(key string, level slog.Level) (again bool, repeated int) {
 	window := foldEvents
 	if level >= slog.LevelWarn {
@@ -151,7 +150,7 @@ func (s *said) again(key string, level slog.Level) (again bool, repeated int) {
 	if l != nil {
 		repeated = l.repeated
 	} else if len(s.lines) >= mostSaid {
-		clear(s.lines) // rather a line twice than all of them in memory
+		clear(s.lines) // a repeated line is better than more memory
 	}
 	s.lines[key] = &line{at: now}
 	return false, repeated

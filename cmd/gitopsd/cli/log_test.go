@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 )
 
-// Text has one line for a record, without Go's spelling of lists.
+// In text a record is one line, with lists for people.
 func TestLogIsReadable(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: readable}))
@@ -24,7 +24,7 @@ func TestLogIsReadable(t *testing.T) {
 	}
 }
 
-// What is logged again and again is logged once in a while, with a count.
+// Repeated records are left out for a while, and then counted.
 func TestLogFoldsRepeats(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var out bytes.Buffer

@@ -38,37 +38,37 @@ func newMigrate(g *global) *cobra.Command {
 		Use:   "migrate [CRD]...",
 		Short: "Store objects again in their storage version, so that old versions can be removed",
 		Long: `An object stays in etcd in the version in which it was last written. A CRD lists all
-versions that its objects may be stored in (status.storedVersions), and the API server
+versions that its objects may be stored in (status.storedVersions). The API server
 refuses to remove one of these from the CRD, even if no object is stored in it any
 more. Nothing shortens the list by itself.
 
 Migrate lists the CRDs with old versions, by cluster, and changes nothing. With --yes
-it has the API server store every object again, and then takes the old versions out
-of the list. The request changes nothing, but as with every write the API server
-drops fields that the storage version does not have, and defaults and mutating
-webhooks apply. An object that a webhook or a policy refuses is named, the others are
-stored again, and the list stays as it is.
+it has the API server store every object again, and then removes the old versions from
+the list. The request changes nothing. But as with every write, the API server drops
+fields that the storage version does not have, and defaults and mutating webhooks
+apply. If a webhook or a policy refuses an object, migrate names it, stores the others
+again, and leaves the list as it is.
 
 For a minute after a change of a CRD, requests that began before may still store in
 the old version: a migration waits that long.
 
-A cluster that offers storagemigration.k8s.io (Kubernetes 1.37) does it itself. A CRD
-that is changed meanwhile is started over. What was interrupted is run again: an
-object that is in the storage version already costs a request and no write.
+A cluster that offers storagemigration.k8s.io (Kubernetes 1.37) does the work itself. If
+a CRD changes meanwhile, its migration starts over. An interrupted migration can be run
+again: an object that is in the storage version already costs a request and no write.
 
 The account needs to list and patch the objects, to read APIServices, and to patch
 the status of the CRDs. It must see all objects: one that a proxy leaves out of a list
 stays in the old version.
 
-Without a CRD, such as widgets.acme.example, it is about all CRDs, and --yes migrates
-those that gitopsd has applied.
+Without the name of a CRD, such as widgets.acme.example, migrate lists all CRDs, and
+--yes migrates those that gitopsd has applied.
 
-Where conversion rules convert, objects keep in the annotation
-` + manifest.ConversionStashAnnotation + ` what some version cannot hold. What they keep for a
-version stays when the CRD loses that version, in case it comes back. With
---forget VERSION migrate counts the objects of the CRD that keep something for it,
-and with --yes takes that off. What they keep for other versions stays, and a version
-that the CRD has is refused.
+Where conversion rules convert, the annotation
+` + manifest.ConversionStashAnnotation + ` of an object keeps values that some version cannot
+hold. Values for a version stay when the CRD loses that version, in case it comes
+back. With --forget VERSION migrate counts the objects of the CRD that keep values for
+the version, and with --yes removes them. Values for other versions stay. A version that
+the CRD still has is refused.
 
 The exit status is 0 if there is nothing left to migrate, 2 if --yes would migrate
 something, and 1 for an error or if an object could not be stored again.`,
@@ -94,7 +94,7 @@ something, and 1 for an error or if an object could not be stored again.`,
 type migration struct {
 	Cluster string `json:"cluster"`
 	migrate.Result
-	// Foreign: gitopsd has not applied it, and it was not named, so that --yes leaves it.
+	// Foreign reports whether gitopsd has not applied it and it was not named. --yes leaves it.
 	Foreign bool   `json:"foreign,omitempty"`
 	Error   string `json:"error,omitempty"`
 
@@ -141,10 +141,7 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 	w := cmd.OutOrStdout()
 	var err error
 	if o.output.format == "json" {
-		if flat == nil {
-			flat = []migration{} // a list, in JSON too
-		}
-		err = show.JSON(w, flat)
+		err = show.JSON(w, append([]migration{}, flat...)) // a list, also if empty
 	} else {
 		err = o.write(w, list, found, errs, show.Options{Colour: g.colour(w), Width: columns(w)})
 	}
@@ -174,7 +171,7 @@ func (o *migrateOptions) exit(ctx context.Context, all []migration, errs []error
 		return context.Cause(ctx)
 	}
 	for i, err := range errs {
-		// Not if a single request got no answer.
+		// Not if only a single request timed out.
 		if c := kube.ClassOf(err); errors.Is(err, context.DeadlineExceeded) && (c == "" || c == kube.Canceled) {
 			errs[i] = fmt.Errorf("%s; give it longer with --timeout (now %s): what was done stays done", problem.Message(err), o.timeout)
 		}
@@ -191,8 +188,8 @@ func (o *migrateOptions) exit(ctx context.Context, all []migration, errs []error
 	return nil
 }
 
-// absent returns an error for the names that no cluster has, or that a cluster lacks
-// which was asked for by name.
+// absent returns an error for each name that no cluster has, or that a cluster named by
+// --cluster lacks.
 func (o *migrateOptions) absent(list []asked, has func(i int, name string) bool, errs []error, names []string) error {
 	var missing []error
 	for _, name := range names {
@@ -215,8 +212,8 @@ func (o *migrateOptions) absent(list []asked, has func(i int, name string) bool,
 	return errors.Join(missing...)
 }
 
-// cluster lists the CRDs of a cluster that have old versions, or are named, and migrates
-// them if that is asked for. An error is about the cluster as a whole.
+// cluster lists the CRDs of a cluster that have old versions or are named, and with --yes
+// migrates them. The error is about the cluster as a whole.
 func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names []string, reading chan struct{}, progress *progress) (all []migration, err error) {
 	reading <- struct{}{}
 	read := sync.OnceFunc(func() { <-reading })
@@ -244,7 +241,7 @@ func (o *migrateOptions) cluster(ctx context.Context, g *global, p asked, names 
 	return all, err
 }
 
-// one is about one CRD of a cluster.
+// one counts the objects of one CRD, or migrates them.
 func (o *migrateOptions) one(ctx context.Context, m *migrate.Migrator, p asked, s migrate.Storage, foreign bool) migration {
 	one := migration{Cluster: p.Name, Result: migrate.Result{Storage: s}, Foreign: foreign}
 	switch do := o.yes && one.todo(); {
@@ -261,7 +258,7 @@ func (o *migrateOptions) one(ctx context.Context, m *migrate.Migrator, p asked, 
 	return one
 }
 
-// with connects to a cluster and calls do with a Migrator of it that shows how far it is.
+// with connects to a cluster, and calls do with a Migrator that shows its progress.
 func (o *migrateOptions) with(ctx context.Context, g *global, p asked, progress *progress, do func(*migrate.Migrator) error) error {
 	cluster, err := p.connect(ctx)
 	if err != nil {
@@ -316,14 +313,7 @@ func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, e
 		t.Line("%s", t.Paint(show.Bold, "Cluster "+p.Name))
 		for _, m := range found[i] {
 			t.Indented("  ", m.colour(), m.Name+": "+m.text())
-			const most = 20
-			shown, folded := t.Fold(len(m.Failures), most)
-			for _, f := range m.Failures[:shown] {
-				t.Indented("    ! ", show.Red, f.Object+": "+oneLine(f.Reason))
-			}
-			if folded > 0 {
-				t.Line("    … and %d more (-o json has all)", folded)
-			}
+			writeFailures(t, m.Failures)
 			todo = todo || m.todo()
 		}
 	}
@@ -332,6 +322,18 @@ func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, e
 		t.Say(show.Plain, "Nothing was changed. With --yes the objects are stored again, and the old versions are taken out of status.storedVersions.")
 	}
 	return t.Flush()
+}
+
+// writeFailures writes the objects that could not be written, a few of many, with reasons.
+func writeFailures(t *show.Text, all []migrate.Failure) {
+	const most = 20
+	shown, folded := t.Fold(len(all), most)
+	for _, f := range all[:shown] {
+		t.Indented("    ! ", show.Red, f.Object+": "+oneLine(f.Reason))
+	}
+	if folded > 0 {
+		t.Line("    … and %d more (-o json has all)", folded)
+	}
 }
 
 func (m migration) colour() show.Colour {

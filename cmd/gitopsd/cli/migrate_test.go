@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/reconcile/migrate"
 )
 
-// Each line says what is stored where, or what was done.
+// A line says in which versions objects are stored, or what was done.
 func TestMigrationText(t *testing.T) {
 	t.Parallel()
 	old := migrate.Storage{Name: "widgets.acme.example", Version: "v1", Stored: []string{"v1alpha1", "v1"}}
@@ -72,7 +72,7 @@ func TestMigrationText(t *testing.T) {
 	}
 }
 
-// The exit status says whether something is left.
+// The exit status says whether there is something left to migrate.
 func TestMigrationExit(t *testing.T) {
 	t.Parallel()
 	old := migrate.Storage{Version: "v1", Stored: []string{"v1alpha1", "v1"}}

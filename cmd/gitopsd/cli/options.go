@@ -28,13 +28,14 @@ import (
 
 // registryOptions are the flags of every command that reads packages.
 type registryOptions struct {
-	// hub has the Secrets that packages name; nil for none.
+	// hub has the Secrets that packages name; may be nil.
 	hub *hub.Hub
-	// vendor is the directory of the fleet repository that packages are read from;
-	// empty for registries. Offline is for the cache alone.
-	vendor  string
+	// vendor is the directory of the fleet repository to read packages from; empty for
+	// registries.
+	vendor string
+	// offline reads packages from the cache only.
 	offline bool
-	// approve is set by commands that write a lock which a person commits.
+	// approve is set by commands that write a lock for a person to commit.
 	approve bool
 
 	cacheDir   string
@@ -46,7 +47,7 @@ type registryOptions struct {
 	// from them.
 	remoteBases []string
 	gitCAFile   string
-	// local are packages of this machine, for a plan.
+	// local are unpublished packages on this machine, for a plan.
 	local []desired.Local
 	// packageTimeout bounds the time for one package.
 	packageTimeout time.Duration
@@ -58,14 +59,14 @@ func (o *registryOptions) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.vendor, "vendor", "", "directory of the fleet repository to read packages from, as gitopsd lock vendor writes it; no registry is asked then")
 }
 
-// registerOnline adds the flags of commands that resolve what clusters declare, and need
-// registries for it.
+// registerOnline adds the flags of commands that resolve what clusters declare, and that
+// need registries.
 func (o *registryOptions) registerOnline(cmd *cobra.Command) {
 	o.registerClient(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.secretsDir, "secrets-dir", "", "directory with the pull secrets and public keys that packages name: a directory for each Secret with a file for each key, as Kubernetes mounts them")
 	f.StringVar(&o.trustRoot, "trust-root", "", "trusted_root.json of the Sigstore instance that keyless signatures are verified with")
-	f.DurationVar(&o.packageTimeout, "package-timeout", resolve.DefaultTimeout, "longest time to resolve, verify and fetch one package; one that is late is an error of that package, and is tried again")
+	f.DurationVar(&o.packageTimeout, "package-timeout", resolve.DefaultTimeout, "longest time to resolve, verify and fetch one package; after that the package has an error, and is tried again")
 	f.StringSliceVar(&o.remoteBases, "allow-remote-bases", nil, "URL prefix of repositories whose remote bases are allowed, by the full hash of a commit, as in https://github.com/kubernetes-sigs/; they are fetched without credentials. May be given more than once")
 	_ = cmd.MarkFlagDirname("secrets-dir") // an error means that the flag does not exist
 }
@@ -132,16 +133,24 @@ func (o *registryOptions) packagesIn(files fs.FS, log *slog.Logger) (resolve.Con
 	if o.vendor == "" {
 		return o.packages(log)
 	}
-	dir, err := vendorDir(o.vendor)
+	layout, err := o.layout(files)
 	if err != nil {
-		return resolve.Config{}, fmt.Errorf("--vendor %w", err)
+		return resolve.Config{}, err
 	}
-	layout := oci.OpenLayout(files, dir)
 	kept, err := o.cache("signatures")
 	if err != nil {
 		return resolve.Config{}, err
 	}
 	return o.packagesAt(log, o.secrets(), kept, func(sources.Origin) oci.Reader { return layout }), nil
+}
+
+// layout opens the directory of a commit that --vendor names.
+func (o *registryOptions) layout(files fs.FS) (oci.Reader, error) {
+	dir, err := vendorDir(o.vendor)
+	if err != nil {
+		return nil, fmt.Errorf("--vendor %w", err)
+	}
+	return oci.OpenLayout(files, dir), nil
 }
 
 // clientAt returns a client with the credentials for an origin.
@@ -157,8 +166,8 @@ func (o *registryOptions) secrets() *hub.Secrets {
 	return &hub.Secrets{Dir: o.secretsDir, Hub: o.hub}
 }
 
-// packagesAt returns the configuration for packages that are read at their origins;
-// kept is the directory for the evidence of signatures, empty for none.
+// packagesAt returns the configuration for packages; at returns the reader for an origin. kept
+// is the directory for the evidence of signatures; if empty, no evidence is kept.
 func (o *registryOptions) packagesAt(log *slog.Logger, secrets *hub.Secrets, kept string, at func(sources.Origin) oci.Reader) resolve.Config {
 	verifier := signature.New(signature.Config{Key: secrets.Key, TrustRootFile: o.trustRoot, Dir: kept, Log: log})
 	return resolve.Config{
@@ -185,7 +194,7 @@ func (o *registryOptions) packagesAt(log *slog.Logger, secrets *hub.Secrets, kep
 	}
 }
 
-// computer returns the computer of desired states, for the named clusters.
+// computer returns the computer of desired states, for the named clusters or else for all.
 func (o *registryOptions) computer(log *slog.Logger, mode resolve.Mode, update func(cluster, repository string) bool, only []string) (*desired.Computer, error) {
 	all := desired.Config{Only: only, Local: o.local}
 	decide := func(cfg resolve.Config, err error) (resolve.Config, error) {
@@ -248,8 +257,8 @@ func (o *gitOptions) register(cmd *cobra.Command) {
 	f.BoolVar(&o.pendingBranch, "pending-branch", false, "keep uncommitted records on the branch gitopsd/pending instead of refs/gitopsd/pending")
 }
 
-// locate replaces a directory by the root of the repository that it is in, so that each
-// repository has a cache of its own, from wherever gitopsd is started.
+// locate replaces a directory by the root of its repository, so that a repository has one
+// cache wherever gitopsd is started.
 func (o *gitOptions) locate() error {
 	if o.url == "" {
 		return errors.New("--repo is empty: name the fleet repository, for instance https://git.example.org/platform/fleet.git")
@@ -276,7 +285,7 @@ func (o *gitOptions) open(env *Env, cacheDir string) (*git.Repository, error) {
 	})
 }
 
-// outputFlag is the flag of commands whose result comes in several formats.
+// outputFlag is the flag for the format of a command's result.
 type outputFlag struct {
 	format  string
 	formats []string

@@ -31,21 +31,20 @@ func newOutdated(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "outdated [PACKAGE...]",
 		Short: "List newer versions of packages, with what they would change",
-		Long: `Outdated lists the packages that clusters declare or depend on and that have a
-newer version: the locked version, the newest of the same major version that
-suits all packages which depend on it (UPDATE), the newest of all (LATEST), and
-what either changes in the package's types and in the controller behind them. A version without the signatures that
-the clusters require is listed with an error. Outdated writes nothing and talks
-to no cluster.
+		Long: `Outdated lists the packages that clusters declare or depend on, if there is a newer
+version. It shows the locked version, the newest of the same major version that suits
+all dependents (UPDATE), the newest of all (LATEST), and what either changes in the
+package's types and their controller. A version without the signatures that the
+clusters require is listed with an error. Outdated writes nothing and talks to no
+cluster.
 
 Versions that the fleet excludes (the Packages document in clusters.yaml) or that
-their publisher retracts are not proposed. A package that is at such a version is
-listed with the reason, also if there is no newer one.
+their publisher retracts are not proposed. A package at such a version is listed with
+the reason, even if there is no newer version.
 
 PACKAGE is a repository, its last part, or the name of a declaration; the default
-is all packages. Only tags that are semantic versions count. Pre-releases are
-shown for packages that are at one, or with --prerelease. JSON has all packages,
-also those without a newer version, and always the details.
+is all packages. Only tags that are semantic versions count. Pre-releases are shown for
+packages that are at one, or with --prerelease. JSON has all packages, with details.
 
 The exit status is 0, or 1 for an error, which may be about one package while the
 others are listed; with --detailed-exitcode it is 2 if there is a newer version.`,
@@ -131,13 +130,10 @@ func failure(c *upgrade.Candidate) string {
 // print writes the outdated packages, and those that the user named.
 func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool) error {
 	if o.output.format == "json" {
-		if all == nil {
-			all = []*upgrade.Versions{}
-		}
-		return show.JSON(w, all)
+		return show.JSON(w, append([]*upgrade.Versions{}, all...)) // a list, also if empty
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Versions) bool { return !p.Outdated() && !p.TakenBack() && !asked })
-	w = show.Cleaned(w) // versions, and why one is taken back, are their publishers' words
+	w = show.Cleaned(w) // publishers choose versions and reasons
 	if o.output.format == "markdown" {
 		return o.markdown(w, shown, len(all))
 	}
@@ -206,8 +202,8 @@ func candidate(c *upgrade.Candidate) string {
 	return c.Version
 }
 
-// effect returns in one line what the newer versions change, which dependents hold
-// one back, and which versions nobody should use.
+// effect returns one line: what the newer versions change, which dependents hold a version
+// back, and which versions nobody should use.
 func effect(p *upgrade.Versions) string {
 	var parts []string
 	for _, c := range candidates(p) {
@@ -276,7 +272,7 @@ func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all i
 	return nil
 }
 
-// writeController writes what changes in the behaviour behind a package's types.
+// writeController writes what changes in the controller of a package's types.
 func writeController(w io.Writer, indent string, c *upgrade.Candidate) {
 	for _, d := range c.Controller {
 		fmt.Fprintf(w, "%scontroller: %s\n", indent, d)
@@ -289,7 +285,7 @@ func writeController(w io.Writer, indent string, c *upgrade.Candidate) {
 	}
 }
 
-// writeChanges writes the changes of types: the breaking findings, or all.
+// writeChanges writes the changes of types: only breaking ones, or with everything all.
 func writeChanges(w io.Writer, indent string, all []compat.Change, everything bool) {
 	for _, c := range all {
 		if c.Change == compat.Same || !everything && c.Compatibility != compat.Breaking {

@@ -20,7 +20,7 @@ func newPackage(g *global) *cobra.Command {
 		Use:   "package",
 		Short: "Build and publish packages",
 		Long: `Package builds packages in Crossplane's OCI format from a directory of YAML, and
-publishes them. The Crossplane CLI is not needed.`,
+publishes them. It does not need the Crossplane CLI.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -39,15 +39,15 @@ package's metadata (kind Provider, Configuration or Function of
 meta.pkg.crossplane.io, by custom in crossplane.yaml), the others are its content.
 The same files give the same bytes, and so the same digest.
 
-With --runtime-image the package is added to the image of its controller, so that
-one image is both. It is a file that "docker save" or another tool wrote, or a
-reference in a registry. If it is for several platforms, so is the package.
-Without it, a Provider has the controller whose image its metadata names in
-spec.controller.image, or none: types alone are a package too.
+With --runtime-image the package is added to the image of its controller, so that one
+image is both. The flag names a file that "docker save" or another tool wrote, or a
+reference in a registry. If the image is for several platforms, so is the package.
+Without the flag, a Provider has the controller that its metadata names in
+spec.controller.image, or none: a package may have types alone.
 
-The annotation ` + rules.RetractAnnotation + ` of the metadata takes back published
-versions, as retract in go.mod does: "v1.2.0: loses data; [v1.3.0, v1.3.4]: …".
-The highest version of a package counts, so repeat the lines in later ones.`,
+The annotation ` + rules.RetractAnnotation + ` in the metadata retracts published
+versions, as in go.mod: "v1.2.0: loses data; [v1.3.0, v1.3.4]: …". Only the highest
+version of a package counts, so repeat the lines in later versions.`,
 		Example: `  gitopsd package build ./my-types -o my-types.xpkg
   gitopsd package build ./provider -o provider.xpkg --runtime-image ghcr.io/me/provider-controller:v1.0.0
   gitopsd package push my-types.xpkg registry.example.org/platform/my-types:v1.0.0`,
@@ -129,12 +129,12 @@ func newPackagePush(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push FILE... REFERENCE",
 		Short: "Publish a package file in a registry",
-		Long: `Push uploads a package file to a registry, with the credentials of Docker's
+		Long: `Push uploads a package file to a registry, with the credentials in Docker's
 configuration, and prints the reference with the digest. Several files, each for
-another platform, become one package with an index. A package that is not valid
-is not published. Neither is one under a tag that names another package already:
-fleets that have locked the tag would refuse the new content. Push it under a new
-version, or move the tag with --move-tag.`,
+another platform, become one package with an index. Push refuses invalid packages. It
+also refuses a tag that names another package already, since fleets that have locked
+the tag would refuse the new content. Push the package under a new version, or move the
+tag with --move-tag.`,
 		Example: `  gitopsd package push my-types.xpkg registry.example.org/platform/my-types:v1.0.0
   gitopsd package push provider-amd64.xpkg provider-arm64.xpkg registry.example.org/platform/provider:v1.0.0`,
 		Args: cobra.MinimumNArgs(2),
@@ -144,7 +144,7 @@ version, or move the tag with --move-tag.`,
 			if err != nil {
 				return err
 			}
-			registry.mirrors = nil // what is published goes to the registry itself
+			registry.mirrors = nil // packages are published in the registry itself
 			client, err := registry.client(g.log(false))
 			if err != nil {
 				return err
@@ -171,14 +171,13 @@ version, or move the tag with --move-tag.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&move, "move-tag", false, "push also if the tag names another package, which it does no longer then")
+	cmd.Flags().BoolVar(&move, "move-tag", false, "push even if the tag names another package already, and move the tag")
 	registry.registerClient(cmd)
 	return cmd
 }
 
-// untaken returns an error if a tag names another package. A registry that does not let
-// the user look is asked to take the package all the same: some answer so for repositories
-// that do not exist yet.
+// untaken returns an error if a tag names another package already. Unauthorized is no error,
+// since some registries answer that for repositories that do not exist yet.
 func untaken(ctx context.Context, client *oci.Client, ref sources.Ref, digest sources.Digest) error {
 	there, err := client.Resolve(ctx, ref)
 	failed, _ := errors.AsType[*oci.Error](err)

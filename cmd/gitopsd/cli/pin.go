@@ -27,7 +27,7 @@ type pinOptions struct {
 	context string
 	update  bool
 	check   bool
-	// behaviour pins objects to what acts on them, too.
+	// behaviour also pins objects to the controllers of their types.
 	behaviour bool
 }
 
@@ -46,11 +46,10 @@ types that a live cluster serves (--context). Objects whose types no CRD defines
 stay as they are.
 
 With --behaviour objects also get the annotation ` + manifest.ControllerAnnotation + `, with the
-digest of what acts on their type: the controller's images and settings, or
-Compositions and Functions, as ` + "`gitopsd types`" + ` lists it. (The same annotation of a
-CRD or XRD names its controller, and stays as it is.) Objects that have such a pin
-keep it up to date without the flag. Controllers are known for registered clusters
-only, and not with --context.
+digest of what acts on their type, as ` + "`gitopsd types`" + ` lists it: the controller's images
+and settings, or Compositions and Functions. (On a CRD or XRD this annotation names the
+controller, and stays as it is.) Objects with such a pin keep it up to date without the
+flag. Controllers are known for registered clusters only, not with --context.
 
 An existing pin to another type or behaviour is an error; --update renews it.
 Nothing else in the files changes.`,
@@ -79,12 +78,12 @@ Nothing else in the files changes.`,
 	f.BoolVar(&o.update, "update", false, "renew pins that name another type or behaviour")
 	f.BoolVar(&o.check, "check", false, "write nothing; exit with status 1 if an object is not pinned, or pinned to another type or behaviour")
 	completeFlag(cmd, "cluster", completeRegistered(&o.tree))
-	completeFlag(cmd, "context", completeContexts())
+	completeFlag(cmd, "context", completeContexts)
 	return cmd
 }
 
-// findDigest returns the digest of a type, or of the behaviour behind it; "" if
-// nothing defines it, and where it was found, as in "cluster dev".
+// findDigest returns the digest of a type or of what acts on it, "" if nothing defines the type.
+// where is the place that was searched, as in "cluster dev".
 type findDigest func(gvk schema.GroupVersionKind) (digest, where string, err error)
 
 func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
@@ -147,23 +146,23 @@ func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
 	return nil
 }
 
-// pinning writes one sort of pins into files.
+// pinning writes one kind of pin into files.
 type pinning struct {
 	options *pinOptions
-	// annotation has the pin, and what is before the type's name in a message; flag
-	// is the command that writes it.
+	// annotation has the pin. what precedes the type's name in messages. flag is the command
+	// that writes the pin.
 	annotation, what, flag string
 	// all pins objects that are not pinned yet.
 	all  bool
 	find findDigest
 	note func(format string, args ...any)
-	// Of one file: faults prevent files from being written, done are the pins that
-	// were set, and right counts those that need not be.
+	// For one file: faults prevent all files from being written, done are the pins that were
+	// set, and right counts those that are up to date.
 	faults, done []string
 	right        int
 }
 
-// file edits the text of one file, and returns nil if there is nothing to write.
+// file returns the edited text of a file, nil if there is nothing to write.
 func (p *pinning) file(name string, text []byte) ([]byte, error) {
 	written := 0
 	edited, err := edit.Annotate(text, p.annotation, func(obj edit.Object) (string, error) {
@@ -229,13 +228,13 @@ func (p *pinning) object(file string, obj edit.Object) (string, error) {
 	return digest, nil
 }
 
-// ours reports whether objects of a group are read by gitopsd itself or by kustomize,
-// and never applied as they stand in a file.
+// ours reports whether gitopsd or kustomize reads the objects of a group, so that they are
+// never applied.
 func ours(group string) bool {
 	return group == manifest.GroupPackages || group == manifest.Group || group == "kustomize.config.k8s.io"
 }
 
-// live returns what finds types in a live cluster.
+// live returns a function that finds types in a live cluster.
 func (o *pinOptions) live(ctx context.Context) (findDigest, error) {
 	where := "context " + o.context
 	cluster, err := kube.New(kube.Config{Name: o.context, Trusted: true, Context: o.context, UserAgent: userAgent()})
@@ -275,7 +274,7 @@ func digestIn(definition map[string]any, gvk schema.GroupVersionKind) (string, e
 	return "", fmt.Errorf("its type has no version %s, only %s", gvk.Version, strings.Join(versions, ", "))
 }
 
-// rendered returns what finds types and behaviours in what is rendered for the
+// rendered returns functions that find types and behaviours in the objects rendered for the
 // registered clusters.
 func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourOf findDigest, err error) {
 	var only []string
@@ -289,7 +288,7 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourO
 	defer fleet.Close()
 	for _, c := range fleet.Clusters {
 		for _, p := range c.Problems() {
-			fmt.Fprintf(show.Cleaned(cmd.ErrOrStderr()), "gitopsd: cluster %s is known in part only: %s\n", c.Name, p.WithoutCluster())
+			fmt.Fprintf(show.Cleaned(cmd.ErrOrStderr()), "gitopsd: cluster %s is only partly known: %s\n", c.Name, p.WithoutCluster())
 		}
 	}
 	typeOf = func(gvk schema.GroupVersionKind) (string, string, error) {
@@ -313,11 +312,10 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourO
 	return typeOf, behaviourOf, nil
 }
 
-// agreed returns a digest of a type if it is the same in all clusters that define the
-// type. what is plural, for a message.
+// agreed returns a digest if it is the same in all clusters that define the type. what is the
+// plural of the thing with the digest, for an error.
 func agreed(state *desired.State, gvk schema.GroupVersionKind, what string, digestOf func(*desired.Unit, *manifest.Object) (string, error)) (digest, where string, err error) {
-	clusters := make(map[string][]string) // by digest
-	var order []string
+	var clusters show.Groups[string, string] // by digest
 	for _, c := range state.Clusters {
 		object := c.Definition(gvk)
 		if object == nil {
@@ -327,12 +325,9 @@ func agreed(state *desired.State, gvk schema.GroupVersionKind, what string, dige
 		if err != nil {
 			return "", "", fmt.Errorf("cluster %s: %w", c.Name, err)
 		}
-		if clusters[digest] == nil {
-			order = append(order, digest)
-		}
-		clusters[digest] = append(clusters[digest], c.Name)
+		clusters.Add(digest, c.Name)
 	}
-	switch len(order) {
+	switch len(clusters.Keys) {
 	case 0:
 		names := make([]string, 0, len(state.Clusters))
 		for _, c := range state.Clusters {
@@ -340,11 +335,11 @@ func agreed(state *desired.State, gvk schema.GroupVersionKind, what string, dige
 		}
 		return "", clusterNames(names), nil
 	case 1:
-		return order[0], clusterNames(clusters[order[0]]), nil
+		return clusters.Keys[0], clusterNames(clusters.Of(clusters.Keys[0])), nil
 	}
 	var each []string
-	for _, d := range order {
-		each = append(each, fmt.Sprintf("%s in %s", d, clusterNames(clusters[d])))
+	for digest, names := range clusters.All() {
+		each = append(each, fmt.Sprintf("%s in %s", digest, clusterNames(names)))
 	}
 	return "", "", fmt.Errorf("the clusters have different %s %s/%s %s: %s; name the one that is meant with --cluster", what, gvk.Group, gvk.Version, gvk.Kind, strings.Join(each, ", "))
 }

@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// placeOptions are the flags of commands that work in clusters, registered or not,
-// whatever is declared for these.
+// placeOptions are the flags of commands that work in clusters, registered or not, whatever
+// the repository declares for them.
 type placeOptions struct {
 	tree     treeOptions
 	live     liveOptions
@@ -31,14 +31,10 @@ func (o *placeOptions) register(cmd *cobra.Command) {
 	o.tree.registerClusters(cmd, &o.clusters, "all")
 }
 
-// registry reads the registry of the working tree, and looks up the clusters that
-// --cluster names, or all. It returns those without errors even with an error.
+// registry reads the registry of the working tree, and returns the clusters that --cluster
+// names, or all. Even with an error it returns the clusters that have none.
 func (o *placeOptions) registry() (*clusters.Registry, []clusters.Cluster, error) {
-	root, err := o.tree.root()
-	if err != nil {
-		return nil, nil, err
-	}
-	tree, err := openTree(root)
+	tree, err := o.tree.open()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,11 +60,12 @@ func (o *placeOptions) registry() (*clusters.Registry, []clusters.Cluster, error
 
 // asked is a cluster to read objects from.
 type asked struct {
-	clusters.Cluster // its name and rules
+	clusters.Cluster // has only a name if the cluster is not registered
 	connect          func(context.Context) (*kube.Client, error)
 }
 
-// places returns the clusters to read objects from, even with an error about others.
+// places returns the clusters to read objects from. An error may be about some clusters
+// while others are returned.
 func (o *placeOptions) places() (list []asked, err error) {
 	pairs := slices.DeleteFunc(slices.Clone(o.live.contexts), func(name string) bool {
 		if strings.Contains(name, "=") {

@@ -63,20 +63,19 @@ hub's Secrets (--kubeconfig), or contexts of your own kubeconfig (--context).
 With --against it compares with another revision of the repository instead, and
 contacts no cluster; it checks objects by the definitions in the repository.
 
-The first and the last line say how the fleet is. Clusters with equal plans are shown
-once; --all names them, and shows every object and field. What is refused, held or in
-conflict comes after what changes, with its cause, the file and line of the object, and
-the annotation that would allow it, where there is one.
+The first and the last line summarize the fleet. Clusters with equal plans are shown
+once; --all names them, and shows every object and field. Objects that are refused, held
+or in conflict come after those that change, with the cause, the file and line of the
+object, and the annotation that would allow it, if there is one.
 
-Conversion rules that change, or whose definition does, are tried on generated objects:
-there and back, with edits in between. Rules that lose something are refused, with the
-smallest object that shows it. With --live they are tried on the objects of each cluster
-too; the plan names these, but shows none of their values.
+Conversion rules that are new, or that change with their definition, are tried on
+generated objects: there and back, with edits in between. Rules that lose something are
+refused, with the smallest object that shows it. With --live they are tried on the
+objects of each cluster too; the plan names objects, but shows no values.
 
---replace REPOSITORY=DIRECTORY shows what a package that is not published yet would
-do in place of the one that clusters have: it is built from the directory, as
-` + "`gitopsd package build`" + ` does, and nothing is recorded for it. Signatures are not
-asked for.
+--replace REPOSITORY=DIRECTORY shows what an unpublished package would do in place of
+the one in the clusters. It is built from the directory, as ` + "`gitopsd package build`" + `
+does. Nothing is recorded for it, and it needs no signature.
 
 Values of Secrets are never shown. Errors go to stderr; JSON and Markdown have them too.
 The exit status is 0, or 1 for an error and for steps that would fail in
@@ -161,34 +160,23 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 	return nil
 }
 
-// faults returns the reasons why something could not be planned, and counts steps at
-// which `gitopsd run` would fail.
+// faults returns the errors of a plan, and the number of steps at which `gitopsd run` would
+// fail.
 func faults(f *preview.Fleet) []string {
-	var reasons []string
-	clusters := make(map[string][]string) // by reason
-	add := func(c *preview.ClusterPlan, reason string) {
-		if clusters[reason] == nil {
-			reasons = append(reasons, reason)
-		}
-		clusters[reason] = append(clusters[reason], c.Name)
-	}
+	var reasons notes
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
 		if c.Err != "" {
-			add(c, c.Err)
+			reasons.add(c.Name, c.Err)
 		}
 		if n := c.Plan.Failing(); n > 0 && !c.Suspended {
-			add(c, "gitopsd run would fail at "+prose.Agree(n, "step, which the plan shows with its reason", "steps, which the plan shows with their reasons"))
+			reasons.add(c.Name, "gitopsd run would fail at "+prose.Agree(n, "step, which the plan shows with its reason", "steps, which the plan shows with their reasons"))
 		}
 		for _, name := range c.Untrue() {
-			add(c, "the conversion rules of "+name+" are wrong for objects that the plan names")
+			reasons.add(c.Name, "the conversion rules of "+name+" are wrong for objects that the plan names")
 		}
 	}
-	all := slices.Clone(f.Errors)
-	for _, reason := range reasons {
-		all = append(all, preview.Subject(clusters[reason])+": "+reason)
-	}
-	return all
+	return append(slices.Clone(f.Errors), reasons.lines()...)
 }
 
 // localPackages reads the values of --replace.
@@ -213,7 +201,7 @@ type planner struct {
 	options  *planOptions
 	root     string
 	computer *desired.Computer
-	// published computes without the packages of this machine.
+	// published computes without unpublished packages on this machine.
 	published *desired.Computer
 	connector *hub.Connector
 	log       *slog.Logger
@@ -251,12 +239,12 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 		}
 	}
 	if len(p.options.registry.local) > 0 {
-		fleet.Lock = nil // which has nothing of this machine
+		fleet.Lock = nil // it cannot have unpublished packages
 	}
 	problems := problem.Of(state.RegistryErr)
-	told := new(notes)
+	var told notes
 	for _, c := range state.Clusters {
-		told.add(c.Name, c.Notes)
+		told.add(c.Name, c.Notes...)
 		problems = append(problems, c.Faults...)
 	}
 	fleet.Notes = append(fleet.Notes, told.lines()...)
@@ -280,7 +268,7 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 	before := p.committed(state)
 	for _, name := range before.Clusters() {
 		if state.Registry.Removed(name) {
-			fleet.Notes = append(fleet.Notes, leaves(name, "the objects that it has of gitopsd's"))
+			fleet.Notes = append(fleet.Notes, leaves(name, "objects applied by gitopsd stay"))
 		}
 	}
 	var wg sync.WaitGroup
@@ -303,45 +291,35 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 
 // planNotes returns the notes of all plans, each once with its clusters.
 func planNotes(fleet *preview.Fleet) []string {
-	all := new(notes)
+	var all notes
 	for i := range fleet.Clusters {
 		if c := &fleet.Clusters[i]; c.Plan != nil {
-			all.add(c.Name, c.Plan.Notes)
+			all.add(c.Name, c.Plan.Notes...)
 		}
 	}
 	return all.lines()
 }
 
-// notes collects the notes of clusters, each once.
-type notes struct {
-	order    []string
-	clusters map[string][]string // by note
-}
+// notes collects what there is to say of clusters, each text once.
+type notes struct{ clusters show.Groups[string, string] }
 
-func (n *notes) add(cluster string, all []string) {
-	if n.clusters == nil {
-		n.clusters = make(map[string][]string)
-	}
-	for _, note := range all {
-		if n.clusters[note] == nil {
-			n.order = append(n.order, note)
-		}
-		n.clusters[note] = append(n.clusters[note], cluster)
+func (n *notes) add(cluster string, texts ...string) {
+	for _, text := range texts {
+		n.clusters.Add(text, cluster)
 	}
 }
 
-// lines returns the notes with their clusters.
+// lines returns the texts with their clusters.
 func (n *notes) lines() []string {
 	var all []string
-	for _, note := range n.order {
-		all = append(all, preview.Subject(n.clusters[note])+": "+note)
+	for text, clusters := range n.clusters.All() {
+		all = append(all, preview.Subject(clusters)+": "+text)
 	}
 	return all
 }
 
-// committed returns the lock at HEAD, which has the versions in clusters when the
-// working tree's lock was updated to its declarations. Without a HEAD it returns the
-// working tree's.
+// committed returns the lock at HEAD: it has the versions in the clusters, even if the
+// working tree's lock was updated already. Without a HEAD it returns the working tree's lock.
 func (p *planner) committed(state *desired.State) *lockfile.File {
 	commit, repo, err := commitOf(p.root, "HEAD")
 	if err != nil {
@@ -355,7 +333,7 @@ func (p *planner) committed(state *desired.State) *lockfile.File {
 	return lock
 }
 
-// one returns the plan for a cluster, and what the cluster has of the packages.
+// one returns the plan for a cluster, and the installed packages by name.
 func (p *planner) one(ctx context.Context, c *desired.Unit) (made *plan.Plan, installed map[string]unit.Installed, err error) {
 	how := (*unit.Connection).Plan
 	if p.options.objects {
@@ -451,18 +429,18 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	fleet.Notes = append(fleet.Notes, planNotes(fleet)...)
 	for _, c := range before.Clusters {
 		if state.Registry.Removed(c.Name) && c.Objects != nil {
-			fleet.Notes = append(fleet.Notes, leaves(c.Name, "the "+prose.Agree(c.Objects.Len(), "object that it had", "objects that it had")))
+			fleet.Notes = append(fleet.Notes, leaves(c.Name, prose.Agree(c.Objects.Len(), "object stays", "objects stay")))
 		}
 	}
 	return nil
 }
 
-// leaves says what happens to a cluster that is no longer registered.
-func leaves(cluster, objects string) string {
-	return fmt.Sprintf("cluster %s leaves the registry: `gitopsd run` leaves %s as they are; to have them removed, keep the document with the annotation %s: %s until that is done", cluster, objects, clusters.RemoveAnnotation, cluster)
+// leaves returns a note on a cluster that is no longer registered.
+func leaves(cluster, stay string) string {
+	return fmt.Sprintf("cluster %s leaves the registry: %s in place; to remove them, keep the document with the annotation %s: %[1]s until that is done", cluster, stay, clusters.RemoveAnnotation)
 }
 
-// find finds a type in the states of some clusters.
+// find returns a function that finds a type in the states of some clusters.
 func find(ctx context.Context, all ...*desired.Unit) plan.FindType {
 	return func(gvk schema.GroupVersionKind, digest string) (map[string]any, string) {
 		for _, c := range all {
@@ -474,8 +452,8 @@ func find(ctx context.Context, all ...*desired.Unit) plan.FindType {
 	}
 }
 
-// controllers tells what acts on a cluster's types, and finds other behaviours in the
-// cluster as it was, old, which may be nil, and in both states.
+// controllers returns how to find what acts on a cluster's types. Other behaviours are looked
+// up in old, the cluster's earlier state, which may be nil, and in both fleets.
 func controllers(ctx context.Context, c, old *desired.Unit) plan.Controllers {
 	return plan.Controllers{Of: c.Behaviour, Find: func(gk schema.GroupKind, digest string) (*behaviour.Identity, string) {
 		if old != nil {
@@ -503,7 +481,7 @@ func (p *planner) print(f *preview.Fleet) error {
 	return f.WriteText(w, show.Options{Colour: p.colour, All: p.options.all, Width: columns(w)})
 }
 
-// changes reports changes of the fleet repository and of packages of this machine.
+// changes reports changes of the fleet repository and of unpublished packages on this machine.
 func (p *planner) changes(ctx context.Context) (<-chan error, error) {
 	dirs := []string{p.root}
 	for _, l := range p.options.registry.local {
@@ -550,7 +528,7 @@ func (p *planner) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case err := <-changes:
-			report(stderr, err) // what can no longer be watched
+			report(stderr, err) // that something can no longer be watched
 		}
 		fmt.Fprintf(stderr, "\n%s changed\n", time.Now().Format(time.TimeOnly))
 	}

@@ -14,42 +14,37 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// shown is a cluster without its plan.
+// shown returns a cluster without its plan.
 func shown(c *desired.Unit) preview.ClusterPlan {
-	return preview.ClusterPlan{
-		Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c), Details: details(c), Revisions: revisions(c), Declared: declared(c),
+	cp := preview.ClusterPlan{
+		Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c),
+		Details: make(map[string]preview.PackageDetails), Revisions: make(map[string]string), Declared: make(map[string]string),
 	}
-}
-
-func packageNames(c *desired.Unit) map[string]string {
-	names := make(map[string]string)
 	for _, s := range c.Packages {
-		ref := s.Pin.Ref
-		names[s.Declaration.Name] = ref.Repository + " " + ref.Version()
-	}
-	return names
-}
-
-// details returns where a cluster's packages come from, and who signed them.
-func details(c *desired.Unit) map[string]preview.PackageDetails {
-	all := make(map[string]preview.PackageDetails)
-	for _, s := range c.Packages {
-		p := preview.PackageDetails{Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Verified: s.Verified, Replaces: s.Replacement()}
+		d, ref := s.Declaration, s.Pin.Ref
+		p := preview.PackageDetails{Repository: ref.Repository, Version: ref.Version(), Verified: s.Verified, Replaces: s.Replacement()}
 		if s.Origin.RewrittenBy != "" {
 			p.From = s.Origin.String()
 		}
-		all[s.Declaration.Name] = p
+		cp.Details[d.Name], cp.Revisions[d.Name] = p, s.Revision()
+		if d.File != "" && s.Parent == "" { // a dependency is not declared
+			cp.Declared[d.Name] = fmt.Sprintf("%s %s (%s)", d.Kind, d.Name, d.Place())
+		}
 	}
-	return all
+	return cp
 }
 
-func revisions(c *desired.Unit) map[string]string {
+// packageNames returns the packages of a cluster, by name.
+func packageNames(c *desired.Unit) map[string]string {
 	names := make(map[string]string)
 	for _, s := range c.Packages {
-		names[s.Declaration.Name] = s.Revision()
+		names[s.Declaration.Name] = versioned(s.Pin.Ref)
 	}
 	return names
 }
+
+// versioned returns "repository version".
+func versioned(ref sources.Ref) string { return ref.Repository + " " + ref.Version() }
 
 // lockedNames returns the packages of a cluster as a lock selects them. Packages are
 // matched by repository, since the lock has no names.
@@ -67,22 +62,9 @@ func lockedNames(c *desired.Unit, lock *lockfile.File) map[string]string {
 	return names
 }
 
-// declared returns where the packages of a cluster are declared. A dependency is not.
-func declared(c *desired.Unit) map[string]string {
-	places := make(map[string]string)
-	for _, s := range c.Packages {
-		d := s.Declaration
-		if d.File == "" || s.Parent != "" {
-			continue
-		}
-		places[d.Name] = fmt.Sprintf("%s %s (%s)", d.Kind, d.Name, d.Place())
-	}
-	return places
-}
-
-// installedNames returns the packages that a cluster has, by name: "repository version".
-// Those of which the cluster tells nothing are as in the lock; fromLock names them. The
-// version of a revision is looked up in the locks.
+// installedNames returns the packages that a cluster has, by name. Where the cluster does
+// not tell, the version is the lock's, and fromLock has the name. The version of a revision
+// is looked up in the locks.
 func installedNames(c *desired.Unit, installed map[string]unit.Installed, locked map[string]string, locks ...*lockfile.File) (names map[string]string, fromLock map[string]bool) {
 	names, fromLock = make(map[string]string), make(map[string]bool)
 	for _, s := range c.Packages {
@@ -91,14 +73,14 @@ func installedNames(c *desired.Unit, installed map[string]unit.Installed, locked
 		switch {
 		case !known && locked[name] != "":
 			names[name] = locked[name]
-			fromLock[name] = locked[name] != ref.Repository+" "+ref.Version()
+			fromLock[name] = locked[name] != versioned(ref)
 		case found.Reference != "":
 			names[name] = found.Reference
 			if r, err := sources.ParseRef(found.Reference); err == nil {
-				names[name] = r.Repository + " " + r.Version()
+				names[name] = versioned(r)
 			}
 		case found.Revision == s.Revision():
-			names[name] = ref.Repository + " " + ref.Version()
+			names[name] = versioned(ref)
 		case found.Revision != "":
 			names[name] = ref.Repository + " " + versionOf(ref.Repository, found.Revision, locked[name], locks)
 		}
@@ -106,8 +88,8 @@ func installedNames(c *desired.Unit, installed map[string]unit.Installed, locked
 	return names, fromLock
 }
 
-// versionOf returns the version that a revision is of, first as the cluster's line in the
-// lock has it, or the revision if no lock knows it.
+// versionOf returns the version of a revision, or the revision if no lock knows it. It tries
+// the version in the cluster's line of the lock first.
 func versionOf(repository, revision, locked string, locks []*lockfile.File) string {
 	_, own, _ := strings.Cut(locked, " ")
 	for _, lock := range locks {
@@ -120,14 +102,14 @@ func versionOf(repository, revision, locked string, locks []*lockfile.File) stri
 	return revision
 }
 
-// Bounds on what is compared to know whether a working tree is a commit.
+// Bounds on the files that are compared to know whether a working tree equals a commit.
 const (
 	mostCompared      = 2_000    // files
-	mostComparedBytes = 16 << 20 // of them
+	mostComparedBytes = 16 << 20 // of all files
 )
 
-// revisionOf returns the short name of the commit that is checked out, if all files of the
-// working tree are as in it; else, and if there are very many, the empty string.
+// revisionOf returns the short hash of the commit that is checked out, if all files of the
+// working tree equal it. Otherwise, and if there are very many files, it returns "".
 func revisionOf(root string, tree *workingTree) string {
 	commit, repo, err := commitOf(root, "HEAD")
 	if err != nil {

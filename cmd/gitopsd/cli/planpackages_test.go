@@ -17,8 +17,8 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// The version that a package is bumped from is the cluster's, and the lock's only where
-// nothing in the cluster tells it.
+// The earlier version of a package is the cluster's, or the lock's if the cluster does not tell
+// it.
 func TestInstalledNames(t *testing.T) {
 	t.Parallel()
 	digest := func(text string) sources.Digest { return sources.DigestOf([]byte(text)) }
@@ -57,7 +57,7 @@ func TestInstalledNames(t *testing.T) {
 	}
 }
 
-// Faults that several clusters have are told once.
+// A fault of several clusters is reported once.
 func TestFaultsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	refused := &plan.Plan{Steps: []plan.Step{{Action: plan.Refused}}}
@@ -74,7 +74,7 @@ func TestFaultsAreToldOnce(t *testing.T) {
 	}
 }
 
-// A working tree has the name of the commit that is checked out, if it is the same.
+// A working tree has the revision of the commit that is checked out, if both are equal.
 func TestRevisionOf(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -83,12 +83,6 @@ func TestRevisionOf(t *testing.T) {
 		cmd := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=a", "-c", "user.email=a@b.example"}, args...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("git %q: %v\n%s", args, err, out)
-		}
-	}
-	write := func(name, text string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
 		}
 	}
 	revision := func() string {
@@ -101,7 +95,7 @@ func TestRevisionOf(t *testing.T) {
 		return revisionOf(dir, tree)
 	}
 	git("init", "--quiet")
-	write("clusters.yaml", "a")
+	writeFile(t, dir, "clusters.yaml", "a")
 	if have := revision(); have != "" {
 		t.Errorf("without a commit it is %q", have)
 	}
@@ -115,12 +109,12 @@ func TestRevisionOf(t *testing.T) {
 	if have := revision(); len(have) != 10 || have != commit.Hash[:10] {
 		t.Errorf("%q, want the first digits of %s", have, commit.Hash)
 	}
-	write("clusters.yaml", "b")
+	writeFile(t, dir, "clusters.yaml", "b")
 	if have := revision(); have != "" {
 		t.Errorf("with a change it is %q", have)
 	}
-	write("clusters.yaml", "a")
-	write("other.yaml", "a")
+	writeFile(t, dir, "clusters.yaml", "a")
+	writeFile(t, dir, "other.yaml", "a")
 	if have := revision(); have != "" {
 		t.Errorf("with a file more it is %q", have)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// progress shows the current step on a terminal, once it takes more than a second.
+// progress shows the current step on a terminal once it takes more than a second.
 type progress struct {
 	w       io.Writer
 	mu      sync.Mutex
@@ -18,7 +18,7 @@ type progress struct {
 	done    chan struct{}
 }
 
-// startProgress returns a progress. Its stop must be called.
+// startProgress returns a progress. The caller must call stop.
 func startProgress(w io.Writer) *progress {
 	p := &progress{w: w, since: time.Now(), stopped: make(chan struct{}), done: make(chan struct{})}
 	if !isTerminal(w) {

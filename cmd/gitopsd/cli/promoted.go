@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
@@ -21,13 +22,11 @@ const (
 	promotedParts    = 3
 )
 
-// sameTypeOtherController returns notes on objects whose manifest goes to several
-// clusters in which their type is the same and what acts on it is not: what was tried
-// in one cluster does something else in the other. A note is about all objects of a
-// kind that go to the same clusters.
+// sameTypeOtherController returns notes on manifests that go to several clusters with the same
+// type but different controllers: an object that works in one cluster may do something else
+// in another. A note is about all objects of a kind that go to the same clusters.
 func sameTypeOtherController(state *desired.State) []string {
-	places := make(map[placed][]*desired.Unit)
-	var order []placed
+	var places show.Groups[placed, *desired.Unit]
 	for _, c := range state.Clusters {
 		if c.Objects == nil {
 			continue
@@ -37,33 +36,25 @@ func sameTypeOtherController(state *desired.State) []string {
 			if plan.StageOf(o.ID()) != plan.Custom || o.Label(manifest.PackageLabel) != "" || o.Origin().File == "" {
 				continue
 			}
-			p := placed{o.ID(), schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind), o.Origin().File}
-			if places[p] == nil {
-				order = append(order, p)
-			}
-			places[p] = append(places[p], c)
+			places.Add(placed{o.ID(), schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind), o.Origin().File}, c)
 		}
 	}
 	x := actors{known: make(map[actorKey]acting)}
-	names := make(map[string][]string) // objects by the rest of the note
-	var notes []string
-	for _, p := range order {
-		for _, text := range x.compare(p, places[p]) {
-			if names[text] == nil {
-				notes = append(notes, text)
-			}
-			names[text] = append(names[text], strings.TrimPrefix(p.id.Namespace+"/"+p.id.Name, "/"))
+	var names show.Groups[string, string] // objects by the rest of the note
+	for p, clusters := range places.All() {
+		for _, text := range x.compare(p, clusters) {
+			names.Add(text, strings.TrimPrefix(p.id.Namespace+"/"+p.id.Name, "/"))
 		}
 	}
-	for i, text := range notes {
+	var notes []string
+	for text, objects := range names.All() {
 		kind, rest, _ := strings.Cut(text, ": ")
-		objects := names[text]
 		slices.Sort(objects)
 		verb := "go"
 		if len(objects) == 1 {
 			verb = "goes"
 		}
-		notes[i] = fmt.Sprintf("%s: %s %s to clusters %s", kind, prose.Some(objects, promotedObjects), verb, rest)
+		notes = append(notes, fmt.Sprintf("%s: %s %s to clusters %s", kind, prose.Some(objects, promotedObjects), verb, rest))
 	}
 	return notes
 }
@@ -83,48 +74,43 @@ type actorKey struct {
 	gvk     schema.GroupVersionKind
 }
 
-// acting is a type in one cluster and what acts on it; zero if nothing defines it, or
-// if its controller cannot be told.
+// acting is a type in one cluster and what acts on it. It is zero if nothing defines the type,
+// or if its controller is unknown.
 type acting struct {
 	digest string
 	behind *behaviour.Identity
 }
 
-// alike are clusters in which the same acts on a type; nil behind stands for nothing
-// that is declared.
+// alike are clusters in which the same acts on a type; behind is nil if nothing is declared.
 type alike struct {
 	behind   *behaviour.Identity
 	clusters []string
 }
 
-// compare returns what is to be said about an object in the clusters that it goes to:
-// "Kind.group: with the same type …".
+// compare returns the notes on an object in the clusters that it goes to: "Kind.group: with
+// the same type …".
 func (x *actors) compare(p placed, in []*desired.Unit) []string {
 	if len(in) < 2 {
 		return nil
 	}
-	types := make(map[string][]*alike)
-	var order []string
+	var types show.Groups[string, *alike] // by digest
 	for _, c := range in {
 		a := x.of(c, p.gvk)
 		if a.digest == "" {
 			continue
 		}
-		if types[a.digest] == nil {
-			order = append(order, a.digest)
-		}
-		i := slices.IndexFunc(types[a.digest], func(g *alike) bool {
+		i := slices.IndexFunc(types.Of(a.digest), func(g *alike) bool {
 			return g.behind == nil && a.behind == nil || g.behind != nil && a.behind != nil && g.behind.Digest() == a.behind.Digest()
 		})
 		if i < 0 {
-			i = len(types[a.digest])
-			types[a.digest] = append(types[a.digest], &alike{behind: a.behind})
+			i = len(types.Of(a.digest))
+			types.Add(a.digest, &alike{behind: a.behind})
 		}
-		types[a.digest][i].clusters = append(types[a.digest][i].clusters, c.Name)
+		same := types.Of(a.digest)[i]
+		same.clusters = append(same.clusters, c.Name)
 	}
 	var texts []string
-	for _, digest := range order {
-		groups := types[digest]
+	for _, groups := range types.All() {
 		if len(groups) < 2 {
 			continue
 		}
@@ -145,7 +131,7 @@ func (x *actors) compare(p placed, in []*desired.Unit) []string {
 		if n := len(others) - promotedParts; n > 0 {
 			shown, more = others[:promotedParts], fmt.Sprintf("; and %d more", n)
 		}
-		texts = append(texts, fmt.Sprintf("%s.%s: with the same type and different controllers: %s%s; to have it refused where the controller is another, pin it with `gitopsd types pin --behaviour --cluster NAME`",
+		texts = append(texts, fmt.Sprintf("%s.%s: with the same type and different controllers: %s%s; to refuse it where the controller differs, pin it with `gitopsd types pin --behaviour --cluster NAME`",
 			p.gvk.Kind, p.gvk.Group, strings.Join(shown, "; "), more))
 	}
 	return texts
@@ -158,7 +144,7 @@ func (x *actors) of(c *desired.Unit, gvk schema.GroupVersionKind) acting {
 		return a
 	}
 	if definition := c.Definition(gvk); definition != nil {
-		// Errors are told where types are listed and compared.
+		// Other commands report errors.
 		if behind, err := c.Behaviour(definition); err == nil {
 			a.behind = behind
 			a.digest, _ = digestIn(definition.Tree(), gvk)

@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// A manifest that goes to several clusters is told of where its type is the same and
-// what acts on it is not.
+// There is a note on a manifest that goes to clusters with the same type and different
+// controllers.
 func TestSameTypeOtherController(t *testing.T) {
 	unit := func(name, field, image string, objects ...string) *desired.Unit {
 		annotation := "{}"
@@ -35,7 +35,7 @@ func TestSameTypeOtherController(t *testing.T) {
 	if o := unit("x", "a", "", "o").Objects.Get(manifest.ID{Group: "acme.example", Kind: "Thing", Namespace: "default", Name: "o"}); o.Origin().File == "" {
 		t.Fatal("objects without a file")
 	}
-	// What its annotation names is not rendered, so that nothing is known.
+	// The annotation names a workload that is not rendered, so the controller is unknown.
 	unknown := unit("prod", "a", "i:1", "o")
 	rest := slices.DeleteFunc(slices.Clone(unknown.Objects.All()), func(o *manifest.Object) bool { return o.ID().Is(manifest.Deployment) })
 	unknown.Objects, _ = manifest.NewSet(rest)

@@ -59,7 +59,7 @@ applied.`,
 	return cmd
 }
 
-// leftOpen names the fields of an object that are filled in when it is applied.
+// leftOpen returns comments on the fields of an object that are filled in when it is applied.
 func leftOpen(o *manifest.Object) []string {
 	source := o.Annotation(manifest.InjectCAAnnotation)
 	if source == "" {

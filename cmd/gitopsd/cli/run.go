@@ -57,8 +57,8 @@ func newRun(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Follow a fleet repository and keep its clusters as it declares",
-		Long: `Run polls a branch of the fleet repository: of the one that it is started in, or
-that --repo names. For each new commit it resolves and verifies the packages,
+		Long: `Run polls a branch of the fleet repository: the one in the current directory, or
+the one that --repo names. For each new commit it resolves and verifies the packages,
 renders every registered cluster and applies what differs. If clusters.lock
 changed, it commits that file back, on the newest head and never by force.
 Between commits it corrects drift in the clusters.
@@ -70,20 +70,18 @@ commit is the same and the clusters are as they were left, no package is read.
 
 With --conversion-listen it converts objects by conversion rules for the clusters that
 reach it by URL (spec.conversion.url). It serves old rules for ten minutes more, and as
-long as a cluster has them. Clusters with spec.conversion.service run a server of
-their own.
+long as a cluster uses them. Clusters with spec.conversion.service run their own server.
 
 With --etcd-servers or --etcd-embedded it provisions the EtcdNamespaces of clusters in
-that etcd. With --etcd-proxy-listen it serves those of clusters that reach it by URL
-(spec.etcd.proxy.url); the others are served by proxies in their clusters.
+that etcd. With --etcd-proxy-listen it serves the namespaces of clusters that reach it by
+URL (spec.etcd.proxy.url); proxies in the clusters serve the others.
 
-With --once it makes one pass and ends; --wait has it go on until everything is
+With --once it makes one pass and ends; with --wait it goes on until everything is
 Ready.
 
 On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status, which
-` + "`gitopsd status`" + ` shows. The last two answer on the daemon's own machine or in its
-pod, which kubectl port-forward reaches; from elsewhere they need the token in
---status-token-file.`,
+` + "`gitopsd status`" + ` shows. Requests for the last two from other machines or pods need the
+token in --status-token-file; kubectl port-forward does not.`,
 		Example: `  gitopsd run --repo https://git.example.org/platform/fleet.git --git-password-file /etc/gitopsd/token
   gitopsd run --repo git@git.example.org:platform/fleet.git --ssh-key id_ed25519 --ssh-known-hosts known_hosts
   gitopsd run --kubeconfig-dir ~/.kube/fleet --once --wait`,
@@ -127,7 +125,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	default:
 		return fmt.Errorf("--lock %q: use update or readonly", o.lock)
 	}
-	if !(o.migrations.Rate > 0) || o.migrations.Settle <= 0 { // NaN is not, either
+	if !(o.migrations.Rate > 0) || o.migrations.Settle <= 0 { // NaN is not more than 0
 		return errors.New("--migrate-rate and --migrate-settle must be more than 0")
 	}
 	patience, err := o.wait.patience(cmd.Flags())
@@ -169,7 +167,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	defer own.Close()
 	connector := &hub.Connector{Hub: own, Dir: o.kubeconfigDir, AllowInCluster: o.inCluster}
 	if o.hub != "" || g.env.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		o.registry.hub = own // it runs in a cluster, or was told of one
+		o.registry.hub = own // it runs in a cluster, or --kubeconfig names one
 	}
 	o.registry.gitCAFile = o.git.caFile
 	computer, err := o.registry.computer(log, mode, nil, nil)
@@ -279,8 +277,8 @@ func (o *runOptions) serve(board *status.Board, log *slog.Logger) (stop func(), 
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
-	// A pass waits for the slowest cluster only as long as the lock may be delayed.
-	// A loop without a pass for much longer hangs.
+	// A pass waits for the slowest cluster only as long as the lock may be delayed. A loop
+	// that takes much longer hangs.
 	stall := 3*o.interval + 5*time.Minute
 	log.Info("serving", "address", listener.Addr().String())
 	server := status.Serve(listener, board.Handler(stall, o.access), func(err error) { log.Error("serving failed", "error", err) })

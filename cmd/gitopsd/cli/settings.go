@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// indifferent are the flags of run that do not change the desired state.
+// indifferent are the flags of run that do not affect the desired state.
 var indifferent = []string{"once", "wait", "timeout", "interval", "listen", "status-token-file", "status-open", "package-timeout", "cluster-timeout", "migrate-rate", "migrate-settle", "cache-dir", "log-format", "verbose",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile", "etcd-client-ca-cert", "etcd-client-ca-key", "etcd-embedded", "etcd-listen", "etcd-advertise", "etcd-compact", "etcd-allow-prefixes"}
 
-// settings identifies all inputs of the desired state besides the repository: this
-// program, its flags, and the files that these name. Files are identified by size
-// and time, so that their content is not revealed.
+// settings identifies all inputs of the desired state except the repository: this program,
+// its flags, and the files that these name. Files are identified by size and time, so the
+// result reveals no content.
 func (o *runOptions) settings(flags *pflag.FlagSet) string {
 	var all []string
 	put := func(path string, info fs.FileInfo, err error) {

@@ -33,7 +33,7 @@ type statusOptions struct {
 	exitcode  bool
 	all       bool
 	wait      waitOptions
-	// tree is for completion alone.
+	// tree is only for completion.
 	tree treeOptions
 }
 
@@ -42,23 +42,22 @@ func newStatus(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the fleet, as a running daemon has it",
-		Long: `Status asks a daemon, by its /status: which commit is in charge, which clusters are
-Ready with it, what is wrong with the others, and which versions of packages run
-beside the ones that are wanted. In a fleet of more than 20 clusters those that
-agree share a line. It reads no repository and no cluster.
+		Long: `Status shows the /status of a daemon: the commit, which clusters are Ready with it, what
+is wrong with the others, and which packages run in another version than the wanted
+one. In a fleet of more than 20 clusters those that agree share a line. It reads no
+repository and no cluster.
 
 The daemon is asked at --address, by default where ` + "`gitopsd run`" + ` serves on the same
-machine. One that runs in a cluster is reached by
+machine. To reach a daemon in a cluster, run
 
     kubectl -n gitopsd-system port-forward deployment/gitopsd 8080
 
-or from elsewhere at a URL, with the token of its --status-token-file.
+or name its URL, with the token of its --status-token-file.
 
-With --wait it waits until everything is Ready: until the daemon has polled the
-repository since the command began, and every cluster is Ready with the commit that
-it found. So what was pushed before is in effect. Clusters that the repository
-suspends are left out, and with --cluster all but the named ones, which count even if
-they are suspended.
+With --wait it waits until the daemon has polled the repository since the command
+began, and every cluster is Ready with the commit that it found. So everything that was
+pushed before is applied. Suspended clusters do not count. With --cluster only the
+named clusters count, even if they are suspended.
 
 The exit status is 0 if the daemon answered, or 1 for an error; with --wait it is 1
 if not everything is Ready in time, and with --detailed-exitcode 2 if not everything
@@ -94,7 +93,7 @@ func (o *statusOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	if _, err := o.token(); err != nil {
-		return err // waiting does not make a file that is named wrongly
+		return err // waiting does not help
 	}
 	var s *status.Snapshot
 	var unready []string
@@ -157,8 +156,8 @@ func (o *statusOptions) print(w io.Writer, g *global, s *status.Snapshot) error 
 // askPause is how long --wait waits before it asks again.
 const askPause = 500 * time.Millisecond
 
-// await asks until everything is Ready or the time is over, and returns the last answer
-// with what is not Ready then. A daemon that does not answer may be about to start.
+// await asks until everything is Ready or the time is over. It returns the last answer, and
+// what is not Ready. A daemon that does not answer may be about to start.
 func (o *statusOptions) await(cmd *cobra.Command, address string, patience time.Duration) (last *status.Snapshot, unready []string, err error) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), patience)
 	defer cancel()
@@ -216,13 +215,13 @@ func statusURL(address string) (string, error) {
 	return u.JoinPath("status").String(), nil
 }
 
-// errNotAllowed is the error of a daemon that wants another token.
+// errNotAllowed is the error if the daemon wants a different token.
 var errNotAllowed = errors.New("the daemon refuses access")
 
 // mostStatus bounds a daemon's answer, in bytes.
 const mostStatus = 256 << 20
 
-// token reads the token, which may be renewed at any time; empty for none.
+// token reads the token, which may be renewed at any time. It is empty without a file.
 func (o *statusOptions) token() (string, error) {
 	if o.tokenFile == "" {
 		return "", nil
@@ -255,7 +254,7 @@ func (o *statusOptions) fetch(ctx context.Context, address string) (*status.Snap
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	// A token goes where it was told to go, and nowhere else.
+	// A redirect must not take the token to another server.
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(request)
 	if failed, ok := errors.AsType[*url.Error](err); ok {
@@ -268,14 +267,14 @@ func (o *statusOptions) fetch(ctx context.Context, address string) (*status.Snap
 	case response.StatusCode == http.StatusUnauthorized:
 		return nil, fmt.Errorf("%s: %w: give the file with its token (--status-token-file), or forward a port to it", address, errNotAllowed)
 	case response.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s answers %s, and not as gitopsd does; name the daemon's address with --address", address, response.Status)
+		return nil, fmt.Errorf("%s answers %s, but is not gitopsd; name the daemon's address with --address", address, response.Status)
 	}
 	s := new(status.Snapshot)
 	if err := json.NewDecoder(io.LimitReader(response.Body, mostStatus)).Decode(s); err != nil {
 		return nil, fmt.Errorf("%s: the answer is not a daemon's status: %w", address, err)
 	}
 	if s.Started.IsZero() || s.Repository == "" {
-		return nil, fmt.Errorf("%s answers, and not as gitopsd does; name the daemon's address with --address", address)
+		return nil, fmt.Errorf("%s answers, but is not gitopsd; name the daemon's address with --address", address)
 	}
 	return s, nil
 }

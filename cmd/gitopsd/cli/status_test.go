@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -14,7 +13,7 @@ import (
 	"gitopsd.dev/reconcile/status"
 )
 
-// fleetStatus is what a daemon answers whose cluster is Ready, polled at a time.
+// fleetStatus is the answer of a daemon with one cluster that is Ready.
 func fleetStatus(now, polled time.Time, change func(*status.Snapshot)) status.Snapshot {
 	s := status.Snapshot{Version: "v1", Started: now.Add(-time.Hour), Time: now, Repository: "https://git.example.org/fleet.git", Branch: "main", Commit: "abc", Turned: now, Polled: polled,
 		Clusters: []status.Unit{{Name: "dev", Phase: status.Ready, Commit: "abc"}, {Name: "prod", Phase: status.Suspended, Commit: "old"}}}
@@ -24,8 +23,8 @@ func fleetStatus(now, polled time.Time, change func(*status.Snapshot)) status.Sn
 	return s
 }
 
-// The wait ends once everything is Ready by a poll that began after the first answer, and
-// no sooner: a poll that was under way may have missed what was pushed before the command.
+// The wait ends once everything is Ready with a poll that began after the first answer. An
+// earlier poll may have missed commits that were pushed before the command.
 func TestStatusWait(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -34,7 +33,7 @@ func TestStatusWait(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		args    []string
-		answers []status.Snapshot // the last one again and again
+		answers []status.Snapshot // the last one is repeated
 		code    int
 		asked   int64 // at least
 		want    string
@@ -43,14 +42,14 @@ func TestStatusWait(t *testing.T) {
 		{name: "a newer commit is found by it", answers: []status.Snapshot{fleetStatus(at(10), at(9), nil), fleetStatus(at(11), at(11), computing), fleetStatus(at(12), at(11), nil)}, asked: 3},
 		{name: "no poll", answers: []status.Snapshot{fleetStatus(at(10), at(9), nil)}, args: []string{"--timeout", "1200ms"}, code: 1, asked: 1, want: "the daemon has not polled the repository since"},
 		{name: "a suspended cluster that is asked for", answers: []status.Snapshot{fleetStatus(at(10), at(9), nil), fleetStatus(at(12), at(11), nil)}, args: []string{"--cluster", "prod", "--timeout", "1200ms"}, code: 1, asked: 1, want: "cluster prod: the repository suspends it"},
-		{name: "something else answers", answers: []status.Snapshot{{}}, args: []string{"--timeout", "700ms"}, code: 1, asked: 1, want: "not as gitopsd does"},
+		{name: "something else answers", answers: []status.Snapshot{{}}, args: []string{"--timeout", "700ms"}, code: 1, asked: 1, want: "but is not gitopsd"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var asked atomic.Int64
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				n := min(int(asked.Add(1)), len(tt.answers))
-				_ = json.NewEncoder(w).Encode(tt.answers[n-1]) // the client says what is wrong with it
+				_ = json.NewEncoder(w).Encode(tt.answers[n-1]) // the client reports the error
 			}))
 			defer server.Close()
 			code, _, stderr := gitopsd(t, nil, append([]string{"status", "--wait", "--address", server.URL}, tt.args...)...)
@@ -61,14 +60,12 @@ func TestStatusWait(t *testing.T) {
 	}
 }
 
-// A token that cannot be read is an error at once, however long the command would wait.
+// A token that cannot be read is an error at once, even with --wait.
 func TestStatusToken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"empty": "\n", "two": "a\nb\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, dir, name, text)
 	}
 	for file, want := range map[string]string{"missing": "--status-token-file: open ", "empty": "want a token in one line", "two": "want a token in one line"} {
 		began := time.Now()
@@ -79,7 +76,7 @@ func TestStatusToken(t *testing.T) {
 	}
 }
 
-// What a shell would take for something else than a name is not completed.
+// Names that mean something else to a shell are not completed.
 func TestCompletedNames(t *testing.T) {
 	t.Parallel()
 	names := []string{"main", "feature/x-1", "v1.2.3+b", "deployment.apps/default/web", "me@host", "$(id)", "`id`", "a;b", "a b", "-rf", "~", "=ls", "a\nb", "x\x1b[2J", "it's", "a|b", "été"}

@@ -24,13 +24,13 @@ type targetOptions struct {
 }
 
 func (o *targetOptions) register(f *pflag.FlagSet) {
-	f.DurationVar(&o.lifetime, "connection-lifetime", target.DefaultLifetime, "how long the tokens are valid that teams get for published clusters; they are replaced when a third is left")
+	f.DurationVar(&o.lifetime, "connection-lifetime", target.DefaultLifetime, "how long teams' tokens for published clusters are valid; they are replaced when a third is left")
 	f.StringSliceVar(&o.claims, "claims", claim.DefaultKinds, "kinds of objects that become KubernetesTargets once the cluster that they stand for is there, as Kind.group")
 	f.BoolVar(&o.plugins, "allow-plugins", false, "let the kubeconfigs in connection Secrets that teams bring run exec and auth-provider plugins, as the daemon")
-	f.StringSliceVar(&o.addresses, "allow-addresses", nil, "addresses and ranges, such as 127.0.0.0/8, that connection Secrets may lead to although they are those of the daemon's own machine, or link-local, or serve the metadata of a cloud")
+	f.StringSliceVar(&o.addresses, "allow-addresses", nil, "addresses and ranges, such as 127.0.0.0/8, that connection Secrets may name although they belong to the daemon's own machine, are link-local, or serve the metadata of a cloud")
 }
 
-// accept returns which kubeconfigs in connection Secrets are used.
+// accept returns which kubeconfigs are accepted in connection Secrets.
 func (o *targetOptions) accept() kubeconfig.Accept {
 	if o.plugins {
 		return kubeconfig.Plugins
@@ -38,9 +38,9 @@ func (o *targetOptions) accept() kubeconfig.Accept {
 	return kubeconfig.Restricted
 }
 
-// controllers returns a function that makes the controllers of one home; reach is which
-// addresses connection Secrets may lead to, runs how applications are run, and etcd what
-// etcd namespaces are in.
+// controllers returns a function that makes the controllers of one home. reach says which
+// addresses connection Secrets may name, runs how applications are run, and etcd where etcd
+// namespaces are.
 func (o *targetOptions) controllers(clusters *hub.Connector, reach kubeconfig.Reach, runs applications.Config, etcd namespaces.Config) (func() []home.Controller, error) {
 	kinds, err := claim.ParseKinds(o.claims)
 	if err != nil {

@@ -34,7 +34,7 @@ func (o *typesOptions) register(cmd *cobra.Command) {
 }
 
 const typesSources = `A SOURCE is a file or directory of YAML, a package (REPOSITORY:TAG or
-REPOSITORY@DIGEST), or the name of a registered cluster: what is rendered for it.`
+REPOSITORY@DIGEST), or the name of a registered cluster, for the objects rendered for it.`
 
 func newTypes(g *global) *cobra.Command {
 	var o typesOptions
@@ -42,12 +42,14 @@ func newTypes(g *global) *cobra.Command {
 		Use:   "types [SOURCE]...",
 		Short: "List types with their digests, compare them, or pin objects to them",
 		Long: `Types lists the types that CRDs and XRDs define, with a digest of everything that
-an API server's behaviour depends on. Types with the same digest are the same,
-whatever their documentation and formatting. The digest of a controller covers the
-images, arguments and environment of the workload that acts on a type's objects.
-A CRD of a plain manifest names that workload, a Deployment, StatefulSet or
-DaemonSet, by the annotation ` + manifest.ControllerAnnotation + `: <namespace>/<name>. The
-digest behind an XRD covers the Compositions and the Functions that they name.
+affects an API server's behaviour. Types with the same digest are the same, whatever
+their documentation and formatting.
+
+The digest of a controller covers the images, arguments and environment of the
+workload that acts on a type's objects. A CRD of a plain manifest names that workload,
+a Deployment, StatefulSet or DaemonSet, by the annotation
+` + manifest.ControllerAnnotation + `: <namespace>/<name>. For an XRD the digest covers the
+Compositions and the Functions that they name.
 
 ` + typesSources + ` The
 default is every registered cluster.`,
@@ -65,7 +67,7 @@ default is every registered cluster.`,
 				if err != nil {
 					return err
 				}
-				if args = registered(root); len(args) == 0 {
+				if args = o.tree.registered(); len(args) == 0 {
 					return fmt.Errorf("%s registers no clusters; name a SOURCE", filepath.Join(root, sources.RegistryFile))
 				}
 			}
@@ -101,7 +103,7 @@ type listedType struct {
 	Kind    string `json:"kind"`
 	Digest  string `json:"digest"`
 	Package string `json:"package,omitempty"`
-	// Controller acts on objects of the type; nil if unknown. NoController reports that
+	// Controller acts on objects of the type; nil if unknown. NoController reports whether
 	// the package has types alone.
 	Controller   *listedController `json:"controller,omitempty"`
 	NoController bool              `json:"noController,omitempty"`
@@ -112,16 +114,16 @@ type listedController struct {
 	Digest string `json:"digest"`
 	// Workload is "Deployment namespace/name".
 	Workload string `json:"workload,omitempty"`
-	// Images are the workload's by container, by digest if they are named by one,
-	// and Settings a hash of all commands, arguments and variables.
+	// Images are the workload's by container, by digest where there is one. Settings is a
+	// hash of all commands, arguments and variables.
 	Images   map[string]string `json:"images,omitempty"`
 	Settings string            `json:"settings,omitempty"`
-	// Config are the keys of ConfigMaps and Secrets that the workload refers to, and
-	// Rights a hash of what its account may do.
+	// Config are the keys of ConfigMaps and Secrets that the workload refers to. Rights is a
+	// hash of the rights of its account.
 	Config []string `json:"config,omitempty"`
 	Rights string   `json:"rights,omitempty"`
-	// Compositions are those for a composite type, with a hash of each, and
-	// Functions those that they name, with their locked digests.
+	// Compositions are those for a composite type, with a hash of each. Functions are those
+	// that they name, with their locked digests.
 	Compositions map[string]string `json:"compositions,omitempty"`
 	Functions    map[string]string `json:"functions,omitempty"`
 	// Composes are the types that they compose, with a hash of each and of what acts on
@@ -185,7 +187,7 @@ func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
 	if o.output.format == "json" {
 		return show.JSON(w, all)
 	}
-	w = show.Cleaned(w) // arguments of controllers are a package's words
+	w = show.Cleaned(w) // packages choose the arguments of controllers
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	head := "KIND\tGROUP/VERSION\tDIGEST\tPACKAGE\tCONTROLLER"
 	if several {
@@ -210,15 +212,13 @@ func (o *typesOptions) list(w io.Writer, all []listedType, several bool) error {
 	if err := t.Flush(); err != nil || len(controllers) == 0 {
 		return err
 	}
-	if _, err := fmt.Fprintln(w, "\nCONTROLLER"); err != nil {
-		return err
-	}
+	text := show.NewText(w, show.Options{})
+	text.Line("")
+	text.Line("CONTROLLER")
 	for _, digest := range slices.Sorted(maps.Keys(controllers)) {
-		if _, err := fmt.Fprintf(w, "%s  %s\n", digest, controllers[digest]); err != nil {
-			return err
-		}
+		text.Line("%s  %s", digest, controllers[digest])
 	}
-	return nil
+	return text.Flush()
 }
 
 func newTypesDiff(g *global) *cobra.Command {
@@ -229,14 +229,13 @@ func newTypesDiff(g *global) *cobra.Command {
 		Use:   "diff OLD NEW",
 		Short: "Show what changes for users of the types when NEW replaces OLD",
 		Long: `Diff compares the types of two sources. It prints which types are equivalent, and
-what each difference means for stored objects, writers, readers and controllers.
-For types of both sources it compares the controllers behind them as well, if both
-are known: those of clusters as they are rendered there, those of packages without
-any settings.
+what each difference means for stored objects, writers, readers and controllers. For
+types of both sources it also compares the controllers, if both are known. Controllers
+of clusters are compared as rendered, those of packages without any settings.
 
 With --objects it also reads the objects of the types that break, from files or from a
-registered cluster, and says which of them would lose a field, not be valid any more or
-be defaulted differently, and who owns the field. No value is shown.
+registered cluster. It names those that would lose a field, become invalid or get another
+default, with the owners of the field. No value is shown.
 
 ` + typesSources + `
 
@@ -298,15 +297,15 @@ func setOf(all []definition) compat.Set {
 // comparedTypes is the difference in one definition, and in what acts on its types.
 type comparedTypes struct {
 	compat.Change
-	// Controller are the differences in what acts on the types; empty if there are
-	// none or one is not known.
+	// Controller are the differences between the controllers; empty if there are none or if
+	// a controller is unknown.
 	Controller []behaviour.Difference `json:"controller,omitempty"`
-	// Objects is what it means to the objects; nil if they were not looked at.
+	// Objects says how the change affects objects; nil if they were not read.
 	Objects *harm.Survey `json:"objects,omitempty"`
 }
 
-// compareControllers adds what differs in the controllers behind types that both
-// sources have.
+// compareControllers adds the differences between the controllers of types that both sources
+// have.
 func compareControllers(all []compat.Change, before, after []definition) []comparedTypes {
 	of := func(list []definition) map[compat.SetKey]*definition {
 		m := make(map[compat.SetKey]*definition, len(list))
@@ -325,9 +324,8 @@ func compareControllers(all []compat.Change, before, after []definition) []compa
 	return compared
 }
 
-// differences compares what acts on the types of two definitions. Where nothing is
-// known of a file there may be a controller all the same; in a cluster there is none
-// that is declared, and a package tells.
+// differences compares the controllers of two definitions. A missing controller means that
+// there is none if the definition is from a cluster or package. For a file it may be unknown.
 func differences(a, b *definition) []behaviour.Difference {
 	if a == nil || b == nil || a.controller == nil && b.controller == nil {
 		return nil
@@ -349,7 +347,7 @@ func (o *typesOptions) writeComparison(w io.Writer, all []comparedTypes) error {
 	if o.output.format == "json" {
 		return show.JSON(w, all)
 	}
-	w = show.Cleaned(w)
+	t := show.NewText(w, show.Options{})
 	named := make(map[string]int)
 	changes := make([]compat.Change, len(all))
 	for i, c := range all {
@@ -378,28 +376,16 @@ func (o *typesOptions) writeComparison(w io.Writer, all []comparedTypes) error {
 		if c.Change.Change == compat.Same {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%s: %s, %s\n", name, c.Change.Change, c.Compatibility); err != nil {
-			return err
-		}
+		t.Line("%s: %s, %s", name, c.Change.Change, c.Compatibility)
 		for _, f := range c.Findings {
-			if _, err := fmt.Fprintf(w, "  %s\n", f); err != nil {
-				return err
-			}
+			t.Say(show.Plain, "  "+f.String())
 		}
-		text := show.NewText(w, show.Options{})
-		writeSurvey(text, c.Objects)
-		if err := text.Flush(); err != nil {
-			return err
-		}
+		writeSurvey(t, c.Objects)
 	}
 	for _, g := range controllers {
-		if _, err := fmt.Fprintf(w, "controller of %s differs\n", prose.Some(g.names, 6)); err != nil {
-			return err
-		}
+		t.Line("controller of %s differs", prose.Some(g.names, 6))
 		for _, d := range g.differences {
-			if _, err := fmt.Fprintf(w, "  %s\n", d); err != nil {
-				return err
-			}
+			t.Say(show.Plain, "  "+d.String())
 		}
 	}
 	n := compat.Summarize(changes)
@@ -407,6 +393,6 @@ func (o *typesOptions) writeComparison(w io.Writer, all []comparedTypes) error {
 	if differing > 0 {
 		text += fmt.Sprintf("; %d with another controller", differing)
 	}
-	_, err := fmt.Fprintln(w, text)
-	return err
+	t.Line("%s", text)
+	return t.Flush()
 }

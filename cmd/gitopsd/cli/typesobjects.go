@@ -20,7 +20,7 @@ import (
 	"gitopsd.dev/render/validate"
 )
 
-// objectsOptions are the flags of `gitopsd types diff` that are about objects.
+// objectsOptions are the flags of `gitopsd types diff` about objects.
 type objectsOptions struct {
 	source string
 	live   liveOptions
@@ -46,11 +46,11 @@ func (o *objectsOptions) survey(ctx context.Context, t *typesOptions, all []comp
 	return nil
 }
 
-// looker judges the objects of a definition that is to become another. The error is about
-// the source as a whole.
+// looker judges the objects of a definition by its change from before to after. The error is
+// about the source as a whole.
 type looker func(before, after map[string]any, findings []compat.Finding) (*harm.Survey, error)
 
-// open opens the source.
+// open opens the source. The caller must call done.
 func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look looker, done func(), err error) {
 	if _, err := os.Stat(o.source); err == nil {
 		objects, err := objectsOf(o.source)
@@ -99,7 +99,7 @@ func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look looker
 
 // objectsOf reads the objects in a file or directory, by kind.
 func objectsOf(name string) (map[schema.GroupKind][]*manifest.Object, error) {
-	objects, err := readObjects(name, nil)
+	objects, err := readObjects(nil, name)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func objectsOf(name string) (map[schema.GroupKind][]*manifest.Object, error) {
 // shownHarmed is how many harmed objects of a definition are shown.
 const shownHarmed = 10
 
-// writeSurvey writes what a change means to the objects.
+// writeSurvey writes how a change affects objects.
 func writeSurvey(t *show.Text, s *harm.Survey) {
 	if s == nil {
 		return

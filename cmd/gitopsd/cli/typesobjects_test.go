@@ -1,13 +1,12 @@
 package cli
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// typed are the two sides of a difference, and objects.
+// typed has two versions of definitions, and objects.
 const (
 	typedXRD = `
 apiVersion: apiextensions.crossplane.io/v1
@@ -35,8 +34,8 @@ spec:
 	typedNarrow = "{size: {type: integer, maximum: 3}}"
 )
 
-// `gitopsd types diff --objects` judges the objects in a file or a directory, composites
-// and claims by the definition that Crossplane makes their types of.
+// `gitopsd types diff --objects` judges the objects in a file or a directory. Composites and
+// claims are judged by their XRD.
 func TestTypesDiffObjects(t *testing.T) {
 	t.Parallel()
 	composites := map[string]string{
@@ -63,20 +62,10 @@ func TestTypesDiffObjects(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			write := func(name, text string) string {
-				file := filepath.Join(dir, name)
-				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				return file
-			}
-			old := write("old.yaml", strings.Replace(tt.definition, "$SPEC", typedWide, 1))
-			now := write("new.yaml", strings.Replace(tt.definition, "$SPEC", typedNarrow, 1))
+			old := writeFile(t, dir, "old.yaml", strings.Replace(tt.definition, "$SPEC", typedWide, 1))
+			now := writeFile(t, dir, "new.yaml", strings.Replace(tt.definition, "$SPEC", typedNarrow, 1))
 			for name, text := range tt.objects {
-				write("objects/"+name, text)
+				writeFile(t, dir, "objects/"+name, text)
 			}
 			code, stdout, stderr := gitopsd(t, nil, "types", "diff", old, now, "--objects", filepath.Join(dir, "objects"))
 			if code != 0 || stderr != "" || strings.Contains(stdout, "hunter2") {

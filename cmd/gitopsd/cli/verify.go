@@ -40,20 +40,20 @@ func newVerify(g *global) *cobra.Command {
 fleet repository, with clusters.lock and with each other, type by type:
 
   definition  the schemas that the API servers have, from CRDs and XRDs
-  behaviour   the controllers behind them: the images that run, by the IDs that
-              nodes report, with their arguments and environment, the ConfigMaps
-              and Secrets that these come from, and the rights of their accounts;
-              for XRDs the Compositions and Functions, and the types that are
-              composed; and other workloads whose ServiceAccounts may write the types
+  behaviour   the controllers: the images that run, by the IDs that nodes report,
+              with their arguments and environment, the ConfigMaps and Secrets that
+              these come from, and the rights of their accounts; for XRDs the
+              Compositions and Functions, and the types that are composed; and other
+              workloads whose ServiceAccounts may write the types
   admission   webhooks and admission policies that match a type, declared or not
 
 A type of a plain manifest names its controller by the annotation
 ` + manifest.ControllerAnnotation + `: <namespace>/<name>, a Deployment, StatefulSet or
-DaemonSet of the same cluster. A type without a controller is verified in definition
-only, and the report says so. Types that the repository defines for no cluster are
-only compared between clusters. Values of environment variables, arguments,
-ConfigMaps and Secrets are never shown, nor their hashes. Secrets are left out, and
-the report says so, if they hold certificates, or if the account may not read them.
+DaemonSet of the same cluster. For a type without a controller only the definition is
+verified, and the report says so. Types that the repository does not define are only
+compared between clusters. Values of environment variables, arguments, ConfigMaps and
+Secrets are never shown, nor their hashes. Secrets with certificates, and Secrets that
+the account may not read, are left out, and the report says so.
 
 A workload that the repository does not declare and that may write a type is a
 finding, unless the Cluster's annotation ` + "`" + manifest.ActorsAnnotation + "`" + ` names its
@@ -157,7 +157,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 		Tree: func(cluster string, id manifest.ID) (map[string]any, error) {
 			i := slices.IndexFunc(facts, func(c verify.Facts) bool { return c.Name == cluster })
 			if d := facts[i].Definitions[id]; d.Rendered != nil && slices.Equal(d.Rendered, d.Live) {
-				return state.Clusters[i].Objects.Get(id).Tree(), nil // the same, and here
+				return state.Clusters[i].Objects.Get(id).Tree(), nil // the live one is the same
 			}
 			return reader.Tree(ctx, cluster, id)
 		},
@@ -165,19 +165,18 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	found.Notes = append(found.Notes, special(state)...)
 	found.Notes = append(found.Notes, unexplained...)
 	if state.LockChanged() {
-		found.Notes = append(found.Notes, "clusters.lock does not have all that is declared yet, which was resolved for this report only; `gitopsd lock` records it")
+		found.Notes = append(found.Notes, "clusters.lock lacks some declared packages; they were resolved for this report only, and `gitopsd lock` records them")
 	}
 	return found, ctx.Err()
 }
 
-// planBehind plans the clusters that are not as they were rendered, several at a time, and
-// notes in facts what was not applied, and why. A cluster that agrees costs nothing. The
-// notes are about clusters that could not be planned.
+// planBehind plans the clusters that differ from the rendered objects, several at a time, and
+// records in facts what was not applied and why. It returns notes on clusters that could not
+// be planned.
 func planBehind(ctx context.Context, state *desired.State, facts []verify.Facts, images []lockfile.Image, plans func(context.Context, *desired.Unit) (*plan.Plan, error)) []string {
-	const parallel = 8
 	notes := make([]string, len(facts))
 	var g errgroup.Group
-	g.SetLimit(parallel)
+	g.SetLimit(readAtOnce)
 	for i := range facts {
 		if !facts[i].Behind(images) {
 			continue
@@ -185,7 +184,7 @@ func planBehind(ctx context.Context, state *desired.State, facts []verify.Facts,
 		g.Go(func() error {
 			p, err := plans(ctx, state.Clusters[i])
 			if err != nil {
-				notes[i] = fmt.Sprintf("cluster %s: whether a difference is somebody's change or was not applied yet is not known: %s", facts[i].Name, problem.Message(err))
+				notes[i] = fmt.Sprintf("cluster %s: it is unknown which differences are somebody's changes and which are not applied yet: %s", facts[i].Name, problem.Message(err))
 				return nil
 			}
 			facts[i].Explain(p)

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version returns the module's version if the program was installed as one, else the
+// version returns the module's version if the program was installed by version, else the
 // commit that it was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()

@@ -13,7 +13,7 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// What outdated says of a package in a line, and what its details say of the controller.
+// The line of outdated about a package, and its details about the controller.
 func TestOutdatedText(t *testing.T) {
 	t.Parallel()
 	image := behaviour.Difference{What: "image", Name: "package-runtime", Before: "a", After: "b"}
@@ -83,7 +83,7 @@ func TestOutdatedText(t *testing.T) {
 	}
 }
 
-// A bump of all packages says what moves, what stays and why, and what has to be allowed.
+// The output of bump --all: what moves, what stays and why, and what must be allowed.
 func TestBumpAllText(t *testing.T) {
 	t.Parallel()
 	lock := func(text string) *lockfile.File {
@@ -149,7 +149,7 @@ metadata:
 	}
 }
 
-// Two definitions have another controller if both are known to have one, or to have none.
+// The controllers of two definitions are compared if both are known, or known not to exist.
 func TestControllersOfTypes(t *testing.T) {
 	t.Parallel()
 	one := &behaviour.Identity{Images: []behaviour.Part{{Name: "c", Value: "a"}}}

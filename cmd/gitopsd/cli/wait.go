@@ -18,7 +18,7 @@ func (o *waitOptions) register(f *pflag.FlagSet, usage string) {
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "with --wait: how long to wait")
 }
 
-// patience returns how long to wait; 0 without --wait.
+// patience returns how long to wait, 0 without --wait.
 func (o *waitOptions) patience(f *pflag.FlagSet) (time.Duration, error) {
 	switch {
 	case !o.wait && f.Changed("timeout"):

@@ -34,15 +34,15 @@ func newWhy(g *global) *cobra.Command {
 		Long: `Why shows where an object comes from: the file and line where it is written, with
 the last commit that changed the file, or the package that contains it, with the
 package's declaration; then each entry of a kustomization and each patch of the
-registry that changes it. With a field, written as plans show fields, it shows the
-same for the field, and the value that the field would have without each change.
+registry that changes it. With a field, written as in plans, it shows the same for
+the field, and the value that the field would have without each change.
 
-Kinds may be written as kubectl takes them: deploy/web/frontend, crd/NAME.
+Kinds may be written as for kubectl: deploy/web/frontend, crd/NAME.
 
 For a package, named by its repository, the repository's last part or its
-declaration, it shows why clusters have it: where it is declared and its version
-written, which packages need it and at which versions, who chose the version, and
-which versions the fleet excludes or replaces.
+declaration, it shows why clusters have it: where it is declared, where its version is
+written, which packages need it at which versions, who chose the version, and which
+versions the fleet excludes or replaces.
 
 It contacts no cluster and writes nothing; packages come from the cache or the
 registry, by the digests in clusters.lock. It finds the entries by building the
@@ -98,15 +98,15 @@ type answer struct {
 	*why.Answer
 }
 
-// explain searches every computed cluster. Clusters with equal answers share one. It
-// fails if none has the object.
+// explain searches every computed cluster. Clusters with equal answers share one. It returns
+// an error if no cluster has the object.
 func explain(ctx context.Context, state *desired.State, question string) ([]*answer, error) {
 	var answers []*answer
 	var missing error
 	told := make(map[string]*answer)
 	for _, c := range state.Clusters {
 		if c.Objects == nil {
-			continue // which the state has an error for
+			continue // the state has the error
 		}
 		id, field, err := why.Find(c.Objects, question)
 		var found *why.Answer
@@ -138,7 +138,7 @@ func explain(ctx context.Context, state *desired.State, question string) ([]*ans
 }
 
 func writeWhy(w io.Writer, answers []*answer, h *history) error {
-	w = show.Cleaned(w) // subjects of commits, names of files and values are anybody's
+	w = show.Cleaned(w) // subjects of commits, names of files and values may be hostile
 	for i, a := range answers {
 		if i > 0 {
 			fmt.Fprintln(w)
@@ -150,7 +150,7 @@ func writeWhy(w io.Writer, answers []*answer, h *history) error {
 	return nil
 }
 
-// head returns the object, and the field with its value.
+// head returns the first line: the object, and the field with its value.
 func (a *answer) head() string {
 	switch {
 	case len(a.field) == 0:
@@ -330,19 +330,9 @@ type changed struct {
 
 func newHistory(root string, files fs.FS) *history {
 	h := &history{files: files, known: make(map[string]changed)}
-	dir, err := git.OpenDir(root)
-	if err != nil {
-		return h // not every directory is a repository
+	if head, dir, err := commitOf(root, "HEAD"); err == nil { // else there is no repository, or no commit yet
+		h.dir, h.head = dir, head
 	}
-	head, err := dir.Commit("HEAD")
-	if err == nil && dir.Path != "." {
-		head.Files, err = fs.Sub(head.Files, dir.Path)
-	}
-	if err != nil {
-		dir.Close()
-		return h // it has no commit yet
-	}
-	h.dir, h.head = dir, head
 	return h
 }
 
@@ -352,7 +342,7 @@ func (h *history) close() {
 	}
 }
 
-// of returns the text shown behind the name of a file.
+// of returns the text to show after the name of a file.
 func (h *history) of(file string) string { return h.look(file).text }
 
 // hash returns the commit's hash, empty if there is none.

@@ -18,10 +18,11 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// packageWhy says why some clusters have a package, or why they do not get it.
+// packageWhy says why some clusters have a package, or why they do not get it. It is the
+// JSON form of the answer.
 type packageWhy struct {
 	Clusters []string `json:"clusters"`
-	// Package is the repository of what is used, Version its tag or digest.
+	// Package is the repository that is used, Version its tag or digest.
 	Package string `json:"package"`
 	Version string `json:"version"`
 	Digest  string `json:"digest,omitempty"`
@@ -35,13 +36,13 @@ type packageWhy struct {
 	NeededBy []neededBy `json:"neededBy,omitempty"`
 	// Chosen says who chose the version: a declaration, the fleet's rules, or the lock.
 	Chosen string `json:"chosen,omitempty"`
-	// Replaces says what it is used in place of.
+	// Replaces names what it replaces.
 	Replaces string `json:"replaces,omitempty"`
 	// Excluded are the excluded versions of it, with reasons.
 	Excluded []string `json:"excluded,omitempty"`
-	// NoController reports that it is a Provider with types alone.
+	// NoController reports whether it is a Provider with types alone.
 	NoController bool `json:"noController,omitempty"`
-	// Problems are why the clusters do not get it.
+	// Problems are the reasons why the clusters do not get it.
 	Problems []string `json:"problems,omitempty"`
 }
 
@@ -55,9 +56,8 @@ type neededBy struct {
 	NeededBy []neededBy `json:"neededBy,omitempty"`
 }
 
-// explainPackages answers for the packages that a question names, cluster by cluster.
-// Clusters with equal answers share one. There are none if no cluster has or declares
-// such a package.
+// explainPackages returns the answers for the packages that a question names. Clusters with
+// equal answers share one. There is no answer if no cluster has or declares such a package.
 func explainPackages(ctx context.Context, state *desired.State, question string, h *history) ([]*packageWhy, error) {
 	question = strings.TrimPrefix(question, "package/")
 	version := ""
@@ -112,9 +112,7 @@ func (e *packageExplainer) all(question string) ([]*packageWhy, error) {
 			Package: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Digest: string(s.Pin.Digest),
 			Replaces: s.Replacement(), Excluded: e.excluded(s.Pin.Ref.Repository, s.Repository()), NeededBy: e.dependents(s, nil),
 		}
-		if line := e.state.Committed.Line(lockfile.Key{Repository: w.Package, Version: w.Version}); line > 0 {
-			w.Record = fmt.Sprintf("%s:%d", sources.LockFile, line)
-		}
+		w.Record = e.record(w)
 		if s.Parent == "" {
 			w.Declared = e.place(s.Declaration)
 		}
@@ -153,8 +151,8 @@ func (e *packageExplainer) all(question string) ([]*packageWhy, error) {
 	return append(all, e.kept(all, asked)...), nil
 }
 
-// kept returns the packages that the cluster neither has anew nor declares readably,
-// and that the lock keeps for it because of errors.
+// kept returns the packages that only the lock has for the cluster, because errors keep
+// their declarations from being read. told are the packages that have an answer already.
 func (e *packageExplainer) kept(told []*packageWhy, asked func(name string, repositories ...string) bool) []*packageWhy {
 	var all []*packageWhy
 	for _, l := range e.state.Lock.Selections(e.cluster.Name) {
@@ -169,9 +167,7 @@ func (e *packageExplainer) kept(told []*packageWhy, asked func(name string, repo
 		}
 		d, _ := e.state.Lock.Digest(l.Repository, l.Version)
 		w.Digest = string(d)
-		if line := e.state.Committed.Line(lockfile.Key{Repository: w.Package, Version: w.Version}); line > 0 {
-			w.Record = fmt.Sprintf("%s:%d", sources.LockFile, line)
-		}
+		w.Record = e.record(w)
 		for _, p := range e.cluster.Faults {
 			is := p.Package != ""
 			p.Cluster, p.Package = "", "" // several may have one reason
@@ -184,13 +180,21 @@ func (e *packageExplainer) kept(told []*packageWhy, asked func(name string, repo
 	return all
 }
 
+// record returns the place of a package's digest in the lock, empty if it is not there yet.
+func (e *packageExplainer) record(w *packageWhy) string {
+	if line := e.state.Committed.Line(lockfile.Key{Repository: w.Package, Version: w.Version}); line > 0 {
+		return fmt.Sprintf("%s:%d", sources.LockFile, line)
+	}
+	return ""
+}
+
 // place returns where a package is declared.
 func (e *packageExplainer) place(d sources.Declaration) *placeJSON {
 	return &placeJSON{File: d.File, Line: d.Document.Line, Commit: e.history.hash(d.File)}
 }
 
-// written returns where the version of a declared package stands, nil if that is not
-// in one piece.
+// written returns where the version of a declared package is written, nil if it is not
+// written in one piece.
 func (e *packageExplainer) written(d sources.Declaration, declared bool) (*placeJSON, error) {
 	spec, _ := d.Document.Tree["spec"].(map[string]any)
 	text, _ := spec["package"].(string)
@@ -234,7 +238,7 @@ func (e *packageExplainer) chosen(s sources.Selected, w *packageWhy) string {
 	return fmt.Sprintf("just now, for the packages that need it; %s does not have it yet", sources.LockFile)
 }
 
-// waiting says what of a declared package waits for approval; "" if nothing does.
+// waiting says which revision of a declared package waits for approval, "" for none.
 func (e *packageExplainer) waiting(w *packageWhy) string {
 	for _, waits := range e.state.Waiting {
 		if r := waits.Active.Ref; r.Repository == w.Package && r.Version() == w.Version && slices.Contains(waits.Clusters, e.cluster.Name) {
@@ -255,8 +259,8 @@ func (e *packageExplainer) excluded(repositories ...string) []string {
 	return all
 }
 
-// dependents returns the packages that depend on one, each with its own dependents up
-// to those that are declared. Below are the packages on the way down.
+// dependents returns the packages that depend on one, each with its own dependents, up to
+// those that are declared. below are the repositories that were visited on the way.
 func (e *packageExplainer) dependents(of sources.Selected, below []string) []neededBy {
 	below = append(slices.Clone(below), of.Repository())
 	var all []neededBy

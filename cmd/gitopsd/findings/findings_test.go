@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// digest is a digest that is told by one character.
+// digest returns a digest made of one character.
 func digest(c string) sources.Digest { return sources.Digest("sha256:" + strings.Repeat(c, 64)) }
 
 // options are those of the tests: widgets v1 is an index of 1, v2 the single
@@ -33,7 +33,7 @@ var options = verify.Options{
 	Tree: func(string, manifest.ID) (map[string]any, error) { return nil, errors.New("not here") },
 }
 
-// typed are types with a digest that is told by a word.
+// typed returns types with a digest made of a word.
 func typed(kind, schema string) []types.Type {
 	return []types.Type{{Group: "acme.example", Version: "v1", Kind: kind, Digest: "h1:" + schema}}
 }
@@ -74,13 +74,13 @@ func controllerOf(all []verify.Facts, cluster, pkg int) *verify.Controller {
 	return all[cluster].Controllers[manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "gitopsd-system", Name: fmt.Sprintf("provider-%02d", pkg)}]
 }
 
-// A fleet that went astray in some places is told in a page.
+// The report on a fleet with a few differences fits on a page.
 func TestLargeFleet(t *testing.T) {
 	all := large()
 	definition := func(cluster int, kind string) *verify.Definition { return all[cluster].Definitions[definitionID(kind)] }
-	// One runs what nobody knows, three run a version behind, one has lost a
-	// package, seven types differ by declaration, two were edited, all have
-	// some that nobody declared, and one does not answer.
+	// One cluster runs an unknown image, three run an earlier version, and one has lost a
+	// package. Seven types differ by declaration, two were edited, and all clusters have
+	// some that nobody declared. One cluster does not answer.
 	controllerOf(all, 7, 3).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("9"))}}
 	for _, i := range []int{11, 12, 13} {
 		controllerOf(all, i, 5).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("4"))}}
@@ -133,7 +133,7 @@ func golden(t *testing.T, file, have string) {
 	}
 }
 
-// However much differs, the text stays a few screens and the Markdown a comment.
+// If very much differs, the text is still a few screens and the Markdown a comment.
 func TestBounded(t *testing.T) {
 	all := large()
 	for i := range all {

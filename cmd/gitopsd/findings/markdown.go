@@ -9,10 +9,9 @@ import (
 	"gitopsd.dev/reconcile/verify"
 )
 
-// WriteMarkdown writes the report as a comment for a pull request: the verdict, a
-// line for each finding with its details folded below it, and a table of all types.
-// A report larger than [show.MaxComment] is cut, and the comment says how much is
-// missing. Errors are those of w.
+// WriteMarkdown writes the report as a comment for a pull request: the verdict, a line for each
+// finding with its details folded below it, and a table of all types. A report larger than
+// [show.MaxComment] is cut, and the comment says how much is missing. It returns errors of w.
 func WriteMarkdown(w io.Writer, r *verify.Report) error {
 	c := show.Comment{Command: "gitopsd verify", Item: "finding"}
 	fmt.Fprintf(&c.Head, "### gitopsd verify\n\n**%s**\n", show.Escaped(r.Summary()))

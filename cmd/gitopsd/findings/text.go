@@ -1,8 +1,8 @@
 // Package findings shows the reports of `gitopsd verify`: as text, and as a comment on
 // a pull request.
 //
-// The differences, and their names, are reconcile/verify's; folding, wrapping and
-// cutting are cmd/gitopsd/show's.
+// reconcile/verify finds and names the differences. cmd/gitopsd/show folds, wraps and cuts.
+// text.go writes text, and markdown.go comments.
 package findings
 
 import (
@@ -23,14 +23,14 @@ const (
 	shownDetails  = 6
 	shownSides    = 6
 	shownTypes    = 3  // names of types in a line
-	shownClusters = 4  // names of clusters that have all that they should
+	shownClusters = 4  // names of clusters without differences
 	shownFields   = 6  // of one finding
 	shownGroups   = 20 // of types
 	shownOmitted  = 6
 )
 
-// WriteText writes the report for a terminal: the verdict, what could not be verified,
-// the findings, worst first, and a table of all types. Errors are those of w.
+// WriteText writes the report for a terminal: the verdict, what could not be verified, the
+// findings, worst first, and a table of all types. It returns errors of w.
 func WriteText(w io.Writer, r *verify.Report, o show.Options) error {
 	t := textWriter{show.NewText(w, o)}
 	colour := show.Green
@@ -67,23 +67,19 @@ type textWriter struct{ *show.Text }
 
 // gaps writes what could not be verified, each reason once.
 func (t textWriter) gaps(all []verify.Gap) {
-	var reasons []string
-	clusters := make(map[string][]string)
+	var reasons show.Groups[string, string]
 	for _, g := range all {
-		if clusters[g.Reason] == nil {
-			reasons = append(reasons, g.Reason)
-		}
-		if !slices.Contains(clusters[g.Reason], g.Cluster) {
-			clusters[g.Reason] = append(clusters[g.Reason], g.Cluster)
+		if !slices.Contains(reasons.Of(g.Reason), g.Cluster) {
+			reasons.Add(g.Reason, g.Cluster)
 		}
 	}
-	if len(reasons) > 0 {
+	if len(all) > 0 {
 		t.Line("")
 	}
-	shown, folded := t.Fold(len(reasons), shownGaps)
-	for _, why := range reasons[:shown] {
+	shown, folded := t.Fold(len(reasons.Keys), shownGaps)
+	for _, why := range reasons.Keys[:shown] {
 		first, rest, more := strings.Cut(strings.TrimRight(why, "\n"), "\n")
-		t.Say(show.Cyan, fmt.Sprintf("? %s not verified: %s", verify.ClusterNames(clusters[why]), first))
+		t.Say(show.Cyan, fmt.Sprintf("? %s not verified: %s", verify.ClusterNames(reasons.Of(why)), first))
 		if more {
 			t.Indented("    ", show.Plain, rest)
 		}
@@ -152,8 +148,8 @@ func (t textWriter) changes(f *verify.Finding) {
 	}
 }
 
-// groups writes the table of all types. In long tables packages without differences
-// are folded.
+// groups writes the table of all types. In a long table, packages without differences are
+// folded.
 func (t textWriter) groups(all []verify.Group) {
 	if len(all) == 0 {
 		return
@@ -198,7 +194,7 @@ func (t textWriter) groups(all []verify.Group) {
 	}
 }
 
-// stateWords are the short names of findings, for tables.
+// stateWords are short names of findings, for tables.
 var stateWords = map[verify.Kind]string{
 	verify.TwoControllers: "two controllers", verify.UnknownImage: "unknown image", verify.WrongController: "not the declared controller",
 	verify.ControllerDiffers: "controller differs", verify.SettingsDrifted: "settings changed", verify.SettingsDiffer: "settings differ",
@@ -209,8 +205,7 @@ var stateWords = map[verify.Kind]string{
 	verify.SchemaDiffers: "schema differs", verify.ConversionDrifted: "conversion drifted", verify.ConversionDiffers: "conversion differs", verify.NotVerifiedState: "not verified", verify.Missing: "missing", verify.Unmanaged: "not declared",
 }
 
-// groupText returns a group's states in one line: "same in 48 clusters; prod-eu:
-// missing".
+// groupText returns a group's states in one line: "same in 48 clusters; prod-eu: missing".
 func groupText(g *verify.Group) string {
 	if len(g.States) == 0 {
 		return "not verified"
@@ -250,7 +245,7 @@ func groupText(g *verify.Group) string {
 	return strings.Join(parts, "; ")
 }
 
-// looked writes what was compared, and what was left out, each once for all clusters.
+// looked writes what was compared and what was left out, each once for all clusters.
 func (t textWriter) looked(r *verify.Report) {
 	t.Line("")
 	t.Say(show.Plain, "Looked at: "+r.LookedAt.String())
@@ -258,18 +253,13 @@ func (t textWriter) looked(r *verify.Report) {
 		t.Say(show.Plain, fmt.Sprintf("Definition only: %s, since nobody declares all that acts on %s", prose.Count(r.DefinitionOnly, "type"), map[bool]string{true: "it", false: "them"}[r.DefinitionOnly == 1]))
 	}
 	type omission struct{ what, reason string }
-	var order []omission
-	clusters := make(map[omission][]string)
+	var omitted show.Groups[omission, string]
 	for _, o := range r.Omitted {
-		key := omission{o.What, o.Reason}
-		if clusters[key] == nil {
-			order = append(order, key)
-		}
-		clusters[key] = append(clusters[key], o.Cluster)
+		omitted.Add(omission{o.What, o.Reason}, o.Cluster)
 	}
-	shown, folded := t.Fold(len(order), shownOmitted)
-	for _, o := range order[:shown] {
-		t.Say(show.Plain, fmt.Sprintf("Not looked at: %s in %s: %s", o.what, verify.ClusterNames(clusters[o]), o.reason))
+	shown, folded := t.Fold(len(omitted.Keys), shownOmitted)
+	for _, o := range omitted.Keys[:shown] {
+		t.Say(show.Plain, fmt.Sprintf("Not looked at: %s in %s: %s", o.what, verify.ClusterNames(omitted.Of(o)), o.reason))
 	}
 	if folded > 0 {
 		t.Line("… %s", prose.Count(folded, "more object")+" not looked at; --all shows them")

@@ -11,8 +11,8 @@ import (
 	"gitopsd.dev/reconcile/status"
 )
 
-// How many lines of a kind are shown of a cluster, unless all are asked for, and of how
-// many clusters that do not agree.
+// Bounds on what is shown, unless everything is: groups of clusters, and lines of each kind in a
+// group.
 const (
 	mostDetails  = 12
 	mostProblems = 5
@@ -21,27 +21,26 @@ const (
 	mostPlaces   = 2
 )
 
-// detail is what is to be said of some clusters alike.
+// detail has the lines that are the same for some clusters.
 type detail struct {
 	clusters []string
 	phase    status.Phase
 	message  string
-	// packages are those that run in another version than they should, notes the clusters',
-	// and more what is to be said of failed migrations.
+	// packages are about packages that run in another version than the wanted one, and more
+	// about failed migrations.
 	packages, more, notes []string
-	// problems have no cluster, and a word for their origins: what one cluster has from a
-	// file is not told of another that has it from none. places has the origins of each.
+	// problems have no cluster, and "file" in place of their origin, if they have one. places
+	// has the origins of each.
 	problems []problem.Problem
 	places   [][]string
 }
 
-// key is the same for clusters of which the same is to be said, which may have it from files
-// of their own.
+// key is equal for clusters with the same lines. Problems in different files count as the same.
 func (d *detail) key() string {
 	return fmt.Sprintf("%q", []any{d.phase, d.message, d.packages, d.problems, d.more, d.notes})
 }
 
-// add adds clusters of which the same is to be said.
+// add adds the clusters of a detail with the same key.
 func (d *detail) add(o *detail) {
 	d.clusters = append(d.clusters, o.clusters...)
 	for i, places := range o.places {
@@ -49,7 +48,7 @@ func (d *detail) add(o *detail) {
 	}
 }
 
-// lines returns the problems, a line each, with the files that they are in, a few of many.
+// lines returns the problems with their files, a few of many, and the failed migrations.
 func (d *detail) lines() []string {
 	all := make([]string, len(d.problems))
 	for i, p := range d.problems {
@@ -60,7 +59,7 @@ func (d *detail) lines() []string {
 	return append(all, d.more...)
 }
 
-// writeDetails writes what is to be said of clusters beside the table.
+// writeDetails writes the messages, problems and notes of clusters.
 func writeDetails(t *show.Text, units []status.Unit) {
 	var all []*detail
 	alike := make(map[string]*detail)
@@ -91,7 +90,7 @@ func writeDetails(t *show.Text, units []status.Unit) {
 	}
 }
 
-// detailOf returns what is to be said of a cluster; nil for nothing.
+// detailOf returns the detail of a cluster, nil if it has no lines.
 func detailOf(u *status.Unit) *detail {
 	d := &detail{clusters: []string{u.Name}, phase: u.Phase, message: u.Message}
 	if u.Failures > 1 && !u.NextTry.IsZero() {
@@ -122,8 +121,8 @@ func detailOf(u *status.Unit) *detail {
 	return d
 }
 
-// versions returns the version of a package that runs beside the one that is wanted, if
-// it is known to be another.
+// versions returns the running and the wanted version of a package, "" if they are the same or
+// the running one is unknown.
 func versions(p status.PackageState) string {
 	switch {
 	case p.Running == "" || p.Running == p.Version:

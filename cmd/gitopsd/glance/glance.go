@@ -1,8 +1,8 @@
-// Package glance shows the status of a daemon and its fleet on a terminal: a table of the
-// clusters (table.go), and below it what is wrong, once for all clusters where it is the
-// same (details.go).
+// Package glance shows the status of a daemon and its fleet on a terminal: a summary
+// (glance.go), a table of the clusters (table.go), and below it the problems, each once for
+// all clusters in which they are the same (details.go).
 //
-// reconcile/status has the state, and says whether it is Ready.
+// reconcile/status has the state, and decides whether a cluster is Ready.
 package glance
 
 import (
@@ -15,13 +15,13 @@ import (
 	"gitopsd.dev/reconcile/status"
 )
 
-// stall is how long the daemon's loop may have stood still before that is said.
+// stall is how long the daemon's loop may stand still before the text says so.
 const stall = 10 * time.Minute
 
 // mostOfFleet is how many problems of the whole fleet are shown, unless all are asked for.
 const mostOfFleet = 10
 
-// WriteText writes a snapshot. The error is the writer's.
+// WriteText writes a snapshot. It returns errors of w.
 func WriteText(w io.Writer, s *status.Snapshot, o show.Options) error {
 	t := show.NewText(w, o)
 	writeFleet(t, s)
@@ -30,7 +30,7 @@ func WriteText(w io.Writer, s *status.Snapshot, o show.Options) error {
 	return t.Flush()
 }
 
-// writeFleet writes what is true of the whole fleet.
+// writeFleet writes the state and the problems of the whole fleet.
 func writeFleet(t *show.Text, s *status.Snapshot) {
 	t.Say(show.Plain, s.Repository+", branch "+s.Branch)
 	if s.Commit != "" {
@@ -60,7 +60,7 @@ func writeFleet(t *show.Text, s *status.Snapshot) {
 	}
 }
 
-// verdict says in one line how much of the fleet is Ready.
+// verdict summarizes in one line how much of the fleet is Ready.
 func verdict(s *status.Snapshot) (string, show.Colour) {
 	ready, suspended := 0, 0
 	for _, u := range s.Clusters {
@@ -100,8 +100,8 @@ func colourOf(p status.Phase) show.Colour {
 	return show.Yellow
 }
 
-// short returns a commit for people.
+// short shortens the hash of a commit.
 func short(hash string) string { return hash[:min(10, len(hash))] }
 
-// at returns a time for people.
+// at formats a time.
 func at(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }

@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write golden files")
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// head and before are commits.
+// head and before are hashes of commits.
 const head, before = "a5a241f0c3b2a1a5a241f0c3b2a1a5a241f0c3b2", "0b1c2d3e4f5061728394a5b6c7d8e9f001122334"
 
 func snapshot(units ...status.Unit) *status.Snapshot {
@@ -35,7 +35,7 @@ func unit(name string, phase status.Phase, message string) status.Unit {
 		Packages: []status.PackageState{{Name: "widgets", Repository: "reg.io/widgets", Version: "v2.0.0", Running: "v2.0.0", State: "Ready"}}}
 }
 
-// mixed is a small fleet in which everything that can be shown is.
+// mixed returns a small fleet with everything that can be shown.
 func mixed() *status.Snapshot {
 	down := unit("edge", status.Unreachable, "https://10.0.0.1:6443 cannot be reached: connection refused")
 	down.Failures, down.NextTry, down.Commit = 4, noon.Add(time.Minute), before
@@ -58,7 +58,7 @@ func mixed() *status.Snapshot {
 	return s
 }
 
-// large has more clusters than a screen has lines.
+// large returns a fleet with more clusters than a screen has lines.
 func large() *status.Snapshot {
 	var units []status.Unit
 	for i := range 60 {
@@ -72,8 +72,8 @@ func large() *status.Snapshot {
 	return snapshot(units...)
 }
 
-// uneven is a large fleet in which every cluster has another number of objects, and many
-// have a problem of their own.
+// uneven returns a large fleet in which every cluster has a different number of objects, and many
+// have different problems.
 func uneven() *status.Snapshot {
 	s := large()
 	for i := range s.Clusters {
@@ -129,7 +129,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// What one cluster has from a file is not told of others that have it from none.
+// A problem in a file is not merged with the same problem without a file.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	var units []status.Unit

@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/reconcile/status"
 )
 
-// mostRows is how many clusters are a row of their own. In a larger fleet those that agree
-// share one, so that it fits on a screen.
+// mostRows is how many clusters may each have a row. In a larger fleet clusters that agree share
+// a row, so that the table fits on a screen.
 const mostRows = 20
 
 // row is a line of the table.
@@ -21,11 +21,11 @@ type row struct {
 	clusters []string
 	phase    status.Phase
 	commit   string
-	// What clusters that share a row may differ in.
+	// Clusters that share a row may differ in these.
 	objects, packages, unready span
 }
 
-// span is the least and the most of a number.
+// span is a range of a number.
 type span struct{ least, most int }
 
 func (s span) with(o span) span { return span{min(s.least, o.least), max(s.most, o.most)} }
@@ -37,8 +37,8 @@ func (s span) String() string {
 	return fmt.Sprintf("%d to %d", s.least, s.most)
 }
 
-// agrees reports whether two rows say the same but for numbers: as many, or not, of the
-// packages are ready.
+// agrees reports whether two rows differ only in numbers. Rows with and without packages that
+// are not ready do not agree.
 func (r *row) agrees(o *row) bool {
 	return r.phase == o.phase && r.commit == o.commit && (r.unready.most == 0) == (o.unready.most == 0)
 }
@@ -90,7 +90,7 @@ func rowOf(u *status.Unit) *row {
 	return &row{clusters: []string{u.Name}, phase: u.Phase, commit: short(u.Commit), objects: one(u.Objects), packages: one(len(u.Packages)), unready: one(unready)}
 }
 
-// writeColumns aligns the columns; the second one has the colour of its line.
+// writeColumns writes aligned columns. The second has the colour of its line.
 func writeColumns(t *show.Text, lines [][]string, colours []show.Colour) {
 	widths := make([]int, len(lines[0]))
 	for _, l := range lines {

@@ -12,19 +12,17 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// alike are the clusters of which the same is told.
+// alike is a group of clusters with equal plans.
 type alike struct {
 	// of are the clusters in the plan's order; at least one.
 	of []*ClusterPlan
-	// written is where the clusters have each object in trouble from, files with lines; it
-	// is made when it is asked for.
+	// written has the files and lines of each object in trouble; see places.
 	written map[manifest.ID][]string
 }
 
-// alike returns the clusters in groups with equal plans: the order, packages, steps,
-// reasons and fields are the same. Where in the repository a step comes from may differ,
-// and so may the number of unchanged objects. Clusters with nothing to tell are one
-// group, the last.
+// alike groups clusters with equal plans: the order, packages, steps, reasons and fields are
+// the same. The files of objects may differ, and so may the number of unchanged objects.
+// Silent clusters are the last group.
 func (f *Fleet) alike() []*alike {
 	var all []*alike
 	at := make(map[[sha256.Size]byte]int)
@@ -50,13 +48,12 @@ func (f *Fleet) alike() []*alike {
 	return all
 }
 
-// silent reports whether there is nothing to tell of a cluster, but that it is as it should
-// be.
+// silent reports whether there is nothing to show of a cluster.
 func (c *ClusterPlan) silent() bool {
 	return !c.Suspended && c.Err == "" && c.Plan != nil && len(groups(c.Plan))+len(c.quiet())+len(c.Plan.Unreadable) == 0 && !c.tried()
 }
 
-// key is equal for clusters of which the same is told, whatever is folded.
+// key is equal for clusters with equal plans, including folded parts.
 func (c *ClusterPlan) key() [sha256.Size]byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%t %t %q\n", c.Suspended, c.Plan != nil, c.Err)
@@ -90,8 +87,8 @@ func (a *alike) names() []string {
 	return names
 }
 
-// headline returns the plans in one line. It counts unchanged objects from the least to
-// the most.
+// headline summarizes the plans in one line, with the least and the most number of unchanged
+// objects.
 func (a *alike) headline() string {
 	first := a.first()
 	if first.Plan == nil {
@@ -100,7 +97,7 @@ func (a *alike) headline() string {
 	n := count(first.Plan)
 	least, most := n.by[plan.Unchanged], n.by[plan.Unchanged]
 	for _, c := range a.of[1:] {
-		u := c.Plan.Count(plan.Unchanged) + len(cosmetic(c.Plan))
+		u := count(c.Plan).by[plan.Unchanged]
 		least, most = min(least, u), max(most, u)
 	}
 	text := n.text(least, most)
@@ -113,7 +110,7 @@ func (a *alike) headline() string {
 // shownClusters is how many clusters of a group are named.
 const shownClusters = 3
 
-// where names clusters, the first of many.
+// where names clusters, a few of many.
 func where(clusters []string) string {
 	if len(clusters) > shownClusters {
 		return fmt.Sprintf("%d clusters (%s …)", len(clusters), strings.Join(clusters[:shownClusters], ", "))
@@ -138,8 +135,8 @@ func (a *alike) title() string { return upper(Subject(a.names())) }
 // upper returns the text with its first letter, which is ASCII, in upper case.
 func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// places returns where in the repository an object that is in trouble comes from in the
-// clusters, a few of many; empty if it comes from a package, or if it is not known.
+// places returns the files and lines of an object in trouble, a few of many. It is empty if the
+// object is from a package, or if its place is unknown.
 func (a *alike) places(id manifest.ID) string {
 	if a.written == nil {
 		a.written = make(map[manifest.ID][]string)
@@ -166,8 +163,7 @@ func inTrouble(s *plan.Step) bool {
 	return s.Action == plan.Refused || s.Action == plan.Conflict || s.Rejected != "" || doubtful(s)
 }
 
-// declared returns where a package is declared in the clusters, a few of many; empty if
-// that is nowhere.
+// declared returns where the clusters declare a package, a few of many, or "" if none does.
 func (a *alike) declared(pkg string) string {
 	var all []string
 	for _, c := range a.of {

@@ -1,7 +1,6 @@
 package preview
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,9 +14,8 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// manyClusters is a fleet in which a package is refused in all clusters, with six objects
-// that go with it, and a ConfigMap changes; a few clusters differ. own makes every plan
-// another.
+// manyClusters returns a fleet in which a package of seven definitions is refused in all clusters
+// and a ConfigMap changes. A few clusters differ; with own all plans do.
 func manyClusters(t *testing.T, n int, own bool) *Fleet {
 	t.Helper()
 	before := setOf(t, crd(t, 0, "a", "b"), crd(t, 1, "a"), crd(t, 2, "a"), crd(t, 3, "a"), crd(t, 4, "a"), crd(t, 5, "a"), crd(t, 6, "a"))
@@ -61,11 +59,8 @@ func manyClusters(t *testing.T, n int, own bool) *Fleet {
 // 62 clusters fit on a screen of 80 columns and 40 lines. The verdict is first and last.
 func TestManyClustersFitOnAScreen(t *testing.T) {
 	t.Parallel()
-	var b strings.Builder
-	if err := manyClusters(t, 62, false).WriteText(&b, show.Options{Width: 80}); err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	b := textOf(t, manyClusters(t, 62, false), show.Options{Width: 80})
+	lines := strings.Split(strings.TrimSuffix(b, "\n"), "\n")
 	rows := 0
 	for _, l := range lines {
 		rows += 1 + (max(utf8.RuneCountInString(l), 1)-1)/80
@@ -73,7 +68,7 @@ func TestManyClustersFitOnAScreen(t *testing.T) {
 	if rows > 40 {
 		t.Errorf("%d rows", rows)
 	}
-	flat := squeeze(b.String())
+	flat := squeeze(b)
 	const verdict = "Problems: 1 cluster has no plan, 60 have steps that would fail, 1 matches a5a241f000, 124 lines of clusters.lock change"
 	for _, want := range []string{
 		"60 clusters (edge-0000, edge-0001, edge-0002 …): 1 change, 7 refused, 0 to 2 unchanged",
@@ -94,7 +89,7 @@ func TestManyClustersFitOnAScreen(t *testing.T) {
 		t.Error("what is refused comes before what changes")
 	}
 	if t.Failed() {
-		t.Log("\n" + b.String())
+		t.Log("\n" + b)
 	}
 }
 
@@ -116,48 +111,40 @@ func TestManyClustersFitInAComment(t *testing.T) {
 		}, "more section"},
 		{true, []string{"more clusters |", "more sections; run `gitopsd plan` to see them\n"}, ""},
 	} {
-		var b strings.Builder
-		if err := manyClusters(t, 1000, tt.own).WriteMarkdown(&b); err != nil {
-			t.Fatal(err)
-		}
-		if n := utf8.RuneCountInString(b.String()); n > limit {
+		b := markdownOf(t, manyClusters(t, 1000, tt.own))
+		if n := utf8.RuneCountInString(b); n > limit {
 			t.Errorf("own plans %t: %d characters", tt.own, n)
 		}
 		for _, want := range append(tt.want, "clusters.lock change**\n") {
-			if !strings.Contains(b.String(), want) {
-				t.Errorf("own plans %t: %q is missing in\n%.5000s", tt.own, want, b.String())
+			if !strings.Contains(b, want) {
+				t.Errorf("own plans %t: %q is missing in\n%.5000s", tt.own, want, b)
 			}
 		}
-		if tt.lacks != "" && strings.Contains(b.String(), tt.lacks) {
+		if tt.lacks != "" && strings.Contains(b, tt.lacks) {
 			t.Errorf("own plans %t: it has %q", tt.own, tt.lacks)
 		}
-		if open, closed := strings.Count(b.String(), "<details>"), strings.Count(b.String(), "</details>"); open != closed || open == 0 {
+		if open, closed := strings.Count(b, "<details>"), strings.Count(b, "</details>"); open != closed || open == 0 {
 			t.Errorf("%d sections are opened, %d closed", open, closed)
 		}
 	}
 }
 
-// Many plans that differ are told by their numbers, unless everything is shown.
+// Of many different plans the last are shown as numbers, unless everything is shown.
 func TestManyDifferentPlansAreNumbers(t *testing.T) {
 	t.Parallel()
 	f := manyClusters(t, 62, true)
-	var b, all strings.Builder
-	if err := f.WriteText(&b, show.Options{}); err != nil {
-		t.Fatal(err)
+	b := textOf(t, f, show.Options{})
+	all := textOf(t, f, show.Options{All: true})
+	if !strings.Contains(b, "\n  19 clusters (edge-0010, edge-0013, edge-0016 …): 1 change, 7 refused, 1 unchanged\n") &&
+		!strings.Contains(b, ": 1 change, 7 refused, 1 unchanged\n") {
+		t.Errorf("no numbers in\n%s", b)
 	}
-	if err := f.WriteText(&all, show.Options{All: true}); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(b.String(), "\n  19 clusters (edge-0010, edge-0013, edge-0016 …): 1 change, 7 refused, 1 unchanged\n") &&
-		!strings.Contains(b.String(), ": 1 change, 7 refused, 1 unchanged\n") {
-		t.Errorf("no numbers in\n%s", b.String())
-	}
-	if n := strings.Count(all.String(), "data.mood"); n != 60 {
+	if n := strings.Count(all, "data.mood"); n != 60 {
 		t.Errorf("%d of 60 plans are shown with --all", n)
 	}
 }
 
-// Clusters are put together by what is planned for them, and by nothing less.
+// Clusters with equal plans are one group.
 func TestAlike(t *testing.T) {
 	t.Parallel()
 	step := func(reason string, value any) plan.Step {
@@ -199,7 +186,7 @@ func TestAlike(t *testing.T) {
 
 func planned(steps ...plan.Step) ClusterPlan { return ClusterPlan{Plan: &plan.Plan{Steps: steps}} }
 
-// placed is an object that is written in a file, in the third line.
+// placed returns an object at line 3 of a file.
 func placed(t *testing.T, file string) *manifest.Object {
 	t.Helper()
 	o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a", "namespace": "default"}}, manifest.Origin{File: file, Line: 3})
@@ -209,8 +196,8 @@ func placed(t *testing.T, file string) *manifest.Object {
 	return o
 }
 
-// What is refused, in conflict or held has the lines that would allow it, and the file and
-// line of the object.
+// Steps that are refused, in conflict or held are shown with the lines that would allow them, and
+// the file and line of the object.
 func TestLinesToPaste(t *testing.T) {
 	t.Parallel()
 	conflict := plan.Step{Action: plan.Conflict, ID: manifest.ConfigMap.ID("default", "a"), Object: placed(t, "apps/a.yaml"), Reason: "it is managed by Helm; annotate it",
@@ -278,33 +265,26 @@ func TestLinesToPaste(t *testing.T) {
 			c := planned(tt.steps...)
 			c.Name = "dev"
 			f := &Fleet{Source: "working tree", Clusters: []ClusterPlan{c}}
-			var text, markdown, json strings.Builder
-			if err := f.WriteText(&text, show.Options{}); err != nil {
-				t.Fatal(err)
-			}
-			if err := f.WriteMarkdown(&markdown); err != nil {
-				t.Fatal(err)
-			}
-			if err := f.WriteJSON(&json); err != nil {
-				t.Fatal(err)
-			}
-			if !strings.Contains(text.String(), tt.want) {
-				t.Errorf("want%s\nhave\n%s", tt.want, text.String())
+			text := textOf(t, f, show.Options{})
+			markdown := markdownOf(t, f)
+			json := jsonOf(t, f)
+			if !strings.Contains(text, tt.want) {
+				t.Errorf("want%s\nhave\n%s", tt.want, text)
 			}
 			lines := strings.Split(strings.TrimSpace(tt.want), "\n")
-			if last := lines[len(lines)-1]; !strings.Contains(markdown.String(), "\n"+last+"\n") {
-				t.Errorf("no %q in\n%s", last, markdown.String())
+			if last := lines[len(lines)-1]; !strings.Contains(markdown, "\n"+last+"\n") {
+				t.Errorf("no %q in\n%s", last, markdown)
 			}
 			a := tt.steps[0].Allow
-			if want := fmt.Sprintf("\"annotation\": %q,\n            \"value\": %q", a.Annotation, a.Text("")); !strings.Contains(json.String(), want) {
-				t.Errorf("no %s in\n%s", want, json.String())
+			if want := fmt.Sprintf("\"annotation\": %q,\n            \"value\": %q", a.Annotation, a.Text("")); !strings.Contains(json, want) {
+				t.Errorf("no %s in\n%s", want, json)
 			}
 		})
 	}
 }
 
-// A definition in which nothing changes but the record of what generated it is not shown as
-// changed, unless everything is.
+// A definition that changes only in its generator's annotation is not shown as changed, unless
+// everything is shown.
 func TestRecordsOfGenerators(t *testing.T) {
 	t.Parallel()
 	record := plan.Change{Path: `metadata.annotations["controller-gen.kubebuilder.io/version"]`, Old: "v0.15.0", New: "v0.16.0"}
@@ -319,20 +299,17 @@ func TestRecordsOfGenerators(t *testing.T) {
 		want []string
 		not  string
 	}{
-		{false, []string{"Cluster dev: 2 changes, 1 unchanged (1 but for what generated them)\n", "    1 definition changes only in the record of what generated it (controller-gen.kubebuilder.io/version)\n", "/b.acme.example: changed"}, "/a.acme.example"},
-		{true, []string{"/a.acme.example: changed"}, "only in the record"},
+		{false, []string{"Cluster dev: 2 changes, 1 unchanged (1 except for their generator)\n", "    1 definition changes only in the annotation controller-gen.kubebuilder.io/version\n", "/b.acme.example: changed"}, "/a.acme.example"},
+		{true, []string{"/a.acme.example: changed"}, "only in the annotation"},
 	} {
-		var b strings.Builder
-		if err := f.WriteText(&b, show.Options{All: tt.all}); err != nil {
-			t.Fatal(err)
-		}
+		b := textOf(t, f, show.Options{All: tt.all})
 		for _, want := range tt.want {
-			if !strings.Contains(b.String(), want) {
-				t.Errorf("all %t: no %q in\n%s", tt.all, want, b.String())
+			if !strings.Contains(b, want) {
+				t.Errorf("all %t: no %q in\n%s", tt.all, want, b)
 			}
 		}
-		if strings.Contains(b.String(), tt.not) {
-			t.Errorf("all %t: %q in\n%s", tt.all, tt.not, b.String())
+		if strings.Contains(b, tt.not) {
+			t.Errorf("all %t: %q in\n%s", tt.all, tt.not, b)
 		}
 	}
 }
@@ -392,7 +369,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// The numbers that are zero are left out, and drift is called so.
+// Numbers that are zero are left out. Drift is counted separately.
 func TestHeadlines(t *testing.T) {
 	t.Parallel()
 	id := manifest.ConfigMap.ID("a", "a")
@@ -413,8 +390,7 @@ func TestHeadlines(t *testing.T) {
 	}
 }
 
-// A diff block takes the colour from the first character of a line, and marks keep their
-// columns.
+// The first character of a line colours it. Marks keep their columns.
 func TestDiffColours(t *testing.T) {
 	t.Parallel()
 	const text = "  package p\n    + a\n    ~ b: changed\n        data.x: 1 -> 2\n    - c\n    ! d refused\n    = e held\n    … 3 more\n"
@@ -427,13 +403,10 @@ func TestDiffColours(t *testing.T) {
 // A fleet without clusters has no table of them.
 func TestNoClusters(t *testing.T) {
 	t.Parallel()
-	var markdown, text strings.Builder
 	f := new(Fleet)
-	if err := errors.Join(f.WriteMarkdown(&markdown), f.WriteText(&text, show.Options{})); err != nil {
-		t.Fatal(err)
-	}
+	markdown, text := markdownOf(t, f), textOf(t, f, show.Options{})
 	const verdict = "No changes: no cluster is registered"
-	if markdown.String() != "### gitopsd plan\n\n**"+verdict+"**\n" || text.String() != verdict+"\n" {
-		t.Errorf("%s\n%s", &markdown, &text)
+	if markdown != "### gitopsd plan\n\n**"+verdict+"**\n" || text != verdict+"\n" {
+		t.Errorf("%s\n%s", markdown, text)
 	}
 }

@@ -15,55 +15,56 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// ControllerTable is the changes of what acts on one package's types, in the clusters
-// in which they are the same: its controller, its controller's rights and its
-// Compositions.
-type ControllerTable struct {
+// controllerTable is the changes of what acts on one package's types, in the clusters in which
+// they are the same: its controller, the controller's rights, and its Compositions. It is
+// documented JSON, see [Fleet.WriteJSON].
+type controllerTable struct {
 	// Package is its name in the clusters, "" for controllers that plain manifests
 	// name.
-	Package string
-	// From and To are as in TypeTable.
-	From, To string
+	Package string `json:"package,omitempty"`
+	// From and To are as in typeTable.
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
 	// Clusters are in the plan's order.
-	Clusters []string
+	Clusters []string `json:"clusters"`
 	// TypesUnchanged reports whether the plan leaves the package's types as they are. It
 	// is false if a type could not be compared.
-	TypesUnchanged bool
-	// Function reports whether the package is a Function, which Crossplane installs:
-	// nothing is known of types in it, and TypesUnchanged is false.
-	Function bool
+	TypesUnchanged bool `json:"typesUnchanged"`
+	// Function reports whether the package is a Function. Crossplane installs it, so its
+	// types are unknown and TypesUnchanged is false.
+	Function bool `json:"function,omitempty"`
 	// Refused reports whether the change is refused.
-	Refused bool
-	// Changes are sorted; their settings have names and no values.
-	Changes []behaviour.Difference
+	Refused bool `json:"refused,omitempty"`
+	// Changes are sorted. They have the names of settings, without values.
+	Changes []behaviour.Difference `json:"changes"`
 }
 
-// ControllerTables returns the changes of controllers, a table for each package and
-// its versions. Clusters with equal tables share one. The API server's answer to a dry
-// run is where changes in live clusters are known from.
-func (f *Fleet) ControllerTables() []*ControllerTable {
-	return shared(f, (*ClusterPlan).controllerTables, func(t *ControllerTable) (string, *[]string) {
+// controllerTables returns the changes of controllers, a table for each package and its
+// versions. Clusters with equal tables share one. For live clusters the changes are those in
+// the API server's answer to a dry run.
+func (f *Fleet) controllerTables() []*controllerTable {
+	return shared(f, (*ClusterPlan).controllerTables, func(t *controllerTable) (string, *[]string) {
 		return fmt.Sprintf("%q %q %q %t %t %v", t.Package, t.From, t.To, t.TypesUnchanged, t.Refused, t.Changes), &t.Clusters
-	}, func(*ControllerTable, *ControllerTable) {})
+	}, func(*controllerTable, *controllerTable) {})
 }
 
 // controllerTables returns one cluster's tables: packages by name, plain manifests
 // last.
-func (c *ClusterPlan) controllerTables() []*ControllerTable {
+func (c *ClusterPlan) controllerTables() []*controllerTable {
 	if c.Plan == nil {
 		return nil
 	}
 	retyped, named := make(map[string]bool), make(map[string]bool)
 	for i := range c.Plan.Steps {
 		s := &c.Plan.Steps[i]
-		if change, _ := typeChange(s); change != "" || notCompared(s) {
+		if change, _ := changeOf(s); change != "" || notCompared(s) {
 			retyped[s.Package] = true
 		}
 		if s.Object != nil && s.ID.Is(manifest.Definitions...) {
 			named[s.Object.Annotation(manifest.ControllerAnnotation)] = true
 		}
 	}
-	byName := make(map[string]*ControllerTable)
+	byName := make(map[string]*controllerTable)
 	for i := range c.Plan.Steps {
 		s := &c.Plan.Steps[i]
 		if s.Object == nil || s.Drift || s.Action != plan.Configure && s.Action != plan.Refused {
@@ -78,7 +79,7 @@ func (c *ClusterPlan) controllerTables() []*ControllerTable {
 		}
 		t := byName[s.Package]
 		if t == nil {
-			t = &ControllerTable{Package: s.Package, From: c.Before[s.Package], To: c.Packages[s.Package], Clusters: []string{c.Name}, TypesUnchanged: !retyped[s.Package]}
+			t = &controllerTable{Package: s.Package, From: c.Before[s.Package], To: c.Packages[s.Package], Clusters: []string{c.Name}, TypesUnchanged: !retyped[s.Package]}
 			byName[s.Package] = t
 		}
 		if s.ID.Is(manifest.Function) {
@@ -87,7 +88,7 @@ func (c *ClusterPlan) controllerTables() []*ControllerTable {
 		t.Refused = t.Refused || s.Action == plan.Refused
 		t.Changes = append(t.Changes, changes...)
 	}
-	var all []*ControllerTable
+	var all []*controllerTable
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		t := byName[name]
 		slices.SortStableFunc(t.Changes, func(a, b behaviour.Difference) int {
@@ -102,8 +103,8 @@ func (c *ClusterPlan) controllerTables() []*ControllerTable {
 	return all
 }
 
-// notCompared reports whether it is not known what a step changes of types: the
-// definition could not be read or compared, or is somebody else's.
+// notCompared reports whether it is unknown how a step changes types: the definition could not
+// be read or compared, or is in conflict.
 func notCompared(s *plan.Step) bool {
 	if s.Object == nil || !s.ID.Is(manifest.Definitions...) || s.Drift {
 		return false
@@ -111,7 +112,7 @@ func notCompared(s *plan.Step) bool {
 	return s.Action == plan.Conflict || s.Action == plan.Refused && s.Compatibility == compat.Identical && s.Before == nil
 }
 
-// sorts are the sorts of changes in the order in which they are shown.
+// sorts are the kinds of changes in the order in which they are shown.
 var sorts = []string{"image", "argument", "variable", "setting", "rights", "composition", "function"}
 
 var (
@@ -119,8 +120,8 @@ var (
 	podPath       = regexp.MustCompile(`^spec\.template\.spec\.([a-zA-Z]+)`)
 )
 
-// controllerChanges returns what a step changes of the behaviour of a controller. The
-// names of settings are shown, and never their values.
+// controllerChanges returns how a step changes the behaviour of a controller. It has the names
+// of settings, and never their values.
 func controllerChanges(s *plan.Step) []behaviour.Difference {
 	var all []behaviour.Difference
 	switch {
@@ -146,8 +147,8 @@ func controllerChanges(s *plan.Step) []behaviour.Difference {
 	return all
 }
 
-// workloadChanges returns what the change of a field of a workload changes: a list of
-// containers that comes or goes as a whole is a change of each.
+// workloadChanges returns how the change of a workload's field changes the behaviour. If a
+// whole list of containers comes or goes, each container changes.
 func workloadChanges(c plan.Change) []behaviour.Difference {
 	if m := podPath.FindStringSubmatch(c.Path); m == nil || m[0] != c.Path || m[1] != "initContainers" && m[1] != "containers" {
 		if d, ok := workloadChange(c); ok {
@@ -175,8 +176,8 @@ func workloadChanges(c plan.Change) []behaviour.Difference {
 	return all
 }
 
-// workloadChange returns the change of one field of a workload; ok reports whether
-// the controller may behave differently by it.
+// workloadChange returns the change of one field of a workload. ok reports whether it may
+// change the controller's behaviour.
 func workloadChange(c plan.Change) (d behaviour.Difference, ok bool) {
 	m := containerPath.FindStringSubmatch(c.Path)
 	if m == nil {
@@ -226,16 +227,16 @@ func imageOf(container any) string {
 	return image(m["image"])
 }
 
-// title returns what changes, and in which package.
-func (t *ControllerTable) title() string {
+// title returns the heading of the table.
+func (t *controllerTable) title() string {
 	if t.Package == "" {
 		return "Controllers of manifests"
 	}
 	return "Controller of " + bump(t.Package, t.From, t.To)
 }
 
-// verdict returns the table in one line.
-func (t *ControllerTable) verdict() string {
+// verdict summarizes the table in one line.
+func (t *controllerTable) verdict() string {
 	verdict := "controller changed"
 	if t.TypesUnchanged {
 		verdict = "types unchanged, controller changed"
@@ -246,14 +247,14 @@ func (t *ControllerTable) verdict() string {
 	return verdict
 }
 
-// alone returns the tables of packages whose types do not change, and of Functions. For the others the
-// table of types comes first, and the steps say the rest.
-func alone(all []*ControllerTable) []*ControllerTable {
-	return slices.DeleteFunc(slices.Clone(all), func(t *ControllerTable) bool { return !t.TypesUnchanged && !t.Function })
+// alone returns the tables of packages whose types do not change, and of Functions. Other
+// packages have a table of types.
+func alone(all []*controllerTable) []*controllerTable {
+	return slices.DeleteFunc(slices.Clone(all), func(t *controllerTable) bool { return !t.TypesUnchanged && !t.Function })
 }
 
 // controllers writes the tables of controllers.
-func (t textWriter) controllers(tables []*ControllerTable) {
+func (t textWriter) controllers(tables []*controllerTable) {
 	for _, table := range tables {
 		t.Heading("", fmt.Sprintf("%s in %s", table.title(), where(table.Clusters)), table.verdict())
 		shown, folded := t.Fold(len(table.Changes), shownBreaking)
@@ -267,7 +268,7 @@ func (t textWriter) controllers(tables []*ControllerTable) {
 }
 
 // writeControllers writes the table of controllers for a comment.
-func writeControllers(b *strings.Builder, tables []*ControllerTable) {
+func writeControllers(b *strings.Builder, tables []*controllerTable) {
 	if len(tables) == 0 {
 		return
 	}
@@ -287,16 +288,4 @@ func writeControllers(b *strings.Builder, tables []*ControllerTable) {
 		}
 		return fmt.Sprintf("| %s | %s | %s | %s |\n", escaped(bump(t.Package, t.From, t.To)), escaped(where(t.Clusters)), types, escaped(what))
 	}, func(from int) string { return fmt.Sprintf("| … %d more | | | |\n", len(tables)-from) })
-}
-
-// controllersJSON is the change of a controller.
-type controllersJSON struct {
-	Package        string                 `json:"package,omitempty"`
-	From           string                 `json:"from,omitempty"`
-	To             string                 `json:"to,omitempty"`
-	Clusters       []string               `json:"clusters"`
-	TypesUnchanged bool                   `json:"typesUnchanged"`
-	Function       bool                   `json:"function,omitempty"`
-	Refused        bool                   `json:"refused,omitempty"`
-	Changes        []behaviour.Difference `json:"changes"`
 }

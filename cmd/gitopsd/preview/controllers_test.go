@@ -10,8 +10,7 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// rebuilt is a fleet in which a package's controller changes, and further steps with
-// it.
+// rebuilt returns a fleet in which a package's controller and other objects change.
 func rebuilt(t *testing.T, more ...plan.Step) *Fleet {
 	old, now := "reg.io/things@sha256:"+strings.Repeat("a", 64), "reg.io/things@sha256:"+strings.Repeat("b", 64)
 	some := object(t, map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "things", "namespace": "gitopsd-system"}})
@@ -36,10 +35,10 @@ func rebuilt(t *testing.T, more ...plan.Step) *Fleet {
 	return &Fleet{Clusters: []ClusterPlan{cp("dev"), cp("prod")}}
 }
 
-// A bump that changes the controller alone is told before its steps, once for all
-// clusters, and without the values of settings.
+// A bump that changes only the controller is shown before the steps, once for all clusters, and
+// without the values of settings.
 func TestControllers(t *testing.T) {
-	tables := rebuilt(t).ControllerTables()
+	tables := rebuilt(t).controllerTables()
 	have := show.Sprint(func(text *show.Text) { textWriter{Text: text}.controllers(tables) })
 	want := `Controller of package things (reg.io/things v1.0.0 -> v1.0.1) in dev, prod: types unchanged, controller changed
   ~ image package-runtime: sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb
@@ -53,15 +52,12 @@ func TestControllers(t *testing.T) {
 	if have != want {
 		t.Errorf("have\n%swant\n%s", have, want)
 	}
-	var text, markdown, data strings.Builder
 	f := rebuilt(t)
-	_ = f.WriteText(&text, show.Options{})
-	_ = f.WriteMarkdown(&markdown)
-	_ = f.WriteJSON(&data)
+	text, markdown, data := textOf(t, f, show.Options{}), markdownOf(t, f), jsonOf(t, f)
 	for _, part := range []struct{ in, want string }{
-		{text.String(), "types unchanged, controller changed"},
-		{markdown.String(), "| package things (reg.io/things v1.0.0 -> v1.0.1) | dev, prod | unchanged | image package-runtime: sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb, "},
-		{data.String(), `"typesUnchanged": true`},
+		{text, "types unchanged, controller changed"},
+		{markdown, "| package things (reg.io/things v1.0.0 -> v1.0.1) | dev, prod | unchanged | image package-runtime: sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb, "},
+		{data, `"typesUnchanged": true`},
 	} {
 		if !strings.Contains(part.in, part.want) {
 			t.Errorf("no %q in\n%s", part.want, part.in)
@@ -69,16 +65,16 @@ func TestControllers(t *testing.T) {
 	}
 }
 
-// Where types change too, their table is the headline; JSON has both.
+// If types change too, text shows only their table. JSON has both.
 func TestControllersWithTypes(t *testing.T) {
 	definition := object(t, map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "others.acme.example"}})
 	f := rebuilt(t, plan.Step{Action: plan.Configure, ID: definition.ID(), Object: definition, Package: "things", Compatibility: compat.Compatible})
-	tables := f.ControllerTables()
+	tables := f.controllerTables()
 	if len(tables) != 1 || tables[0].TypesUnchanged || len(alone(tables)) != 0 {
 		t.Errorf("%+v", tables)
 	}
 	documented := rebuilt(t, plan.Step{Action: plan.Configure, ID: definition.ID(), Object: definition, Package: "things", Compatibility: compat.Documentation})
-	if tables := documented.ControllerTables(); len(alone(tables)) != 1 {
+	if tables := documented.controllerTables(); len(alone(tables)) != 1 {
 		t.Errorf("descriptions count as types: %+v", tables)
 	}
 }
@@ -91,13 +87,13 @@ func TestControllersWithUnknownTypes(t *testing.T) {
 		{Action: plan.Conflict, UID: "u", Reason: "it is Helm's"},
 	} {
 		s.ID, s.Object, s.Package = definition.ID(), definition, "things"
-		if tables := rebuilt(t, s).ControllerTables(); len(tables) != 1 || tables[0].TypesUnchanged {
+		if tables := rebuilt(t, s).controllerTables(); len(tables) != 1 || tables[0].TypesUnchanged {
 			t.Errorf("%s: %+v", s.Action, tables)
 		}
 	}
 }
 
-// The same digest under another name is no other image.
+// An image with the same digest and another name is the same image.
 func TestRenamedImage(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("a", 64)
 	if d, ok := workloadChange(plan.Change{Path: "spec.template.spec.containers[name=c].image", Old: "reg.io/a:v1" + digest, New: "reg.io/b:v2" + digest}); ok {
@@ -117,7 +113,7 @@ func TestFunctionBump(t *testing.T) {
 		{"reg.io/patch:v1" + a, "reg.io/patch:v1.0" + a, ""},
 	} {
 		f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: &plan.Plan{Steps: []plan.Step{step(tt.old, tt.now)}}}}}
-		have := show.Sprint(func(text *show.Text) { textWriter{Text: text}.controllers(alone(f.ControllerTables())) })
+		have := show.Sprint(func(text *show.Text) { textWriter{Text: text}.controllers(alone(f.controllerTables())) })
 		if have != tt.want {
 			t.Errorf("have %q, want %q", have, tt.want)
 		}

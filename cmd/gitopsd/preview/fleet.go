@@ -2,15 +2,16 @@
 // pull request, and to programs as JSON.
 //
 //   - fleet.go has the plans of several clusters, with packages, the lines of the
-//     lock, errors and notes; alike.go puts clusters with equal plans together, and
-//     verdict.go says all of it in a line;
+//     lock, errors and notes. alike.go groups clusters with equal plans, and
+//     verdict.go summarizes all plans in a line.
 //   - table.go has the changes of types, package by package, once for all clusters
-//     in which they are the same; controllers.go has those of controllers, and
-//     proofs.go what trying conversion rules has shown;
-//   - text.go, refusals.go, locktext.go, tabletext.go, json.go and markdown.go write
-//     them. Folding, wrapping and cutting are cmd/gitopsd/show's.
+//     in which they are the same; controllers.go has the changes of controllers, and
+//     proofs.go the proofs of conversion rules.
+//   - text.go, refusals.go, locktext.go, tabletext.go, surveys.go, json.go and
+//     markdown.go write them; controllers.go and proofs.go also write their tables.
 //
-// The contents of a plan are reconcile/plan's; cmd/gitopsd/cli makes the plans.
+// reconcile/plan has the contents of a plan, and cmd/gitopsd/cli makes the plans.
+// cmd/gitopsd/show folds, wraps and cuts.
 package preview
 
 import (
@@ -24,11 +25,11 @@ import (
 
 // Fleet is the plans of several clusters, with the changes outside of them.
 type Fleet struct {
-	// Source is the commit or tree that was planned. Against is the revision that it
-	// was compared with, empty for the live clusters.
+	// Source is the commit or tree that was planned. Against is the revision that it was
+	// compared with, empty for the live clusters.
 	Source, Against string
-	// Revision is the short name of the commit that the tree is the same as; empty if it
-	// is not one, or if that is not known.
+	// Revision is the short hash of the commit that equals the tree, empty if there is none or
+	// if that is unknown.
 	Revision string
 	// Clusters are in the registry's order.
 	Clusters []ClusterPlan
@@ -51,8 +52,8 @@ type ClusterPlan struct {
 	// Packages are the cluster's, by name: "repository version". Before are the
 	// earlier versions of packages whose version changes, if known.
 	Packages, Before map[string]string
-	// BeforeLocked are the packages in Before whose version is the lock's, since nothing
-	// in the cluster tells it.
+	// BeforeLocked are the packages in Before whose version is from the lock, since the
+	// cluster does not tell it.
 	BeforeLocked map[string]bool
 	// Declared is where each package is declared, by name: "Provider web
 	// (clusters/dev/web.yaml:1)".
@@ -75,7 +76,7 @@ type PackageDetails struct {
 	From string `json:"from,omitempty"`
 	// Verified is the verified signature, empty if none is required.
 	Verified string `json:"verified,omitempty"`
-	// Replaces says what the package is used in place of; empty for most.
+	// Replaces names what the package replaces, if anything.
 	Replaces string `json:"replaces,omitempty"`
 }
 
@@ -115,7 +116,7 @@ func (c ClusterPlan) tried() bool {
 }
 
 // Untrue returns the definitions whose conversion rules lose something of the cluster's
-// objects, as far as they were tried.
+// objects.
 func (c ClusterPlan) Untrue() []string {
 	var names []string
 	if c.Plan == nil {
@@ -134,19 +135,14 @@ func (f *Fleet) HasChanges() bool {
 	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan != nil && !c.Suspended && c.Plan.HasChanges() })
 }
 
-// Failed reports whether there is an error, in a cluster or outside.
-func (f *Fleet) Failed() bool {
-	return len(f.Errors) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Err != "" })
-}
-
 // group is the steps of one package, or of plain manifests, that are shown.
 type group struct {
 	name  string // "" for plain manifests
 	steps []*plan.Step
 }
 
-// groups returns the steps by package, without unchanged ones: first those with changes,
-// and in both parts plain manifests last. A group may have steps of no interest alone, see
+// groups returns the steps by package, without unchanged ones. Groups with changes come first;
+// in both parts plain manifests come last. A group may have only cosmetic steps, see
 // [isCosmetic].
 func groups(p *plan.Plan) []group {
 	var all []group
@@ -162,20 +158,16 @@ func groups(p *plan.Plan) []group {
 		}
 		all[at].steps = append(all[at].steps, s)
 	}
-	slices.SortStableFunc(all, func(a, b group) int {
-		switch {
-		case a.changes() != b.changes():
-			if a.changes() {
-				return -1
-			}
-			return 1
-		case a.name == b.name:
-			return 0
-		case a.name == "" || b.name != "" && a.name > b.name:
-			return 1
+	rank := func(g group) (n int) {
+		if !g.changes() {
+			n = 2
 		}
-		return -1
-	})
+		if g.name == "" {
+			n++
+		}
+		return n
+	}
+	slices.SortStableFunc(all, func(a, b group) int { return cmp.Or(rank(a)-rank(b), strings.Compare(a.name, b.name)) })
 	for _, g := range all {
 		because := func(s *plan.Step) string {
 			if s.Action.Writes() {

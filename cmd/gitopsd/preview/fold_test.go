@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// A guard that holds many objects back says so once.
+// The reason why many objects are held back is shown once.
 func TestHeldAlikeIsFolded(t *testing.T) {
 	t.Parallel()
 	var steps []plan.Step
@@ -18,14 +18,11 @@ func TestHeldAlikeIsFolded(t *testing.T) {
 		steps = append(steps, plan.Step{Action: plan.Held, ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprintf("c%02d", i)}, Reason: "kept: too many"})
 	}
 	steps = append(steps, plan.Step{Action: plan.Held, ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: "other"}, Reason: "kept: it is Crossplane's"})
-	var b strings.Builder
 	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
-	if err := f.WriteText(&b, show.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	b := textOf(t, f, show.Options{})
 	for text, want := range map[string]int{"held: too many": 1, "40 × configmap: ns/c00, ": 1, "configmap/ns/other held: it is Crossplane's": 1} {
-		if have := strings.Count(b.String(), text); have != want {
-			t.Errorf("%q is there %d times, want %d:\n%s", text, have, want, b.String())
+		if have := strings.Count(b, text); have != want {
+			t.Errorf("%q is there %d times, want %d:\n%s", text, have, want, b)
 		}
 	}
 }
@@ -38,18 +35,14 @@ func TestHeldPackageIsALine(t *testing.T) {
 		steps = append(steps, plan.Step{Action: plan.Held, Package: "p", ID: manifest.ID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprintf("c%02d", i)}, Reason: "kept: Crossplane installs package p from now on and takes this over"})
 	}
 	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Packages: map[string]string{"p": "reg.io/p v1"}, Plan: &plan.Plan{Steps: steps}}}}
-	var b strings.Builder
-	if err := f.WriteText(&b, show.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	b := textOf(t, f, show.Options{})
 	const want = "\nCluster dev: 3 held\n  = package p (reg.io/p v1) held: Crossplane installs package p from now on and takes this over; 3 objects stay as they are\n\n= held back\n"
-	if !strings.Contains(b.String(), want) {
-		t.Errorf("have\n%s\nwant%s", b.String(), want)
+	if !strings.Contains(b, want) {
+		t.Errorf("have\n%s\nwant%s", b, want)
 	}
 }
 
-// What could not be validated is told of new objects too, unless it cannot be
-// otherwise.
+// New objects that could not be validated are shown, except those that need earlier steps of the plan.
 func TestNewObjectsNotValidated(t *testing.T) {
 	t.Parallel()
 	var steps []plan.Step
@@ -63,13 +56,10 @@ func TestNewObjectsNotValidated(t *testing.T) {
 		o     show.Options
 		early int
 	}{{show.Options{}, 0}, {show.Options{All: true}, 10}} {
-		var b strings.Builder
-		if err := f.WriteText(&b, tt.o); err != nil {
-			t.Fatal(err)
-		}
+		b := textOf(t, f, tt.o)
 		for text, want := range map[string]int{"webhook failed: no answer": 1, "created by this plan": tt.early} {
-			if have := strings.Count(b.String(), text); have != want {
-				t.Errorf("%q is there %d times, want %d:\n%s", text, have, want, b.String())
+			if have := strings.Count(b, text); have != want {
+				t.Errorf("%q is there %d times, want %d:\n%s", text, have, want, b)
 			}
 		}
 	}

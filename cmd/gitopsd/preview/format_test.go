@@ -31,7 +31,7 @@ func crdID(name string) manifest.ID {
 	return manifest.ID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: name}
 }
 
-// example has something of everything that a plan can show.
+// example returns a fleet with everything that a plan can show.
 func example() *Fleet {
 	var steps []plan.Step
 	for i := range 12 {
@@ -77,23 +77,44 @@ func example() *Fleet {
 
 func TestFormats(t *testing.T) { testFormats(t, "plan", example()) }
 
+// textOf, markdownOf and jsonOf return the forms of a preview.
+func textOf(t *testing.T, f *Fleet, o show.Options) string {
+	t.Helper()
+	return written(t, func(w io.Writer) error { return f.WriteText(w, o) })
+}
+
+func markdownOf(t *testing.T, f *Fleet) string {
+	t.Helper()
+	return written(t, f.WriteMarkdown)
+}
+
+func jsonOf(t *testing.T, f *Fleet) string {
+	t.Helper()
+	return written(t, f.WriteJSON)
+}
+
+func written(t *testing.T, write func(io.Writer) error) string {
+	t.Helper()
+	var b strings.Builder
+	if err := write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
 // testFormats compares all forms of a preview with golden files.
 func testFormats(t *testing.T, name string, f *Fleet) {
-	for file, write := range map[string]func(io.Writer) error{
-		name + ".txt":     func(w io.Writer) error { return f.WriteText(w, show.Options{}) },
-		name + "-all.txt": func(w io.Writer) error { return f.WriteText(w, show.Options{All: true}) },
-		name + "-60.txt":  func(w io.Writer) error { return f.WriteText(w, show.Options{Width: 60}) }, // columns
-		name + ".json":    f.WriteJSON,
-		name + ".md":      f.WriteMarkdown,
+	for file, have := range map[string]string{
+		name + ".txt":     textOf(t, f, show.Options{}),
+		name + "-all.txt": textOf(t, f, show.Options{All: true}),
+		name + "-60.txt":  textOf(t, f, show.Options{Width: 60}), // columns
+		name + ".json":    jsonOf(t, f),
+		name + ".md":      markdownOf(t, f),
 	} {
 		t.Run(file, func(t *testing.T) {
-			var b strings.Builder
-			if err := write(&b); err != nil {
-				t.Fatal(err)
-			}
 			golden := filepath.Join("testdata", file)
 			if *update {
-				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+				if err := os.WriteFile(golden, []byte(have), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -101,8 +122,8 @@ func testFormats(t *testing.T, name string, f *Fleet) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if b.String() != string(want) {
-				t.Errorf("%s differs (go test -update writes it); have\n%s", golden, b.String())
+			if have != string(want) {
+				t.Errorf("%s differs (go test -update writes it); have\n%s", golden, have)
 			}
 		})
 	}
@@ -110,17 +131,14 @@ func testFormats(t *testing.T, name string, f *Fleet) {
 
 func TestColourIsAskedFor(t *testing.T) {
 	for _, colour := range []bool{false, true} {
-		var b strings.Builder
-		if err := example().WriteText(&b, show.Options{Colour: colour}); err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(b.String(), "\x1b[") != colour {
-			t.Errorf("colour %t: %q", colour, b.String())
+		b := textOf(t, example(), show.Options{Colour: colour})
+		if strings.Contains(b, "\x1b[") != colour {
+			t.Errorf("colour %t: %q", colour, b)
 		}
 	}
 }
 
-// A comment has a size, and is whole Markdown at any.
+// A comment of a bounded size is valid Markdown.
 func TestMarkdownFitsAComment(t *testing.T) {
 	f := &Fleet{Source: "working tree"}
 	for c := range 40 {
@@ -130,11 +148,7 @@ func TestMarkdownFitsAComment(t *testing.T) {
 		}
 		f.Clusters = append(f.Clusters, ClusterPlan{Name: p.Cluster, Plan: p})
 	}
-	var b strings.Builder
-	if err := f.WriteMarkdown(&b); err != nil {
-		t.Fatal(err)
-	}
-	text := b.String()
+	text := markdownOf(t, f)
 	if len(text) > show.MaxComment || len(text) < show.MaxComment/2 {
 		t.Errorf("%d bytes, want at most %d, and not much less", len(text), show.MaxComment)
 	}
@@ -149,7 +163,7 @@ func TestMarkdownFitsAComment(t *testing.T) {
 	}
 }
 
-// Neither a large fleet nor one in which everything fails fills the comment.
+// A large fleet, and one in which everything fails, leave room in the comment.
 func TestMarkdownOfALargeFleet(t *testing.T) {
 	changed := &plan.Plan{Steps: []plan.Step{{Action: plan.Create, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
 	quiet := &plan.Plan{Steps: []plan.Step{{Action: plan.Unchanged, ID: manifest.ID{Kind: "ConfigMap", Name: "a"}}}}
@@ -174,41 +188,28 @@ func TestMarkdownOfALargeFleet(t *testing.T) {
 		{f, []string{"**Changes: 4 clusters change, 1996 match the working tree**\n", "| 4 clusters (cluster-0, cluster-500, cluster-1000 …) | 1 new |\n", "| 1996 clusters (cluster-1, cluster-2, cluster-3 …) | 1 unchanged |\n"}},
 		{failing, []string{"**Problems: 2000 clusters have no plan, 2000 errors**\n", "| … 1940 more clusters |", "more bytes\n", "> … and 1980 more\n"}},
 	} {
-		var b strings.Builder
-		if err := tt.fleet.WriteMarkdown(&b); err != nil {
-			t.Fatal(err)
-		}
-		if b.Len() > show.MaxComment {
-			t.Errorf("%d bytes, want at most %d", b.Len(), show.MaxComment)
+		b := markdownOf(t, tt.fleet)
+		if len(b) > show.MaxComment {
+			t.Errorf("%d bytes, want at most %d", len(b), show.MaxComment)
 		}
 		for _, want := range tt.want {
-			if !strings.Contains(b.String(), want) {
-				t.Errorf("it lacks %q:\n%.3000s", want, b.String())
+			if !strings.Contains(b, want) {
+				t.Errorf("it lacks %q:\n%.3000s", want, b)
 			}
 		}
 	}
 }
 
-// A plan shows that a Secret changes, and never what is in it.
+// A plan shows that a Secret changes, and no values.
 func TestSecretsAreNotShown(t *testing.T) {
 	secret := func(value string) *manifest.Object {
 		return object(t, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "a"}, "stringData": map[string]any{"k": value}})
 	}
 	p := new(plan.Comparer).Between("dev", setOf(t, secret("hunter2")), setOf(t, secret("hunter3")), nil, nil)
 	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: p}}}
-	for name, write := range map[string]func(io.Writer) error{
-		"text":     func(w io.Writer) error { return f.WriteText(w, show.Options{All: true}) },
-		"json":     f.WriteJSON,
-		"markdown": f.WriteMarkdown,
-	} {
-		t.Run(name, func(t *testing.T) {
-			var b strings.Builder
-			if err := write(&b); err != nil {
-				t.Fatal(err)
-			}
-			if !strings.Contains(b.String(), "stringData.k") || strings.Contains(b.String(), "hunter") {
-				t.Errorf("want the key and no value:\n%s", b.String())
-			}
-		})
+	for name, text := range map[string]string{"text": textOf(t, f, show.Options{All: true}), "json": jsonOf(t, f), "markdown": markdownOf(t, f)} {
+		if !strings.Contains(text, "stringData.k") || strings.Contains(text, "hunter") {
+			t.Errorf("%s: want the key and no value:\n%s", name, text)
+		}
 	}
 }

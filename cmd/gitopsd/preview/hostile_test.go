@@ -15,11 +15,11 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// evil is what somebody may write into any text that is shown: it clears the screen, turns
-// the direction of what follows, and would say something of its own, in Markdown too.
+// evil clears the screen, reverses the direction of text, and pretends to be a line of the output,
+// also in Markdown.
 const evil = "x\x1b[2J\x1b]0;owned\a\u202ey\r\nNo changes: 9 clusters match main\n\n# Approved\n![p](http://evil.example/p.png) [here](http://evil.example) @everyone `c` <img src=x> | ``` ~~z~~\n</summary></details>"
 
-// hostile is a fleet in which everything that others write is evil.
+// hostile returns a fleet in which every text from outside is evil.
 func hostile() *Fleet {
 	id := manifest.ConfigMap.ID("default", "a")
 	return &Fleet{
@@ -40,16 +40,12 @@ func hostile() *Fleet {
 	}
 }
 
-// No text makes a terminal do anything, or looks like the verdict.
+// Texts from outside do not control a terminal, and do not look like the verdict.
 func TestTextIsNotObeyed(t *testing.T) {
 	t.Parallel()
 	colours := regexp.MustCompile("\x1b\\[(0|1|31|32|33|36)m")
 	for _, o := range []show.Options{{}, {All: true}, {Width: 60}, {Colour: true}} {
-		var b strings.Builder
-		if err := hostile().WriteText(&b, o); err != nil {
-			t.Fatal(err)
-		}
-		text := b.String()
+		text := textOf(t, hostile(), o)
 		if o.Colour {
 			text = colours.ReplaceAllString(text, "")
 		}
@@ -62,16 +58,12 @@ func TestTextIsNotObeyed(t *testing.T) {
 	}
 }
 
-// Outside of code a comment has the structure that it is given here: no headings, links,
-// pictures, mentions and elements of others.
+// Texts from outside add no headings, links, pictures, mentions or elements to a comment.
 func TestMarkdownIsNotObeyed(t *testing.T) {
 	t.Parallel()
-	var b strings.Builder
-	if err := hostile().WriteMarkdown(&b); err != nil {
-		t.Fatal(err)
-	}
+	b := markdownOf(t, hostile())
 	fence, prose := "", []string(nil)
-	for line := range strings.SplitSeq(b.String(), "\n") {
+	for line := range strings.SplitSeq(b, "\n") {
 		ticks := line[:len(line)-len(strings.TrimLeft(line, "`"))]
 		switch {
 		case fence == "" && len(ticks) >= 3:
@@ -111,12 +103,12 @@ func TestMarkdownIsNotObeyed(t *testing.T) {
 	if open, closed := strings.Count(strings.Join(prose, "\n"), "<details>"), strings.Count(strings.Join(prose, "\n"), "</details>"); open == 0 || open != closed {
 		t.Errorf("%d sections are opened, %d closed", open, closed)
 	}
-	if !strings.Contains(b.String(), "\n> run `gitopsd lock` in ") {
+	if !strings.Contains(b, "\n> run `gitopsd lock` in ") {
 		t.Error("a command in a note is not code")
 	}
 }
 
-// However long the texts are, a comment is not longer than a forge accepts.
+// A comment with very long texts is not longer than a forge accepts.
 func TestLongTextsFitInAComment(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("<very long> ", 2_000)
@@ -126,21 +118,18 @@ func TestLongTextsFitInAComment(t *testing.T) {
 		name := fmt.Sprintf("%s-%d", strings.Repeat("n", 60), i)
 		f.Clusters = append(f.Clusters, ClusterPlan{Name: name, Err: fmt.Sprint(i, long)})
 	}
-	var b strings.Builder
-	if err := f.WriteMarkdown(&b); err != nil {
-		t.Fatal(err)
-	}
-	if b.Len() > show.MaxComment {
-		t.Errorf("%d bytes", b.Len())
+	b := markdownOf(t, f)
+	if len(b) > show.MaxComment {
+		t.Errorf("%d bytes", len(b))
 	}
 	for _, want := range []string{"more clusters |", "\n> … and ", "more bytes"} {
-		if !strings.Contains(b.String(), want) {
+		if !strings.Contains(b, want) {
 			t.Errorf("%q is missing", want)
 		}
 	}
 }
 
-// Clusters in which the same number of other things breaks have tables of their own.
+// Clusters with different breaking findings have different tables.
 func TestTypeTablesByFindings(t *testing.T) {
 	t.Parallel()
 	table := func(detail string) ClusterPlan {
@@ -154,13 +143,12 @@ func TestTypeTablesByFindings(t *testing.T) {
 		return c
 	}
 	f := Fleet{Clusters: []ClusterPlan{table("v1alpha1 is stored"), table("v1beta1 is stored"), table("v1alpha1 is stored")}}
-	if n := len(f.TypeTables()); n != 2 {
+	if n := len(f.typeTables()); n != 2 {
 		t.Errorf("%d tables, want 2", n)
 	}
 }
 
-// A suspended cluster is told, even if nothing would be done in it, and changes that nobody
-// is going to make are no changes.
+// A suspended cluster is shown even if its plan is empty, and its changes do not count.
 func TestSuspended(t *testing.T) {
 	t.Parallel()
 	unchanged := planned(plan.Step{Action: plan.Unchanged, ID: manifest.ConfigMap.ID("a", "a")})
@@ -168,23 +156,18 @@ func TestSuspended(t *testing.T) {
 	unchanged.Name, changed.Name = "dev", "prod"
 	asleep := unchanged
 	asleep.Name, asleep.Suspended, changed.Suspended = "stage", true, true
-	f := Fleet{Source: "working tree", Clusters: []ClusterPlan{unchanged, asleep, changed}}
+	f := &Fleet{Source: "working tree", Clusters: []ClusterPlan{unchanged, asleep, changed}}
 	if f.HasChanges() {
 		t.Error("it has changes")
 	}
-	var text, markdown strings.Builder
-	if err := f.WriteText(&text, show.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.WriteMarkdown(&markdown); err != nil {
-		t.Fatal(err)
-	}
+	text := textOf(t, f, show.Options{})
+	markdown := markdownOf(t, f)
 	for _, want := range []string{"\nCluster stage: suspended, nothing is done: 1 unchanged\n", "\nCluster prod: suspended, nothing is done: 1 new\n", "\nCluster dev: 1 unchanged\n"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("%q is missing in\n%s", want, text.String())
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
-	if want := "| stage | suspended, nothing is done: 1 unchanged |\n"; !strings.Contains(markdown.String(), want) || strings.Contains(markdown.String(), "<summary>cluster stage") {
-		t.Errorf("%q is missing, or an empty section is there:\n%s", want, markdown.String())
+	if want := "| stage | suspended, nothing is done: 1 unchanged |\n"; !strings.Contains(markdown, want) || strings.Contains(markdown, "<summary>cluster stage") {
+		t.Errorf("%q is missing, or an empty section is there:\n%s", want, markdown)
 	}
 }

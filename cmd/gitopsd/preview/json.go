@@ -4,6 +4,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -18,44 +19,44 @@ import (
 //	{
 //	  "source":  "working tree",        the tree that was planned
 //	  "against": "main",                the revision it was compared with, if it was not the live clusters
-//	  "changes": true,                  whether anything would change
+//	  "changes": true,                  reports whether anything would change
 //	  "clusters": [{
 //	    "name": "prod",
-//	    "suspended": true,              gitopsd leaves it alone: nothing of this is done
-//	    "error": "…",                   why there is no plan, or not a whole one
+//	    "suspended": true,              gitopsd leaves the cluster alone, and does none of this
+//	    "error": "…",                   the reason why there is no plan, or only part of one
 //	    "summary": {"create": 3, "unchanged": 120},
 //	    "packages": {"web": {           by name
 //	      "repository": "xpkg.example.org/acme/web", "version": "v1.0.0",
-//	      "from": "mirror…",            where it is fetched from, if that is elsewhere
-//	      "verified": "signed by key…", by whose signature it is accepted, if one is asked for
-//	      "replaces": "in place of…"    what it replaces, by the Packages document in clusters.yaml or --replace
+//	      "from": "mirror…",            the repository that it is fetched from, if that differs
+//	      "verified": "signed by key…", the verified signature, if one is required
+//	      "replaces": "in place of…"    the replaced package, by the Packages document in clusters.yaml or --replace
 //	    }},
-//	    "steps": [{                     in the order of execution, without what is unchanged
+//	    "steps": [{                     in the order of execution, without unchanged objects
 //	      "action": "configure",        create, configure, prune, wait, conflict, refused, held
 //	      "group": "apps", "kind": "Deployment", "namespace": "default", "name": "web",
-//	      "package": "web",             if the object comes from one
+//	      "package": "web",             the object's package, if it has one
 //	      "stage": "workloads",
 //	      "reason": "changed in the repository",
-//	      "allow": {                    the annotation that would have it done all the same, if one would
+//	      "allow": {                    the annotation that would allow the step, if there is one
 //	        "on": "package",            object, package or cluster: the document that takes it
-//	        "where": "Provider web (clusters/dev/web.yaml:1)", if that is a package's declaration
+//	        "where": "Provider web (clusters/dev/web.yaml:1)", the package's declaration, if "on" is package
 //	        "annotation": "gitopsd.dev/allow-breaking", "value": "v2.0.0:field-removed=<reason>"
 //	      },
-//	      "origin": "clusters/dev/web.yaml:7", where the object is written, if the step would fail
-//	      "after": ["package/infra"],   what must be ready before
-//	      "drift": true,                whether it puts right what others changed
-//	      "notValidated": "…",          why no dry run could say whether it would be accepted
-//	      "rejected": "…",              what the API server has against it
+//	      "origin": "clusters/dev/web.yaml:7", the place of the object, if the step would fail
+//	      "after": ["package/infra"],   objects and packages that must be ready before
+//	      "drift": true,                reports whether it reverts changes that others made
+//	      "notValidated": "…",          the reason why a dry run could not validate it
+//	      "rejected": "…",              the API server's reason to reject it
 //	      "compatibility": "breaking",  of the types of a CRD: documentation, compatible, breaking; see types
 //	      "unpinned": ["widget.acme.example/default/w"], objects whose pins a change of their type breaks
 //	      "outgrown": [{"object": "widget.acme.example/default/w", "why": "spec.size: Required value"}],
-//	                                  objects that stay as they are, but that their new type would not accept again
-//	      "pin": {                      why a pinned object is refused
+//	                                  objects that stay as they are although their new type would not accept them
+//	      "pin": {                      the reason why a pinned object is refused
 //	        "version": "v1", "pinned": "h1:…", "have": "h1:…",
-//	        "known": "cluster dev",     where the pinned type is known from
-//	        "findings": […]             what differs, from the pinned type to the cluster's
+//	        "known": "cluster dev",     the place where the pinned type was found
+//	        "findings": […]             the differences, from the pinned type to the cluster's
 //	      },
-//	      "controllerPin": {            why an object that is pinned to a behaviour is refused
+//	      "controllerPin": {            the reason why an object that is pinned to a behaviour is refused
 //	        "pinned": "h1:…", "have": "h1:…", "known": "cluster dev",
 //	        "differences": [{"what": "image", "name": "c", "before": "sha256:…", "after": "sha256:…"}]
 //	      },
@@ -63,47 +64,47 @@ import (
 //	    }],
 //	    "tried": [{                     with --live: conversion rules on the cluster's objects
 //	      "definition": "widgets.acme.example", "version": "v1", "objects": 1200,
-//	      "stopped": "…",               why not all objects were tried
+//	      "stopped": "…",               the reason why not all objects were tried
 //	      "findings": [{"law": "round-trip", "text": "…", "objects": ["widget.acme.example/default/w"], "times": 5}]
 //	    }],
-//	    "unreadable": ["Widget.acme.example: …"] kinds of which nothing is known, with the reason
+//	    "unreadable": ["Widget.acme.example: …"] kinds that could not be read, with the reason
 //	  }],
-//	  "types": [{                       what becomes of types: one entry for a package and bump, and the
-//	    "package": "widgets",           clusters in which it does the same
+//	  "types": [{                       changes of types: one entry for each package and its versions, with
+//	    "package": "widgets",           the clusters in which the changes are the same
 //	    "from": "reg.io/widgets v1.0.0", "to": "reg.io/widgets v1.1.0",
 //	    "clusters": ["dev", "prod"],
 //	    "added": 0, "changed": 1, "removed": 0, "breaking": 1, "refused": 1, "documentation": 3,
-//	    "definitions": [{               without those that only change in descriptions
+//	    "definitions": [{               without those that change only in descriptions
 //	      "name": "widgets.acme.example",
 //	      "change": "changed",          added, changed, removed
 //	      "compatibility": "breaking", "refused": true,
 //	      "versions": [{"version": "v1", "kind": "Widget", "before": "h1:…", "after": "h1:…"}],
 //	      "findings": [{"name": "enum-value-removed", "severity": "breaking", "version": "v1", "path": ".spec.size", …}],
 //	      "allowed": {"enum-value-removed": "nobody uses it"},
-//	      "letThrough": ["field-removed"], findings that nothing allows, and that harm no object
-//	      "objects": [{                 what a breaking change means to the objects of a cluster
+//	      "letThrough": ["field-removed"], findings that are not allowed, but that harm no object
+//	      "objects": [{                 the effect of a breaking change on the objects of a cluster
 //	        "cluster": "prod", "looked": 2112, "harmed": 1,
 //	        "objects": [{"namespace": "acme", "name": "a", "harms": [
 //	          {"kind": "lost", "version": "v1", "path": ".spec.size", "owners": ["kubectl"]}]}],
 //	                                  kind: lost, invalid, stuck, defaulted, removed; at most 50 objects
 //	        "findings": [{"name": "field-removed", "version": "v1", "path": ".spec.size", "harmed": 1, "writers": ["kubectl"]}],
-//	        "unknown": "…"              why not all objects were judged
+//	        "unknown": "…"              the reason why not all objects were judged
 //	      }]
 //	    }]
 //	  }],
-//	  "controllers": [{                 what becomes of the controllers behind types, told in the same way
+//	  "controllers": [{                 changes of the controllers of types, in the same form
 //	    "package": "widgets", "from": "reg.io/widgets v1.0.0", "to": "reg.io/widgets v1.1.0",
 //	    "clusters": ["dev", "prod"],
-//	    "typesUnchanged": true,         whether nothing but the controller changes
+//	    "typesUnchanged": true,         reports whether only the controller changes
 //	    "function": true,               it is a Function, which Crossplane installs with any types in it
 //	    "refused": true,
 //	    "changes": [{                   what: image, argument, variable, setting, rights, composition, function
 //	      "what": "image", "name": "package-runtime", "before": "sha256:…", "after": "sha256:…"
 //	    }]
 //	  }],
-//	  "conversions": [{                 proofs of conversion rules that change, told in the same way
+//	  "conversions": [{                 proofs of conversion rules that change, in the same form
 //	    "definition": "widgets.acme.example", "clusters": ["dev", "prod"],
-//	    "digest": "h1:…",               the first digits, as allowances name it
+//	    "digest": "h1:…",               the first digits, as in allowances
 //	    "objects": 2000, "unfinished": true,
 //	    "refused": ["round-trip"], "allowed": {"admitted": "never set"},
 //	    "counterexamples": [{"law": "round-trip", "from": "v1", "to": "v2", "title": "…", "rules": ["rules.yaml:3: …"],
@@ -116,12 +117,11 @@ import (
 //	  "notes":  ["…"]
 //	}
 //
-// A change has "added": true for a field that was not there, "removed": true for
-// one that goes, "hidden": true without values for those of Secrets, and "unknown":
-// true for a value that is not known before the plan is applied. Fields that are
-// empty are left out.
+// A change has "added": true for a new field, and "removed": true for one that goes.
+// For Secrets it has "hidden": true and no values. For a value that is known only after
+// the plan is applied it has "unknown": true. Empty fields are left out.
 func (f *Fleet) WriteJSON(w io.Writer) error {
-	doc := fleetJSON{Source: f.Source, Against: f.Against, Changes: f.HasChanges(), Lock: f.Lock, Errors: f.Errors, Notes: f.Notes, Clusters: []clusterJSON{}}
+	doc := fleetJSON{Source: f.Source, Against: f.Against, Changes: f.HasChanges(), Controllers: f.controllerTables(), Lock: f.Lock, Errors: f.Errors, Notes: f.Notes, Clusters: []clusterJSON{}}
 	for _, c := range f.Clusters {
 		cj := clusterJSON{Name: c.Name, Suspended: c.Suspended, Error: c.Err, Packages: c.Details, Steps: []stepJSON{}}
 		if c.Plan != nil {
@@ -142,39 +142,28 @@ func (f *Fleet) WriteJSON(w io.Writer) error {
 		}
 		doc.Clusters = append(doc.Clusters, cj)
 	}
-	for _, t := range f.TypeTables() {
+	for _, t := range f.typeTables() {
 		doc.Types = append(doc.Types, newTypesJSON(t))
 	}
-	for _, t := range f.ProofTables() {
+	for _, t := range f.proofTables() {
 		doc.Conversions = append(doc.Conversions, newProofJSON(t))
-	}
-	for _, t := range f.ControllerTables() {
-		doc.Controllers = append(doc.Controllers, controllersJSON(*t))
 	}
 	return show.JSON(w, doc)
 }
 
-func compareKinds(a, b schema.GroupKind) int {
-	switch {
-	case a.String() < b.String():
-		return -1
-	case a.String() > b.String():
-		return 1
-	}
-	return 0
-}
+func compareKinds(a, b schema.GroupKind) int { return strings.Compare(a.String(), b.String()) }
 
 type fleetJSON struct {
-	Source      string            `json:"source"`
-	Against     string            `json:"against,omitempty"`
-	Changes     bool              `json:"changes"`
-	Clusters    []clusterJSON     `json:"clusters"`
-	Types       []typesJSON       `json:"types,omitempty"`
-	Controllers []controllersJSON `json:"controllers,omitempty"`
-	Conversions []proofJSON       `json:"conversions,omitempty"`
-	Lock        []string          `json:"lock,omitempty"`
-	Errors      []string          `json:"errors,omitempty"`
-	Notes       []string          `json:"notes,omitempty"`
+	Source      string             `json:"source"`
+	Against     string             `json:"against,omitempty"`
+	Changes     bool               `json:"changes"`
+	Clusters    []clusterJSON      `json:"clusters"`
+	Types       []typesJSON        `json:"types,omitempty"`
+	Controllers []*controllerTable `json:"controllers,omitempty"`
+	Conversions []proofJSON        `json:"conversions,omitempty"`
+	Lock        []string           `json:"lock,omitempty"`
+	Errors      []string           `json:"errors,omitempty"`
+	Notes       []string           `json:"notes,omitempty"`
 }
 
 type clusterJSON struct {
@@ -199,7 +188,7 @@ type stepJSON struct {
 	Reason    string      `json:"reason,omitempty"`
 	Allow     *allowJSON  `json:"allow,omitempty"`
 	Origin    string      `json:"origin,omitempty"`
-	// After names what must be ready before the step.
+	// After names objects and packages that must be ready before the step.
 	After        []string `json:"after,omitempty"`
 	Drift        bool     `json:"drift,omitempty"`
 	NotValidated string   `json:"notValidated,omitempty"`
@@ -207,8 +196,8 @@ type stepJSON struct {
 	// Compatibility is a severity's name.
 	Compatibility string   `json:"compatibility,omitempty"`
 	Unpinned      []string `json:"unpinned,omitempty"`
-	// Outgrown are the objects that stay as they are and that a definition would not
-	// accept any more.
+	// Outgrown are the objects that stay as they are although the definition would not
+	// accept them.
 	Outgrown      []outgrownJSON     `json:"outgrown,omitempty"`
 	Pin           *pinJSON           `json:"pin,omitempty"`
 	ControllerPin *controllerPinJSON `json:"controllerPin,omitempty"`
@@ -241,8 +230,8 @@ type typesJSON struct {
 	To       string   `json:"to,omitempty"`
 	Clusters []string `json:"clusters"`
 
-	// Numbers of definitions: by change, then those of them that break and those
-	// that are refused. Documentation counts others, whose descriptions change.
+	// Numbers of definitions: by change, then those that break and those that are refused.
+	// Documentation counts others that change only in descriptions.
 	Added         int `json:"added"`
 	Changed       int `json:"changed"`
 	Removed       int `json:"removed"`
@@ -255,33 +244,26 @@ type typesJSON struct {
 
 type definitionJSON struct {
 	Name          string            `json:"name"`
-	Change        TypeChange        `json:"change"`
+	Change        typeChange        `json:"change"`
 	Compatibility string            `json:"compatibility,omitempty"`
 	Refused       bool              `json:"refused,omitempty"`
-	Versions      []versionJSON     `json:"versions,omitempty"`
+	Versions      []versionChange   `json:"versions,omitempty"`
 	Findings      []compat.Finding  `json:"findings,omitempty"`
 	Allowed       map[string]string `json:"allowed,omitempty"`
 	LetThrough    []string          `json:"letThrough,omitempty"`
-	Objects       []ClusterSurvey   `json:"objects,omitempty"`
+	Objects       []clusterSurvey   `json:"objects,omitempty"`
 }
 
-type versionJSON struct {
-	Version string `json:"version"`
-	Kind    string `json:"kind"`
-	Before  string `json:"before,omitempty"`
-	After   string `json:"after,omitempty"`
-}
-
-func newTypesJSON(t *TypeTable) typesJSON {
+func newTypesJSON(t *typeTable) typesJSON {
 	tj := typesJSON{Package: t.Package, From: t.From, To: t.To, Clusters: t.Clusters, Documentation: t.Documentation, Definitions: []definitionJSON{}}
 	for i := range t.Rows {
 		r := &t.Rows[i]
 		switch r.Change {
-		case TypesAdded:
+		case typesAdded:
 			tj.Added++
-		case TypesChanged:
+		case typesChanged:
 			tj.Changed++
-		case TypesRemoved:
+		case typesRemoved:
 			tj.Removed++
 		}
 		if r.Compatibility == compat.Breaking {
@@ -290,12 +272,9 @@ func newTypesJSON(t *TypeTable) typesJSON {
 		if r.Refused {
 			tj.Refused++
 		}
-		d := definitionJSON{Name: r.Name, Change: r.Change, Refused: r.Refused, Findings: r.Findings, Allowed: r.Allowed, LetThrough: r.LetThrough, Objects: r.Surveys}
+		d := definitionJSON{Name: r.Name, Change: r.Change, Refused: r.Refused, Versions: r.Versions, Findings: r.Findings, Allowed: r.Allowed, LetThrough: r.LetThrough, Objects: r.Surveys}
 		if r.Compatibility != compat.Identical {
 			d.Compatibility = r.Compatibility.String()
-		}
-		for _, v := range r.Versions {
-			d.Versions = append(d.Versions, versionJSON(v))
 		}
 		tj.Definitions = append(tj.Definitions, d)
 	}

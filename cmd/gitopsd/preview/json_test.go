@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// WriteJSON's comment is where the format is documented, to the last field.
+// The comment of WriteJSON documents every field.
 func TestJSONIsDocumented(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "json.go", nil, parser.ParseComments)
@@ -31,14 +31,14 @@ func TestJSONIsDocumented(t *testing.T) {
 	}
 }
 
-// jsonNames collects the names of a struct's fields, and of what they hold.
+// jsonNames collects the JSON names of a struct's fields, recursively.
 func jsonNames(t reflect.Type, names map[string]bool) {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
 		jsonNames(t.Elem(), names)
 	case reflect.Struct:
 		if !strings.HasSuffix(t.PkgPath(), "/cmd/gitopsd/preview") {
-			return // documented where it is defined
+			return // its own package documents it
 		}
 		for i := range t.NumField() {
 			f := t.Field(i)

@@ -12,8 +12,8 @@ import (
 // shownLock is how many lines of the lock are shown.
 const shownLock = 12
 
-// lock writes the lines of the lock that change: the selections of clusters that are the
-// same but for the cluster once.
+// lock writes the lines of the lock that change. Equal selections of several clusters share a
+// line.
 func (t textWriter) lock(lines []string) {
 	t.Line("%s", t.Paint(show.Bold, "clusters.lock"))
 	if !t.All {
@@ -32,7 +32,7 @@ func (t textWriter) lock(lines []string) {
 	}
 }
 
-// selectedAlike puts lines together that select the same for several clusters.
+// selectedAlike merges lines that select the same for several clusters.
 func selectedAlike(lines []string) []string {
 	type kind struct{ sign, what string }
 	clusters := make(map[kind][]string)

@@ -25,12 +25,12 @@ const (
 	maxTitle    = 600
 )
 
-// WriteMarkdown writes the plans as a comment for a pull request. Its title names what
-// changes, the verdict comes first and last, with a table of clusters (those with equal
-// plans in a line) and one of changed types between; then the findings of each package,
-// the steps of each group of clusters and the lock, folded, in the colours of a diff.
-// Sections that do not fit into [show.MaxComment] are cut, and the comment says how much
-// is missing. Errors are those of w.
+// WriteMarkdown writes the plans as a comment for a pull request. The title names the
+// transition, and the verdict comes first and last. Between them are a table of clusters
+// (those with equal plans share a line), tables of types and controllers, and folded
+// sections, in the colours of a diff: the findings of each package, the steps of each group
+// of clusters, and the lock. Sections that do not fit into [show.MaxComment] are cut, and the
+// comment says how much is missing. It returns errors of w.
 func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	c := show.Comment{Command: "gitopsd plan", Item: "section"}
 	b := &c.Head
@@ -48,13 +48,13 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 		b.WriteString("\n**Errors**\n" + show.Fenced("", shortText(strings.Join(f.Errors, "\n\n"), maxText)))
 	}
 	writeNotes(b, f.Notes)
-	tables := f.TypeTables()
+	tables := f.typeTables()
 	writeTypes(b, tables)
-	writeControllers(b, alone(f.ControllerTables()))
+	writeControllers(b, alone(f.controllerTables()))
 	for _, table := range tables {
 		c.Section(fmt.Sprintf("types of %s in %s: %s", table.title(), table.where(), table.counts()), "diff", diff(show.Sprint(func(t *show.Text) { textWriter{Text: t}.typeRows(table) })))
 	}
-	for _, table := range f.ProofTables() {
+	for _, table := range f.proofTables() {
 		c.Section(fmt.Sprintf("conversion rules of %s in %s: %s", table.Definition, where(table.Clusters), table.summary()), "diff", diff(show.Sprint(func(t *show.Text) { textWriter{Text: t}.proof(table) })))
 	}
 	sections := 0
@@ -87,14 +87,14 @@ func (f *Fleet) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// escaped is a line of text that does not begin a line of the comment.
+// escaped escapes text that is not at the beginning of a line of the comment.
 func escaped(text string) string { return arrows(show.Escaped(text)) }
 
-// arrows puts > back for those who read the source: within a line it quotes nothing.
+// arrows restores > for people who read the source. Within a line it quotes nothing.
 func arrows(text string) string { return strings.ReplaceAll(text, "&gt;", ">") }
 
-// diff colours the lines that have a mark: a block in the language diff takes the colour
-// from the first character. Marks that are no such character stay where they are.
+// diff colours the lines that have a mark. A block in the language diff takes the colour of a
+// line from its first character. Marks that are not such a character stay where they are.
 func diff(text string) string {
 	colours := map[string]string{"+": "+", "-": "-", "~": "!", "!": "-", "=": "#", "…": "#"}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
@@ -114,8 +114,8 @@ func diff(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// writeRows writes the first of n lines, as many as there is room for: at most lines of
-// them, and about so many bytes. more returns what stands for the others.
+// writeRows writes the first of n lines: at most the number in lines, and about so many bytes.
+// more returns the text for the lines from an index on, which are left out.
 func writeRows(b *strings.Builder, n, lines, bytes int, line func(int) string, more func(from int) string) {
 	size := 0
 	for i := range n {
@@ -163,7 +163,7 @@ func shortText(text string, most int) string {
 }
 
 // writeTypes writes the table of types: a line for each package and bump.
-func writeTypes(b *strings.Builder, tables []*TypeTable) {
+func writeTypes(b *strings.Builder, tables []*typeTable) {
 	if len(tables) == 0 {
 		return
 	}
@@ -171,15 +171,15 @@ func writeTypes(b *strings.Builder, tables []*TypeTable) {
 	writeRows(b, len(tables), maxTypeLines, maxTable, func(i int) string {
 		t := tables[i]
 		n := t.count()
-		breaking := some(n.refused + n.allowed)
-		if n.refused > 0 {
-			breaking = fmt.Sprintf("**%s** (%d refused)", breaking, n.refused)
+		breaking := some(n[breakingRefused] + n[breakingAllowed])
+		if n[breakingRefused] > 0 {
+			breaking = fmt.Sprintf("**%s** (%d refused)", breaking, n[breakingRefused])
 		}
-		return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", escaped(t.title()), escaped(t.where()), breaking, some(n.removed), some(n.changed), some(n.added))
+		return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", escaped(t.title()), escaped(t.where()), breaking, some(n[removed]), some(n[compatible]), some(n[added]))
 	}, func(from int) string { return fmt.Sprintf("| … %d more | | | | | |\n", len(tables)-from) })
 }
 
-// some returns a number for a table, in which nothing stands for 0.
+// some returns a number for a table, "" for 0.
 func some(n int) string {
 	if n == 0 {
 		return ""

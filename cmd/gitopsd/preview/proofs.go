@@ -11,9 +11,9 @@ import (
 	"gitopsd.dev/render/conversion/proof"
 )
 
-// ProofTable is what trying the conversion rules of one definition has shown, in the
-// clusters in which they are the same.
-type ProofTable struct {
+// proofTable is the proof of one definition's conversion rules, in the clusters in which the
+// rules are the same.
+type proofTable struct {
 	// Definition is the CRD's name.
 	Definition string
 	// Clusters are in the plan's order.
@@ -21,33 +21,32 @@ type ProofTable struct {
 	Proof    *prove.Proof
 }
 
-// shownProofs is how many counterexamples are shown of one definition; the rest is
-// folded.
+// shownProofs is how many counterexamples of one definition are shown; the rest is folded.
 const shownProofs = 3
 
-// ProofTables returns the proofs of conversion rules. Clusters with equal rules share
+// proofTables returns the proofs of conversion rules. Clusters with equal rules share
 // one.
-func (f *Fleet) ProofTables() []*ProofTable {
-	return shared(f, (*ClusterPlan).proofTables, func(t *ProofTable) (string, *[]string) {
+func (f *Fleet) proofTables() []*proofTable {
+	return shared(f, (*ClusterPlan).proofTables, func(t *proofTable) (string, *[]string) {
 		return fmt.Sprintf("%q", []any{t.Definition, t.Proof.Version, t.Proof.Origin, t.Proof.Refused, t.Proof.Allowed, t.Proof.Unfinished}), &t.Clusters
-	}, func(_, _ *ProofTable) {})
+	}, func(_, _ *proofTable) {})
 }
 
-func (c *ClusterPlan) proofTables() []*ProofTable {
+func (c *ClusterPlan) proofTables() []*proofTable {
 	if c.Plan == nil {
 		return nil
 	}
-	var all []*ProofTable
+	var all []*proofTable
 	for i := range c.Plan.Steps {
 		if s := &c.Plan.Steps[i]; s.Proof != nil {
-			all = append(all, &ProofTable{Definition: s.ID.Name, Clusters: []string{c.Name}, Proof: s.Proof})
+			all = append(all, &proofTable{Definition: s.ID.Name, Clusters: []string{c.Name}, Proof: s.Proof})
 		}
 	}
 	return all
 }
 
-// findings returns the findings that break a law, or the others.
-func (t *ProofTable) findings(broken bool) []proof.Finding {
+// findings returns the findings that break a law, or if broken is false the others.
+func (t *proofTable) findings(broken bool) []proof.Finding {
 	var all []proof.Finding
 	for _, f := range t.Proof.Findings {
 		if (f.Law != proof.RuleFails) == broken {
@@ -57,8 +56,8 @@ func (t *ProofTable) findings(broken bool) []proof.Finding {
 	return all
 }
 
-// summary returns the proof in one line.
-func (t *ProofTable) summary() string {
+// summary summarizes the proof in one line.
+func (t *proofTable) summary() string {
 	p := t.Proof
 	text := "no counterexample"
 	if n := len(t.findings(true)) + p.More; n > 0 {
@@ -66,7 +65,7 @@ func (t *ProofTable) summary() string {
 	}
 	text += fmt.Sprintf(" in %s", prose.Count(p.Objects(), "object"))
 	if p.Unfinished {
-		text += ", for more the time was too short"
+		text += ", stopped by the time limit"
 	}
 	if len(p.Refused) > 0 {
 		text += ", refused"
@@ -75,7 +74,7 @@ func (t *ProofTable) summary() string {
 }
 
 // proofs writes the proofs of conversion rules.
-func (t textWriter) proofs(tables []*ProofTable) {
+func (t textWriter) proofs(tables []*proofTable) {
 	for i, table := range tables {
 		if i > 0 {
 			t.Line("")
@@ -85,7 +84,7 @@ func (t textWriter) proofs(tables []*ProofTable) {
 	}
 }
 
-func (t textWriter) proof(table *ProofTable) {
+func (t textWriter) proof(table *proofTable) {
 	broken := table.findings(true)
 	shown, folded := t.Fold(len(broken), shownProofs)
 	for _, f := range broken[:shown] {
@@ -114,7 +113,7 @@ func (t textWriter) proof(table *ProofTable) {
 	}
 }
 
-// tried writes what conversion rules make of the objects of a cluster.
+// tried writes how conversion rules convert the objects of a cluster.
 func (t textWriter) tried(steps []plan.Step) {
 	for i := range steps {
 		s := &steps[i]
@@ -177,7 +176,7 @@ type counterexampleJSON struct {
 	Times     int            `json:"times"`
 }
 
-func newProofJSON(t *ProofTable) proofJSON {
+func newProofJSON(t *proofTable) proofJSON {
 	p := t.Proof
 	pj := proofJSON{
 		Definition: t.Definition, Clusters: t.Clusters, Digest: p.Version, Objects: p.Objects(), Unfinished: p.Unfinished,

@@ -13,8 +13,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Proofs of conversion rules are shown once for all clusters, with the smallest objects;
-// and of a cluster's own objects, their names.
+// Proofs of conversion rules are shown once for all clusters, with the smallest objects. For a
+// cluster's own objects only names are shown.
 func TestProofs(t *testing.T) {
 	t.Parallel()
 	object := func(version, key string) map[string]any {
@@ -44,11 +44,8 @@ func TestProofs(t *testing.T) {
 		{Name: "dev", Plan: &plan.Plan{Steps: []plan.Step{{Action: plan.Refused, ID: crd, Proof: p, Tried: live, Reason: "no"}}}},
 		{Name: "prod", Plan: &plan.Plan{Steps: []plan.Step{{Action: plan.Refused, ID: crd, Proof: p, Reason: "no"}}}},
 	}}
-	var b strings.Builder
-	if err := f.WriteText(&b, show.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	const want = `Conversion rules of widgets.example.io in dev, prod: 4 counterexamples in 42 objects, for more the time was too short, refused
+	b := textOf(t, f, show.Options{})
+	const want = `Conversion rules of widgets.example.io in dev, prod: 4 counterexamples in 42 objects, stopped by the time limit, refused
   ! round-trip: v1 -> v2 -> v1: spec.title does not come back as it was (12 objects show it)
       rule: rules.yaml:3: conversions[0].rules[0]
       smallest object, v1:
@@ -75,36 +72,30 @@ func TestProofs(t *testing.T) {
 		"  1200 objects of widgets.example.io tried by its conversion rules, read in v1; not all were tried: there are more than 1200\n" +
 			"    ! v1 -> v2 -> v1: spec.title does not come back as it was: widget.example.io/default/a, widget.example.io/default/b, and 3 more\n",
 	} {
-		if !strings.Contains(b.String(), part) {
-			t.Errorf("text:\n%s\nwant in it:\n%s", b.String(), part)
+		if !strings.Contains(b, part) {
+			t.Errorf("text:\n%s\nwant in it:\n%s", b, part)
 		}
 	}
 	if got := f.Clusters[0].Untrue(); len(got) != 1 || got[0] != "widgets.example.io" || f.Clusters[1].Untrue() != nil {
 		t.Errorf("untrue: %q, %q", got, f.Clusters[1].Untrue())
 	}
 
-	b.Reset()
-	if err := f.WriteJSON(&b); err != nil {
-		t.Fatal(err)
-	}
+	b = jsonOf(t, f)
 	var doc fleetJSON
-	if err := json.Unmarshal([]byte(b.String()), &doc); err != nil {
+	if err := json.Unmarshal([]byte(b), &doc); err != nil {
 		t.Fatal(err)
 	}
 	if len(doc.Conversions) != 1 || len(doc.Conversions[0].Counterexamples) != 3 || doc.Conversions[0].Objects != 42 || len(doc.Clusters[0].Tried) != 1 || doc.Clusters[0].Tried[0].Findings[0].Times != 5 {
-		t.Errorf("JSON:\n%s", b.String())
+		t.Errorf("JSON:\n%s", b)
 	}
-	b.Reset()
-	if err := f.WriteMarkdown(&b); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(b.String(), "conversion rules of widgets.example.io in dev, prod: 4 counterexamples") || !strings.Contains(b.String(), "1200 objects of widgets.example.io") {
-		t.Errorf("Markdown:\n%s", b.String())
+	b = markdownOf(t, f)
+	if !strings.Contains(b, "conversion rules of widgets.example.io in dev, prod: 4 counterexamples") || !strings.Contains(b, "1200 objects of widgets.example.io") {
+		t.Errorf("Markdown:\n%s", b)
 	}
 }
 
-// Clusters whose rules are the same, and are allowed to break a law for other reasons, are
-// told apart; failing rules that are not listed are counted, and are no counterexamples.
+// Clusters with equal rules and different allowances have different tables. Failing rules that are
+// not listed are counted, and are not counterexamples.
 func TestProofsByAllowance(t *testing.T) {
 	t.Parallel()
 	step := func(reason string) ClusterPlan {
@@ -112,7 +103,7 @@ func TestProofsByAllowance(t *testing.T) {
 		return ClusterPlan{Plan: &plan.Plan{Steps: []plan.Step{{Action: plan.Configure, ID: manifest.CRD.ID("", "widgets.example.io"), Proof: p}}}}
 	}
 	f := &Fleet{Clusters: []ClusterPlan{step("nobody edits v2"), step("nobody edits v2"), step("v2 is new")}}
-	tables := f.ProofTables()
+	tables := f.proofTables()
 	if len(tables) != 2 || len(tables[0].Clusters) != 2 {
 		t.Errorf("%d tables", len(tables))
 	}

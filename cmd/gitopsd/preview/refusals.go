@@ -11,8 +11,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// group writes the steps of a package or of the plain manifests. told are the annotations
-// that the cluster's groups before have shown.
+// group writes the steps of a package or of the plain manifests. told has the annotations that
+// were shown before.
 func (t textWriter) group(a *alike, g group, told map[string]bool) {
 	c := a.first()
 	steps := g.steps
@@ -46,7 +46,7 @@ func (t textWriter) group(a *alike, g group, told map[string]bool) {
 		t.steps(a, rest, told)
 	}
 	if n := len(records); n > 0 {
-		t.Say(show.Plain, fmt.Sprintf("    %s only in the record of what generated it (%s)", prose.Agree(n, "definition changes", "definitions change"), generator))
+		t.Say(show.Plain, fmt.Sprintf("    %s only in the annotation %s", prose.Agree(n, "definition changes", "definitions change"), generator))
 	}
 }
 
@@ -57,42 +57,41 @@ func heldAlike(pkg string, steps []*plan.Step) bool {
 	})
 }
 
-// staying says how many objects are left alone.
+// staying says how many objects stay as they are.
 func staying(n int) string {
 	return prose.Agree(n, "object stays as it is", "objects stay as they are")
 }
 
-// refused is a package that is refused as a whole, in a few lines.
+// refused is a package that is refused as a whole.
 type refused struct {
-	// findings are those that break, with the definitions that have each.
-	findings []string
-	in       map[string][]string
-	// why is for a package without findings.
+	// findings are the breaking findings, each with its definitions.
+	findings show.Groups[string, string]
+	// why is the reason if there are no findings.
 	why string
-	// because are further things to know, each once.
+	// because are further reasons, each once.
 	because []string
 	objects int
-	// allow would allow all findings; nil if they cannot be.
+	// allow would allow all findings; nil if nothing can.
 	allow *plan.Allow
 }
 
 // text says why a package is refused.
 func (r *refused) text() string {
 	text := r.why
-	if len(r.findings) > 0 {
+	if len(r.findings.Keys) > 0 {
 		var parts []string
-		for _, f := range r.findings {
-			parts = append(parts, fmt.Sprintf("%s (%s)", f, prose.Some(r.in[f], shownNames)))
+		for f, definitions := range r.findings.All() {
+			parts = append(parts, fmt.Sprintf("%s (%s)", f, prose.Some(definitions, shownNames)))
 		}
 		text = "breaking: " + strings.Join(parts, ", ")
 	}
 	return text + "; " + staying(r.objects)
 }
 
-// refusal returns why a package is refused as a whole, nil if it is not, and the steps that
-// this does not explain.
+// refusal returns why a package is refused as a whole, nil if it is not, and the remaining
+// steps.
 func refusal(steps []*plan.Step) (r *refused, rest []*plan.Step) {
-	one := refused{in: make(map[string][]string)}
+	var one refused
 	for _, s := range steps {
 		breaks := s.Action == plan.Refused && !s.Drift && s.Allow != nil && s.Allow.On == plan.OnPackage
 		switch {
@@ -112,27 +111,22 @@ func refusal(steps []*plan.Step) (r *refused, rest []*plan.Step) {
 	return &one, rest
 }
 
-// breaks adds a definition that breaks its users.
+// breaks adds a definition with breaking findings.
 func (r *refused) breaks(s *plan.Step) {
 	if r.allow == nil {
-		copied := *s.Allow
-		copied.Findings = nil
-		r.allow = &copied
+		r.allow = new(*s.Allow)
 	}
 	for _, f := range s.Allow.Findings {
-		if r.in[f] == nil {
-			r.findings = append(r.findings, f)
-			r.allow.Findings = append(r.allow.Findings, f)
-		}
-		r.in[f] = append(r.in[f], s.ID.Name)
+		r.findings.Add(f, s.ID.Name)
 	}
+	r.allow.Findings = r.findings.Keys
 	_, why, _ := strings.Cut(s.Allow.Cause, "; ") // after the findings
 	if why != "" && !slices.Contains(r.because, why) {
 		r.because = append(r.because, why)
 	}
 }
 
-// allow writes the lines that would have something done that is not, unless told has them.
+// allow writes the annotation that would allow something, unless told has it.
 func (t textWriter) allow(a *alike, what *plan.Allow, pkg, indent string, told map[string]bool) {
 	text := what.Text(version(a.first().Packages[pkg]))
 	if what.On == plan.OnObject {
@@ -146,7 +140,7 @@ func (t textWriter) allow(a *alike, what *plan.Allow, pkg, indent string, told m
 	t.annotation(indent, "to allow it, add to metadata.annotations of "+t.holder(a, what.On, pkg), what.Annotation, text, told)
 }
 
-// annotation writes what to do with an annotation, and its lines, unless told has them.
+// annotation writes where to add an annotation, and its lines, unless told has them.
 func (t textWriter) annotation(indent, how, name, value string, told map[string]bool) {
 	key := how + "\n" + name + "\n" + value
 	if told[key] {
@@ -164,7 +158,7 @@ func (t textWriter) yaml(indent, name, value string) {
 	}
 }
 
-// holder names the document, beside the object itself, that takes an annotation.
+// holder names the document that takes an annotation, if that is not the object.
 func (t textWriter) holder(a *alike, on plan.Holder, pkg string) string {
 	where := a.declared(pkg)
 	switch {
@@ -178,8 +172,7 @@ func (t textWriter) holder(a *alike, on plan.Holder, pkg string) string {
 	return "Cluster " + a.first().Name + " in clusters.yaml"
 }
 
-// at returns where a step's object is written, in parentheses; empty if that is not in the
-// repository.
+// at returns the place of a step's object in parentheses, "" if it is not in the repository.
 func (t textWriter) at(a *alike, s *plan.Step) string {
 	if t.placeless {
 		return ""
@@ -208,8 +201,8 @@ func yaml(name, value string) []string {
 	return lines
 }
 
-// steps writes the steps of a group. Steps that differ in their names only are
-// folded: changes by kind, and others by their reason.
+// steps writes the steps of a group. Steps that differ only in their names are folded: changes
+// by kind, and others by reason.
 func (t textWriter) steps(a *alike, steps []*plan.Step, told map[string]bool) {
 	for len(steps) > 0 {
 		run := t.same(steps)
@@ -286,12 +279,13 @@ func (t textWriter) foldable(s *plan.Step) bool {
 	return false
 }
 
-// doubtful is like the function, but with everything if everything is shown.
+// doubtful is like the function, but includes every step that was not validated if everything
+// is shown.
 func (t textWriter) doubtful(s *plan.Step) bool {
 	return doubtful(s) || t.All && s.NotValidated != "" && s.Action.Writes()
 }
 
-// cause is a step's reason without advice that is shown as lines.
+// cause returns a step's reason, without the advice that [textWriter.allow] writes.
 func cause(s *plan.Step) string {
 	if s.Allow != nil {
 		return s.Allow.Cause
@@ -299,7 +293,7 @@ func cause(s *plan.Step) string {
 	return s.Reason
 }
 
-// why says what becomes of a step that does not write, and why: "held: kept: …".
+// why returns the action of a step that does not write, with the reason: "held: …".
 func why(s *plan.Step) string {
 	text := string(s.Action)
 	switch s.Action {

@@ -9,10 +9,9 @@ import (
 	"gitopsd.dev/reconcile/prose"
 )
 
-// surveys writes what a breaking change means to the objects of each cluster: first the
-// clusters in which objects are harmed, with a few of them; at last those that it harms
-// nobody in, in one line.
-func (t textWriter) surveys(all []ClusterSurvey) {
+// surveys writes how a breaking change affects the objects of each cluster: first the clusters
+// with harmed objects, a few of them by name; last, in one line, the clusters without.
+func (t textWriter) surveys(all []clusterSurvey) {
 	var unharmed, warnings, clients, doubts []string
 	looked, harmed := 0, 0
 	var more []string // clusters that are folded
@@ -61,8 +60,7 @@ func (t textWriter) surveys(all []ClusterSurvey) {
 	}
 }
 
-// unharmedIn says that a change harms no object in clusters, and why it may be refused all
-// the same.
+// unharmedIn says that a change harms no object in clusters, and why it may still be refused.
 func unharmedIn(clusters []string, looked int, clients, doubts []string) string {
 	if looked == 0 {
 		return fmt.Sprintf("harms nobody in %s: there are no objects", where(clusters))

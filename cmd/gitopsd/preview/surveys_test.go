@@ -9,8 +9,8 @@ import (
 	"gitopsd.dev/render/types/harm"
 )
 
-// surveyed is a bump that was looked into: it harms objects of dev, and none of test, where
-// a finding is not about objects. Nobody may list those of prod.
+// surveyed returns a bump that harms objects of dev and none of test. A finding in test is about
+// clients. Objects of prod may not be listed.
 func surveyed(t *testing.T) *Fleet {
 	f := bumped(t)
 	harmed := &harm.Survey{Looked: 2112, Harmed: 5}
@@ -37,15 +37,12 @@ func surveyed(t *testing.T) *Fleet {
 	return f
 }
 
-// The plan names harmed objects, and says why a change is refused that harms none. A comment
-// folds the objects, and JSON has all of them.
+// The plan names harmed objects, and says why a change that harms none is refused. A comment folds
+// the objects, and JSON has all of them.
 func TestSurveys(t *testing.T) {
 	t.Parallel()
 	f := surveyed(t)
-	var text, markdown, all strings.Builder
-	if err := f.WriteText(&text, show.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	text := textOf(t, f, show.Options{})
 	for _, want := range []string{
 		"harms 5 of 2112 objects in dev\n",
 		"acme/a2 .spec.b would be dropped, owned by kubectl\n", "… 2 more objects\n",
@@ -53,25 +50,21 @@ func TestSurveys(t *testing.T) {
 		"maximum-added .a: written by app, whose next write counts\n",
 		"prod: what it means to the objects is not known: the account may not list the objects\n",
 	} {
-		if strings.Count(text.String(), want) != 1 {
-			t.Errorf("the text has no %q:\n%s", want, text.String())
+		if strings.Count(text, want) != 1 {
+			t.Errorf("the text has no %q:\n%s", want, text)
 		}
 	}
-	if strings.Contains(text.String(), "acme/a3") {
-		t.Errorf("five objects are shown:\n%s", text.String())
+	if strings.Contains(text, "acme/a3") {
+		t.Errorf("five objects are shown:\n%s", text)
 	}
-	if err := f.WriteMarkdown(&markdown); err != nil {
-		t.Fatal(err)
-	}
-	shown, folded, _ := strings.Cut(markdown.String(), "<details>")
+	markdown := markdownOf(t, f)
+	shown, folded, _ := strings.Cut(markdown, "<details>")
 	if strings.Contains(shown, "acme/a0") || !strings.Contains(folded, "acme/a0 .spec.b would be dropped, owned by kubectl") {
-		t.Errorf("the objects are not folded:\n%s", markdown.String())
+		t.Errorf("the objects are not folded:\n%s", markdown)
 	}
-	if err := f.WriteJSON(&all); err != nil {
-		t.Fatal(err)
-	}
+	all := jsonOf(t, f)
 	for _, want := range []string{`"looked": 2112`, `"name": "a4"`, `"path": ".spec.b"`, `"cluster": "prod"`, `"unknown": "the account may not list the objects"`, `"writers": [`} {
-		if !strings.Contains(all.String(), want) {
+		if !strings.Contains(all, want) {
 			t.Errorf("the JSON has no %s", want)
 		}
 	}

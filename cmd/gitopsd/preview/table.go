@@ -16,85 +16,87 @@ import (
 	"gitopsd.dev/render/types/harm"
 )
 
-// TypeTable is the changes of one package's types, in the clusters in which they are
+// typeTable is the changes of one package's types, in the clusters in which they are
 // the same.
-type TypeTable struct {
+type typeTable struct {
 	// Package is its name in the clusters, "" for plain manifests.
 	Package string
-	// From and To are "repository version" before and after. Either is empty if
-	// there is none, or if it is unknown.
+	// From and To are "repository version" before and after. Either is empty if there is
+	// none, or if it is unknown.
 	From, To string
 	// Clusters are in the plan's order.
 	Clusters []string
 	// Rows are the definitions with types that are added, changed or removed:
 	// breaking ones first, then by name.
-	Rows []TypeRow
-	// Documentation is the number of definitions whose descriptions alone change.
+	Rows []typeRow
+	// Documentation is the number of definitions that change only in descriptions.
 	Documentation int
 }
 
-// TypeChange is the change of a definition.
-type TypeChange string
+// typeChange is the change of a definition.
+type typeChange string
 
 // The changes.
 const (
-	TypesAdded   TypeChange = "added"
-	TypesChanged TypeChange = "changed"
-	TypesRemoved TypeChange = "removed"
+	typesAdded   typeChange = "added"
+	typesChanged typeChange = "changed"
+	typesRemoved typeChange = "removed"
 )
 
-// TypeRow is the change of one CRD or XRD.
-type TypeRow struct {
+// typeRow is the change of one CRD or XRD.
+type typeRow struct {
 	// Name is the definition's, "widgets.acme.example".
 	Name   string
-	Change TypeChange
-	// Compatibility is Breaking or Compatible, for changed types and for those that
-	// a package drops; Identical for others.
+	Change typeChange
+	// Compatibility is Breaking or Compatible for changed types and for types that a package
+	// drops, and Identical for others.
 	Compatibility compat.Severity
 	// Refused reports whether the change is refused.
 	Refused bool
 	// Versions are the types, with the digests before and after.
-	Versions []VersionChange
+	Versions []versionChange
 	Findings []compat.Finding
 	// Allowed are the reasons why findings are allowed, by their names.
 	Allowed map[string]string
 	// LetThrough are the findings that nothing allows, and that harm no object.
 	LetThrough []string
-	// Surveys are what it means to the objects of each cluster that was looked into.
-	Surveys []ClusterSurvey
+	// Surveys say how the change affects objects, for each cluster that was read.
+	Surveys []clusterSurvey
 }
 
-// ClusterSurvey is what a change means to the objects of one cluster.
-type ClusterSurvey struct {
+// clusterSurvey says how a change affects the objects of one cluster.
+type clusterSurvey struct {
 	Cluster string `json:"cluster"`
 	*harm.Survey
 }
 
-// VersionChange is a type before and after; a digest is empty if there is no such
+// versionChange is a type before and after; a digest is empty if there is no such
 // type. It is comparable.
-type VersionChange struct {
-	Version, Kind string
-	Before, After string
+type versionChange struct {
+	Version string `json:"version"`
+	Kind    string `json:"kind"`
+	Before  string `json:"before,omitempty"`
+	After   string `json:"after,omitempty"`
 }
 
-// TypeTables returns the changes of types, a table for each package and its versions.
+// typeTables returns the changes of types, a table for each package and its versions.
 // Clusters with equal tables share one.
-func (f *Fleet) TypeTables() []*TypeTable {
+func (f *Fleet) typeTables() []*typeTable {
 	if f.formed == nil {
 		f.formed = make(formed)
 	}
-	return shared(f, func(c *ClusterPlan) []*TypeTable { return c.typeTables(f.formed) }, func(t *TypeTable) (string, *[]string) { return t.key(), &t.Clusters }, (*TypeTable).join)
+	return shared(f, func(c *ClusterPlan) []*typeTable { return c.typeTables(f.formed) }, func(t *typeTable) (string, *[]string) { return t.key(), &t.Clusters }, (*typeTable).join)
 }
 
-// join adds the surveys of a table that is equal but for them.
-func (t *TypeTable) join(same *TypeTable) {
+// join adds the surveys of a table that is otherwise equal.
+func (t *typeTable) join(same *typeTable) {
 	for i := range t.Rows {
 		t.Rows[i].Surveys = append(t.Rows[i].Surveys, same.Rows[i].Surveys...)
 	}
 }
 
-// shared returns the tables of all clusters. Of those with equal keys it keeps the
-// first, with the names of all their clusters, and has it join the others.
+// shared returns the tables of all clusters. Of tables with equal keys it returns only the
+// first, with the names of all clusters, joined with the others.
 func shared[T any](f *Fleet, of func(*ClusterPlan) []*T, table func(*T) (key string, clusters *[]string), join func(kept, same *T)) []*T {
 	var all []*T
 	seen := make(map[string]*T)
@@ -115,7 +117,8 @@ func shared[T any](f *Fleet, of func(*ClusterPlan) []*T, table func(*T) (key str
 	return all
 }
 
-// formed are the types of definitions, which clusters share: their digests take time.
+// formed caches the types of definitions, since digests take time and clusters share
+// definitions.
 type formed map[*manifest.Object][]types.Type
 
 // of returns the types that an object defines; ok reports whether it can be read.
@@ -132,26 +135,26 @@ func (f formed) of(o *manifest.Object) (all []types.Type, ok bool) {
 }
 
 // typeTables returns one cluster's tables: packages by name, plain manifests last.
-func (c *ClusterPlan) typeTables(known formed) []*TypeTable {
+func (c *ClusterPlan) typeTables(known formed) []*typeTable {
 	if c.Plan == nil {
 		return nil
 	}
-	byName := make(map[string]*TypeTable)
+	byName := make(map[string]*typeTable)
 	for i := range c.Plan.Steps {
 		s := &c.Plan.Steps[i]
 		if c.Plan.Unreadable[schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}] != "" {
-			continue // who knows whether it is there
+			continue // it is unknown whether the object exists
 		}
-		row, documentation := typeRow(s, known)
+		row, documentation := newTypeRow(s, known)
 		if row != nil && s.Survey != nil {
-			row.Surveys = []ClusterSurvey{{c.Name, s.Survey}}
+			row.Surveys = []clusterSurvey{{c.Name, s.Survey}}
 		}
 		if row == nil && !documentation {
 			continue
 		}
 		t := byName[s.Package]
 		if t == nil {
-			t = &TypeTable{Package: s.Package, From: c.Before[s.Package], To: c.Packages[s.Package], Clusters: []string{c.Name}}
+			t = &typeTable{Package: s.Package, From: c.Before[s.Package], To: c.Packages[s.Package], Clusters: []string{c.Name}}
 			byName[s.Package] = t
 		}
 		if documentation {
@@ -160,13 +163,13 @@ func (c *ClusterPlan) typeTables(known formed) []*TypeTable {
 			t.Rows = append(t.Rows, *row)
 		}
 	}
-	var all []*TypeTable
+	var all []*typeTable
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		t := byName[name]
 		if len(t.Rows) == 0 {
-			continue // documentation alone concerns nobody's objects
+			continue // changed descriptions affect no objects
 		}
-		slices.SortStableFunc(t.Rows, func(a, b TypeRow) int {
+		slices.SortStableFunc(t.Rows, func(a, b typeRow) int {
 			return cmp.Or(cmp.Compare(a.class(), b.class()), cmp.Compare(a.Name, b.Name))
 		})
 		all = append(all, t)
@@ -177,20 +180,20 @@ func (c *ClusterPlan) typeTables(known formed) []*TypeTable {
 	return all
 }
 
-// typeChange returns the change that a step makes to types, "" for none.
-// documentation reports whether it changes descriptions only.
-func typeChange(s *plan.Step) (change TypeChange, documentation bool) {
+// changeOf returns the change that a step makes to types, "" for none. documentation reports
+// whether the step changes only descriptions.
+func changeOf(s *plan.Step) (change typeChange, documentation bool) {
 	switch {
 	case !s.ID.Is(manifest.Definitions...) || s.Drift:
 	case s.Object == nil:
 		if s.Action == plan.Prune || s.Action == plan.Refused {
-			return TypesRemoved, false
+			return typesRemoved, false
 		}
 	case s.Action == plan.Create, s.Action == plan.Refused && s.Before == nil && s.UID == "" && s.Compatibility == compat.Identical:
-		return TypesAdded, false
+		return typesAdded, false
 	case s.Action == plan.Configure || s.Action == plan.Refused:
 		if s.Compatibility > compat.Documentation {
-			return TypesChanged, false
+			return typesChanged, false
 		}
 		return "", s.Compatibility == compat.Documentation
 	}
@@ -198,32 +201,32 @@ func typeChange(s *plan.Step) (change TypeChange, documentation bool) {
 }
 
 // typeRow returns the row of a step, nil if it changes no type.
-func typeRow(s *plan.Step, known formed) (row *TypeRow, documentation bool) {
-	change, documentation := typeChange(s)
+func newTypeRow(s *plan.Step, known formed) (row *typeRow, documentation bool) {
+	change, documentation := changeOf(s)
 	if change == "" {
 		return nil, documentation
 	}
-	r := &TypeRow{Name: s.ID.Name, Change: change, Compatibility: s.Compatibility, Refused: s.Action == plan.Refused, Findings: s.Findings, Allowed: s.Allowed, LetThrough: s.LetThrough}
+	r := &typeRow{Name: s.ID.Name, Change: change, Compatibility: s.Compatibility, Refused: s.Action == plan.Refused, Findings: s.Findings, Allowed: s.Allowed, LetThrough: s.LetThrough}
 	var after []types.Type
 	if s.Object != nil {
 		var ok bool
 		if after, ok = known.of(s.Object); !ok {
-			return nil, false // the API server says what is wrong with it
+			return nil, false // the API server reports the error
 		}
 	}
 	r.Versions = versionChanges(s.Before, after)
 	return r, false
 }
 
-func versionChanges(before, after []types.Type) []VersionChange {
-	var all []VersionChange
+func versionChanges(before, after []types.Type) []versionChange {
+	var all []versionChange
 	for _, t := range before {
-		all = append(all, VersionChange{Version: t.Version, Kind: t.Kind, Before: t.Digest})
+		all = append(all, versionChange{Version: t.Version, Kind: t.Kind, Before: t.Digest})
 	}
 	for _, t := range after {
-		i := slices.IndexFunc(all, func(v VersionChange) bool { return v.Version == t.Version && v.Kind == t.Kind })
+		i := slices.IndexFunc(all, func(v versionChange) bool { return v.Version == t.Version && v.Kind == t.Kind })
 		if i < 0 {
-			all = append(all, VersionChange{Version: t.Version, Kind: t.Kind})
+			all = append(all, versionChange{Version: t.Version, Kind: t.Kind})
 			i = len(all) - 1
 		}
 		all[i].After = t.Digest
@@ -231,24 +234,34 @@ func versionChanges(before, after []types.Type) []VersionChange {
 	return all
 }
 
-// class orders rows by their effect on users.
-func (r *TypeRow) class() int {
+// class orders rows by their effect on users, the worst first.
+type class int
+
+const (
+	breakingRefused class = iota
+	breakingAllowed
+	removed
+	compatible
+	added
+)
+
+func (r *typeRow) class() class {
 	switch {
 	case r.Compatibility == compat.Breaking && r.Refused:
-		return 0
+		return breakingRefused
 	case r.Compatibility == compat.Breaking:
-		return 1
-	case r.Change == TypesRemoved:
-		return 2
-	case r.Change == TypesChanged:
-		return 3
+		return breakingAllowed
+	case r.Change == typesRemoved:
+		return removed
+	case r.Change == typesChanged:
+		return compatible
 	}
-	return 4
+	return added
 }
 
-// key is equal for tables with equal content. Digests that are equal on both sides do not
-// make the findings equal: some depend on the versions that a cluster stores.
-func (t *TypeTable) key() string {
+// key is equal for tables with equal content. It has the findings, since some depend on the
+// versions that a cluster stores, not only on digests.
+func (t *typeTable) key() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s\n%s\n%d\n", t.Package, t.From, t.To, t.Documentation)
 	for i := range t.Rows {
@@ -266,44 +279,31 @@ func (t *TypeTable) key() string {
 	return b.String()
 }
 
-// counts returns the table in one line: the number of rows of each class, worst
-// first.
-func (t *TypeTable) counts() string {
-	n := t.count()
+// counts summarizes the table in one line: the number of rows of each class, worst first.
+func (t *typeTable) counts() string {
+	counts := t.count()
 	var parts []string
-	for _, p := range []struct {
-		n    int
-		what string
-	}{{n.refused, "breaking, refused"}, {n.allowed, "breaking"}, {n.removed, "removed"}, {n.changed, "compatible"}, {n.added, "added"}, {t.Documentation, "changed in descriptions only"}} {
-		if p.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+	for i, what := range []string{"breaking, refused", "breaking", "removed", "compatible", "added"} {
+		if n := counts[i]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}
+	}
+	if t.Documentation > 0 {
+		parts = append(parts, fmt.Sprintf("%d changed in descriptions only", t.Documentation))
 	}
 	return strings.Join(parts, "; ")
 }
 
-type typeCounts struct{ refused, allowed, removed, changed, added int }
-
-func (t *TypeTable) count() (n typeCounts) {
+// count returns the number of rows of each class.
+func (t *typeTable) count() (n [added + 1]int) {
 	for i := range t.Rows {
-		switch t.Rows[i].class() {
-		case 0:
-			n.refused++
-		case 1:
-			n.allowed++
-		case 2:
-			n.removed++
-		case 3:
-			n.changed++
-		default:
-			n.added++
-		}
+		n[t.Rows[i].class()]++
 	}
 	return n
 }
 
 // title returns the package and its versions.
-func (t *TypeTable) title() string { return bump(t.Package, t.From, t.To) }
+func (t *typeTable) title() string { return bump(t.Package, t.From, t.To) }
 
 // bump returns the name of a package with its versions before and after.
 func bump(name, from, to string) string {
@@ -326,7 +326,7 @@ func bump(name, from, to string) string {
 }
 
 // versions returns the row's versions: "v1", "v1beta1".
-func (r *TypeRow) versions() string {
+func (r *typeRow) versions() string {
 	var names []string
 	for _, v := range r.Versions {
 		if !slices.Contains(names, v.Version) {

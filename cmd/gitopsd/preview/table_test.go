@@ -13,7 +13,7 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// crd is a definition of the kind Thing<i>, whose objects have the given fields.
+// crd returns a definition of the kind Thing<i> with the given fields.
 func crd(t *testing.T, i int, fields ...string) *manifest.Object {
 	t.Helper()
 	properties := make(map[string]any)
@@ -41,8 +41,7 @@ func setOf(t *testing.T, objects ...*manifest.Object) *manifest.Set {
 	return s
 }
 
-// A bump, in three clusters of which two had the same before. The third allows
-// what breaks.
+// bumped returns a bump in three clusters. The third allows the breaking findings.
 func bumped(t *testing.T) *Fleet {
 	before := setOf(t, crd(t, 0, "a", "b"), crd(t, 1, "a"), crd(t, 2, "a"), crd(t, 3, "a", "b"))
 	after := setOf(t, crd(t, 0, "a"), crd(t, 1, "a", "b"), crd(t, 3, "a", "b"), crd(t, 4, "a"))
@@ -58,8 +57,7 @@ func bumped(t *testing.T) *Fleet {
 
 func TestTypeTables(t *testing.T) { testFormats(t, "types", bumped(t)) }
 
-// A bump of a package with very many types, in many clusters, is a few lines to
-// read.
+// A bump of a package with very many types, in many clusters, is shown in a few lines.
 func TestTypeTablesOfLargePackages(t *testing.T) {
 	const definitions, clusters = 300, 20
 	var old, now []*manifest.Object
@@ -78,45 +76,40 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 		name := fmt.Sprintf("cluster-%d", i)
 		f.Clusters = append(f.Clusters, ClusterPlan{Name: name, Packages: map[string]string{"things": "reg.io/things v2.0.0"}, Plan: c.Between(name, before, after, nil, nil)})
 	}
-	tables := f.TypeTables()
+	tables := f.typeTables()
 	if len(tables) != 1 || len(tables[0].Clusters) != clusters || len(tables[0].Rows) != definitions {
 		t.Fatalf("%d tables", len(tables))
 	}
-	var text, markdown strings.Builder
-	if err := f.WriteText(&text, show.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	text := textOf(t, f, show.Options{})
 	for _, want := range []string{
 		"Types of package things (reg.io/things v2.0.0) in 20 clusters (cluster-0, cluster-1, cluster-2 …): 100 breaking, refused; 200 compatible\n",
 		"\n20 clusters (cluster-0, cluster-1, cluster-2 …): 300 refused\n",
 		"\n  ! 100 break: field-removed in 100 (.b in 100)\n", "\n  ! 88 more breaking, refused: ",
 	} {
-		if !strings.Contains(text.String(), want) {
+		if !strings.Contains(text, want) {
 			t.Errorf("the text does not have %q", want)
 		}
 	}
-	if lines := strings.Count(text.String(), "\n"); lines > 45 {
-		t.Errorf("%d lines of text:\n%s", lines, text.String()[:4000])
+	if lines := strings.Count(text, "\n"); lines > 45 {
+		t.Errorf("%d lines of text:\n%s", lines, text[:4000])
 	}
-	if err := f.WriteMarkdown(&markdown); err != nil {
-		t.Fatal(err)
-	}
-	if n := markdown.Len(); n > show.MaxComment {
+	markdown := markdownOf(t, f)
+	if n := len(markdown); n > show.MaxComment {
 		t.Errorf("%d bytes of Markdown", n)
 	}
-	if !strings.Contains(markdown.String(), "**100** (100 refused) |  | 200 |  |") {
-		t.Errorf("no table of types in\n%s", markdown.String()[:3000])
+	if !strings.Contains(markdown, "**100** (100 refused) |  | 200 |  |") {
+		t.Errorf("no table of types in\n%s", markdown[:3000])
 	}
 }
 
-// Of types that may not be looked at nobody can say that they are new.
+// Types that may not be listed are not shown as new.
 func TestTypeTablesOfUnreadable(t *testing.T) {
 	live := plan.Live{Unreadable: map[schema.GroupKind]string{{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}: "forbidden"}}
 	f := Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: plan.Compute("dev", setOf(t, crd(t, 0, "a")), live, plan.Inventory{}, plan.Options{})}}}
 	if len(f.Clusters[0].Plan.Steps) != 1 || f.Clusters[0].Plan.Steps[0].Action != plan.Refused {
 		t.Fatalf("steps %v", f.Clusters[0].Plan.Steps)
 	}
-	if tables := f.TypeTables(); len(tables) != 0 {
+	if tables := f.typeTables(); len(tables) != 0 {
 		t.Errorf("tables %+v", tables[0])
 	}
 }

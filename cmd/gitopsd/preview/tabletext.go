@@ -20,7 +20,7 @@ const (
 )
 
 // types writes the tables of types.
-func (t textWriter) types(tables []*TypeTable) {
+func (t textWriter) types(tables []*typeTable) {
 	for i, table := range tables {
 		if i > 0 {
 			t.Line("")
@@ -31,14 +31,14 @@ func (t textWriter) types(tables []*TypeTable) {
 }
 
 // where returns the clusters, a few of many.
-func (t *TypeTable) where() string { return where(t.Clusters) }
+func (t *typeTable) where() string { return where(t.Clusters) }
 
 // typeRows writes the rows of a table by class: breaking ones first, and long lists
 // of others folded.
-func (t textWriter) typeRows(table *TypeTable) {
+func (t textWriter) typeRows(table *typeTable) {
 	rows := table.Rows
 	for len(rows) > 0 {
-		n := slices.IndexFunc(rows, func(r TypeRow) bool { return r.class() != rows[0].class() })
+		n := slices.IndexFunc(rows, func(r typeRow) bool { return r.class() != rows[0].class() })
 		if n < 0 {
 			n = len(rows)
 		}
@@ -47,7 +47,7 @@ func (t textWriter) typeRows(table *TypeTable) {
 	}
 }
 
-func (t textWriter) typeClass(rows []TypeRow) {
+func (t textWriter) typeClass(rows []typeRow) {
 	shown := len(rows)
 	breaking := rows[0].Compatibility == compat.Breaking
 	switch {
@@ -76,9 +76,9 @@ func (t textWriter) typeClass(rows []TypeRow) {
 	t.Say(marks[rest[0].mark()].colour, fmt.Sprintf("  %s %d %s: %s", marks[rest[0].mark()].sign, len(rest), what, prose.Some(names, shownNames)))
 }
 
-// summary returns the number of definitions with each breaking finding, and the
-// field that most of them have in common.
-func summary(rows []TypeRow) string {
+// summary returns the number of definitions with each breaking finding, and the field that
+// most of these have in common.
+func summary(rows []typeRow) string {
 	in := make(map[string]map[string]int) // finding to field, "" for all, to definitions
 	for i := range rows {
 		seen := make(map[[2]string]bool)
@@ -115,35 +115,36 @@ func summary(rows []TypeRow) string {
 	return strings.Join(names, ", ")
 }
 
-// word returns the change of a row's types in a word, and the mark for it.
-func (r *TypeRow) word() string {
+// word describes the change of a row's types.
+func (r *typeRow) word() string {
 	switch r.class() {
-	case 0:
+	case breakingRefused:
 		return "breaking, refused"
-	case 1:
-		if r.Change == TypesRemoved {
+	case breakingAllowed:
+		if r.Change == typesRemoved {
 			return "removed, which breaks"
 		}
 		return "breaking"
-	case 3:
+	case compatible:
 		return "compatible"
 	}
 	return string(r.Change)
 }
 
-func (r *TypeRow) mark() plan.Action {
+// mark returns the action whose mark a row gets.
+func (r *typeRow) mark() plan.Action {
 	switch {
-	case r.class() == 0:
+	case r.class() == breakingRefused:
 		return plan.Refused
-	case r.Change == TypesRemoved:
+	case r.Change == typesRemoved:
 		return plan.Prune
-	case r.Change == TypesAdded:
+	case r.Change == typesAdded:
 		return plan.Create
 	}
 	return plan.Configure
 }
 
-func (t textWriter) typeRow(r *TypeRow) {
+func (t textWriter) typeRow(r *typeRow) {
 	name := r.Name
 	if v := r.versions(); v != "" {
 		name += " (" + v + ")"
@@ -152,7 +153,7 @@ func (t textWriter) typeRow(r *TypeRow) {
 	if t.All {
 		for _, v := range r.Versions {
 			if v.Before != v.After {
-				t.Line("      %s %s: %s -> %s", v.Version, v.Kind, digestOr(v.Before), digestOr(v.After))
+				t.Line("      %s %s: %s -> %s", v.Version, v.Kind, cmp.Or(v.Before, "none"), cmp.Or(v.After, "none"))
 			}
 		}
 	}
@@ -160,8 +161,8 @@ func (t textWriter) typeRow(r *TypeRow) {
 	t.surveys(r.Surveys)
 }
 
-// told is the detail of a finding for people: a value that comes or goes is not compared
-// with none.
+// told returns the detail of a finding for people. A value that is added or removed is not
+// shown as "none -> …".
 func told(f compat.Finding) string {
 	const none = "none"
 	what, values := "", f.Detail
@@ -170,7 +171,7 @@ func told(f compat.Finding) string {
 	}
 	word := func(word, finding string) string {
 		if strings.HasSuffix(cmp.Or(strings.TrimSpace(what), f.Name), finding) {
-			return "" // the name of the finding says so
+			return "" // the finding's name has the word
 		}
 		return " " + word
 	}
@@ -183,38 +184,24 @@ func told(f compat.Finding) string {
 	return f.Detail
 }
 
-func digestOr(d string) string {
-	if d == "" {
-		return "none"
-	}
-	return d
-}
-
-// findings writes the effect of a type's change on its users, one line for each kind
-// of finding: breaking ones with their fields, others as a count if there are many.
-func (t textWriter) findings(r *TypeRow) {
-	all, allowed := r.Findings, r.Allowed
+// findings writes the findings about a type, one line for each kind. Compatible ones are only
+// counted if there are many.
+func (t textWriter) findings(r *typeRow) {
 	type kind struct {
 		name     string
 		severity compat.Severity
 	}
-	var kinds []kind
-	of := make(map[kind][]compat.Finding)
-	for _, f := range all {
-		k := kind{f.Name, f.Severity}
-		if of[k] == nil {
-			kinds = append(kinds, k)
-		}
-		of[k] = append(of[k], f)
+	var kinds show.Groups[kind, compat.Finding]
+	for _, f := range r.Findings {
+		kinds.Add(kind{f.Name, f.Severity}, f)
 	}
 	compatible, folded := 0, 0
-	for _, k := range kinds {
+	for _, k := range kinds.Keys {
 		if k.severity != compat.Breaking {
 			compatible++
 		}
 	}
-	for _, k := range kinds {
-		list := of[k]
+	for k, list := range kinds.All() {
 		if k.severity != compat.Breaking && compatible > shownCompatible && !t.All {
 			folded += len(list)
 			continue
@@ -224,13 +211,13 @@ func (t textWriter) findings(r *TypeRow) {
 		if k.severity == compat.Breaking {
 			line = "breaking " + line
 		}
-		if detail := told(first); detail != "" && detail != first.Version { // which stands there already
+		if detail := told(first); detail != "" && detail != first.Version { // the line has the version already
 			line += ": " + detail
 		}
 		if len(list) > 1 {
 			line += fmt.Sprintf(", and %d more", len(list)-1)
 		}
-		if reason, ok := allowed[k.name]; ok && k.severity == compat.Breaking {
+		if reason, ok := r.Allowed[k.name]; ok && k.severity == compat.Breaking {
 			line += " (allowed: " + reason + ")"
 		}
 		if k.severity == compat.Breaking && slices.Contains(r.LetThrough, k.name) {

@@ -34,13 +34,13 @@ var marks = map[plan.Action]struct {
 	plan.Refused:   {"!", show.Red},
 }
 
-// shownAlike is how many groups of clusters are shown with their steps; of further ones
-// only the numbers are.
+// shownAlike is how many groups of clusters are shown with their steps. Further ones are shown
+// as numbers.
 const shownAlike = 8
 
-// WriteText writes the plans for a terminal: the verdict, the changes of types, the steps
-// of each group of clusters by package, with long lists folded, and the verdict again.
-// It leaves out errors, which are for stderr. Errors are those of w.
+// WriteText writes the plans for a terminal: the verdict, the changes of types, the steps of
+// each group of clusters by package, with long lists folded, and the verdict again. It leaves
+// out the errors of plans, which the caller writes to stderr. It returns errors of w.
 func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
 	t := textWriter{Text: show.NewText(w, o), errorless: true}
 	verdict := f.verdict()
@@ -69,10 +69,10 @@ func (f *Fleet) WriteText(w io.Writer, o show.Options) error {
 	return t.Flush()
 }
 
-// tables writes the tables of what changes in several clusters alike, each after an empty
-// line, and reports whether there are any.
+// tables writes the tables of types, controllers and proofs, each after an empty line, and
+// reports whether there are any.
 func (f *Fleet) tables(t textWriter) bool {
-	types, controllers, proofs := f.TypeTables(), alone(f.ControllerTables()), f.ProofTables()
+	types, controllers, proofs := f.typeTables(), alone(f.controllerTables()), f.proofTables()
 	if len(types) > 0 {
 		t.Line("")
 		t.types(types)
@@ -88,9 +88,8 @@ func (f *Fleet) tables(t textWriter) bool {
 	return len(types)+len(controllers)+len(proofs) > 0
 }
 
-// clusters writes the clusters, those with equal plans once, and reports whether there is
-// anything to say that the verdict does not. If very many plans differ, the last ones are
-// told by their numbers alone.
+// clusters writes the clusters, those with equal plans once, and reports whether it wrote
+// anything. If very many plans differ, it writes only the numbers of the last ones.
 func (f *Fleet) clusters(t textWriter) bool {
 	all := unplanned(f.alike())
 	if len(all) == 0 || len(all) == 1 && all[0].first().silent() {
@@ -101,22 +100,17 @@ func (f *Fleet) clusters(t textWriter) bool {
 		t.Line("")
 		t.cluster(a)
 	}
-	var order []string
-	names := make(map[string][]string)
+	var names show.Groups[string, string] // by the plan in one line
 	for _, a := range all[shown:] {
-		line := a.headline()
-		if names[line] == nil {
-			order = append(order, line)
-		}
-		names[line] = append(names[line], a.names()...)
+		names.Add(a.headline(), a.names()...)
 	}
-	if len(order) > 0 {
+	if len(names.Keys) > 0 {
 		t.Line("")
 		t.Say(show.Plain, "Other plans, by their numbers (--all or --cluster NAME shows them):")
 	}
-	lines, folded := t.Fold(len(order), shownAlike)
-	for _, line := range order[:lines] {
-		t.Heading("  ", upper(Subject(names[line])), line)
+	lines, folded := t.Fold(len(names.Keys), shownAlike)
+	for _, line := range names.Keys[:lines] {
+		t.Heading("  ", upper(Subject(names.Of(line))), line)
 	}
 	if folded > 0 {
 		t.Line("  … %s", prose.Count(folded, "more line"))
@@ -124,7 +118,7 @@ func (f *Fleet) clusters(t textWriter) bool {
 	return true
 }
 
-// unplanned puts the clusters without a plan together, whatever the errors are.
+// unplanned puts the clusters without a plan into one group, whatever their errors.
 func unplanned(all []*alike) []*alike {
 	var kept []*alike
 	var none *alike
@@ -145,8 +139,8 @@ func unplanned(all []*alike) []*alike {
 // textWriter writes plans as text.
 type textWriter struct {
 	*show.Text
-	// placeless leaves out where in the repository something is, errorless why there is
-	// no plan.
+	// placeless leaves out places in the repository, errorless the reasons why there is no
+	// plan.
 	placeless, errorless bool
 }
 
@@ -164,7 +158,7 @@ func (t textWriter) cluster(a *alike) {
 	t.body(a)
 }
 
-// body writes a group of clusters without its name and its numbers.
+// body writes a group of clusters without the heading.
 func (t textWriter) body(a *alike) {
 	c := a.first()
 	if c.Err != "" && !t.errorless {
@@ -191,7 +185,7 @@ func (t textWriter) body(a *alike) {
 func title(c *ClusterPlan, name string) string {
 	title := bump(name, c.Before[name], c.Packages[name])
 	if c.BeforeLocked[name] {
-		title = strings.TrimSuffix(title, ")") + ", the first as clusters.lock has it)"
+		title = strings.TrimSuffix(title, ")") + ", the earlier version from clusters.lock)"
 	}
 	if revision := c.Revisions[name]; revision != "" {
 		title = strings.TrimSuffix(title, ")") + ", revision " + revision + ")"
@@ -199,7 +193,7 @@ func title(c *ClusterPlan, name string) string {
 	return title
 }
 
-// notes writes where a package comes from and who signed it.
+// notes writes the origin and the signature of a package.
 func (t textWriter) notes(p PackageDetails) {
 	for _, n := range p.notes() {
 		t.Say(show.Plain, "      "+n)
@@ -229,8 +223,7 @@ func ids(list []manifest.ID) []string {
 	return names
 }
 
-// few writes the first of n lines of a step by line, about most, and how many more there
-// are of what they tell.
+// few writes the first of n lines of a step, about most, and how many more there are.
 func (t textWriter) few(n, most int, what string, line func(i int)) {
 	shown, folded := t.Fold(n, most)
 	for i := range shown {
@@ -241,8 +234,8 @@ func (t textWriter) few(n, most int, what string, line func(i int)) {
 	}
 }
 
-// outgrown writes the objects that stay as they are, but that a definition would not
-// accept any more.
+// outgrown writes the objects that stay as they are although the definition would no longer
+// accept them.
 func (t textWriter) outgrown(list []plan.Outgrown) {
 	t.few(len(list), shownNames, "object", func(i int) {
 		t.Indented("        ", show.Red, fmt.Sprintf("%s stays as it is, but would not be accepted again: %s", list[i].ID, list[i].Why))
@@ -254,23 +247,22 @@ func (t textWriter) mismatch(m *plan.Mismatch) {
 	t.few(len(m.Findings), shownChanges, "difference", func(i int) { t.Say(show.Plain, "        "+m.Findings[i].String()) })
 }
 
-// controllerMismatch writes the differences between the behaviour that an object is
-// pinned to and the cluster's.
+// controllerMismatch writes the differences between an object's pinned behaviour and the
+// cluster's.
 func (t textWriter) controllerMismatch(m *plan.ControllerMismatch) {
 	t.few(len(m.Differences), shownChanges, "difference", func(i int) { t.Say(show.Plain, "        controller: "+m.Differences[i].String()) })
 }
 
-// told returns the changes of a step to show one by one. Changes of types are in
-// their table.
+// told returns the changes of a step to show one by one. The table of types has the others.
 func (t textWriter) told(s *plan.Step) []plan.Change {
-	if change, _ := typeChange(s); change == "" || t.All {
+	if change, _ := changeOf(s); change == "" || t.All {
 		return s.Changes
 	}
 	return slices.DeleteFunc(slices.Clone(s.Changes), func(c plan.Change) bool { return strings.HasPrefix(c.Path, "spec.versions") })
 }
 
-// changes writes the fields that differ: those that the API server acts on first,
-// documentation only as a count unless everything is shown.
+// changes writes the fields that differ. Unless everything is shown, descriptions are only
+// counted.
 func (t textWriter) changes(s *plan.Step) {
 	if t.All {
 		for _, c := range s.Changes {
@@ -303,8 +295,8 @@ func (t textWriter) changes(s *plan.Step) {
 	}
 }
 
-// isDocumentation reports whether a change of a CRD's schema is documentation: of a
-// description, but not of a field of that name.
+// isDocumentation reports whether a change of a CRD's schema is a change of a description, and
+// not of a field with that name.
 func isDocumentation(c plan.Change) bool {
 	path, ok := strings.CutSuffix(c.Path, ".description")
 	return ok && strings.Contains(path, ".openAPIV3Schema") && !strings.HasSuffix(path, ".properties")

@@ -14,13 +14,12 @@ import (
 
 // counts are the numbers of a plan's steps, each in one class.
 type counts struct {
-	// by is the number of steps by action, without the ones below; Unchanged has the
-	// cosmetic ones too.
+	// by is the number of steps by action, without drift and rejected. Unchanged includes
+	// cosmetic.
 	by                        map[plan.Action]int
 	drift, rejected, cosmetic int
 
-	// doubtful steps are counted elsewhere as well: it is not known whether they would be
-	// accepted.
+	// doubtful is the number of steps that may be rejected. They are counted above as well.
 	doubtful int
 }
 
@@ -46,8 +45,8 @@ func count(p *plan.Plan) counts {
 	return n
 }
 
-// text returns the numbers that are not zero: changes first, and unchanged objects last,
-// from the least to the most of several clusters.
+// text returns the numbers that are not zero, changes first. Unchanged objects come last; their
+// number in several clusters is from least to most.
 func (n counts) text(least, most int) string {
 	var parts []string
 	add := func(n int, what string) {
@@ -73,7 +72,7 @@ func (n counts) text(least, most int) string {
 			unchanged = fmt.Sprintf("%d to %d unchanged", least, most)
 		}
 		if n.cosmetic > 0 {
-			unchanged += fmt.Sprintf(" (%d but for what generated them)", n.cosmetic)
+			unchanged += fmt.Sprintf(" (%d except for their generator)", n.cosmetic)
 		}
 		parts = append(parts, unchanged)
 	}
@@ -83,40 +82,28 @@ func (n counts) text(least, most int) string {
 	return strings.Join(parts, ", ")
 }
 
-// doubtful reports whether the API server could not say if it would accept a step, for
-// another reason than that the plan brings first what is missing.
+// doubtful reports whether the API server may reject a step: it could not validate the step,
+// and not only because earlier steps of the plan bring what is missing.
 func doubtful(s *plan.Step) bool {
 	return s.NotValidated != "" && s.Action.Writes() && (!s.Premature || s.Action == plan.Configure)
 }
 
-// generator is the annotation in which the generator of a definition leaves its version.
+// generator is the annotation with the version of a definition's generator.
 const generator = "controller-gen.kubebuilder.io/version"
 
-// isCosmetic reports whether a step changes nothing of a definition but the record of
-// what generated it.
+// isCosmetic reports whether a step changes only the generator's annotation of a definition.
 func isCosmetic(s *plan.Step) bool {
 	return s.Action == plan.Configure && s.ID.Is(manifest.CRD) && s.Compatibility == compat.Identical && s.Rejected == "" && s.NotValidated == "" &&
 		len(s.Changes) > 0 && !slices.ContainsFunc(s.Changes, func(c plan.Change) bool { return c.Path != `metadata.annotations["`+generator+`"]` })
 }
 
-// cosmetic returns the steps that [isCosmetic] reports.
-func cosmetic(p *plan.Plan) []*plan.Step {
-	var all []*plan.Step
-	for i := range p.Steps {
-		if s := &p.Steps[i]; isCosmetic(s) {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// verdict is the plans of all clusters in a line.
+// verdict summarizes the plans of all clusters in a line.
 type verdict struct {
 	text   string
 	colour show.Colour
 }
 
-// verdict returns the plans of all clusters in a line, each cluster in its worst class.
+// verdict summarizes the plans of all clusters. Each cluster counts in its worst class.
 func (f *Fleet) verdict() verdict {
 	var unplanned, failing, held, changing, unread, suspended, matching int
 	for i := range f.Clusters {
@@ -186,7 +173,7 @@ func (f *Fleet) verdict() verdict {
 	return verdict{"No changes: " + text, show.Cyan}
 }
 
-// target is what clusters are compared with.
+// target names what clusters are compared with.
 func (f *Fleet) target() string {
 	if f.Revision != "" {
 		return f.Revision
@@ -194,7 +181,7 @@ func (f *Fleet) target() string {
 	return "the " + f.Source
 }
 
-// against is the revision that was compared with, which may be the name of a commit.
+// against names the revision that was compared with. The hash of a commit is shortened.
 func (f *Fleet) against() string {
 	const long, short = 40, 10 // digits
 	if len(f.Against) == long && strings.Trim(f.Against, "0123456789abcdef") == "" {
@@ -212,8 +199,8 @@ func singular(phrase string) string {
 	return verb + "es " + rest
 }
 
-// transition returns what the plans lead to: the packages whose versions change, a few
-// of many, and the revisions that were compared; empty if there are neither.
+// transition returns the packages whose versions change, a few of many, and the revisions that
+// were compared. It is empty if there are neither.
 func (f *Fleet) transition() string {
 	var bumps []string
 	for i := range f.Clusters {
@@ -222,9 +209,8 @@ func (f *Fleet) transition() string {
 			continue
 		}
 		for _, g := range groups(c.Plan) {
-			_, old, _ := strings.Cut(c.Before[g.name], " ")
-			_, version, _ := strings.Cut(c.Packages[g.name], " ")
-			if text := g.name + " " + old + " -> " + version; old != "" && version != "" && old != version && !slices.Contains(bumps, text) {
+			old, now := version(c.Before[g.name]), version(c.Packages[g.name])
+			if text := g.name + " " + old + " -> " + now; old != "" && now != "" && old != now && !slices.Contains(bumps, text) {
 				bumps = append(bumps, text)
 			}
 		}
@@ -240,7 +226,7 @@ func (f *Fleet) transition() string {
 	return text + " (" + revisions + ")"
 }
 
-// legend explains the marks that the plans have; empty if they have none.
+// legend explains the marks that the plans use, "" for none.
 func (f *Fleet) legend() string {
 	used := make(map[plan.Action]bool)
 	for i := range f.Clusters {
@@ -252,7 +238,7 @@ func (f *Fleet) legend() string {
 			}
 		}
 	}
-	for _, t := range f.TypeTables() {
+	for _, t := range f.typeTables() {
 		for i := range t.Rows {
 			used[t.Rows[i].mark()] = true
 		}
@@ -267,7 +253,7 @@ func (f *Fleet) legend() string {
 	return strings.Join(parts, "   ")
 }
 
-// meanings are what the marks of actions stand for.
+// meanings explains the marks of actions.
 var meanings = map[plan.Action]string{
 	plan.Create:    "new",
 	plan.Configure: "changed",
@@ -277,7 +263,7 @@ var meanings = map[plan.Action]string{
 	plan.Refused:   "would fail",
 }
 
-// markOf is the action whose mark a step gets.
+// markOf returns the action whose mark a step gets.
 func markOf(s *plan.Step) plan.Action {
 	if s.Rejected != "" {
 		return plan.Refused

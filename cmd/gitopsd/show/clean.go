@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Clean returns a text without characters that a terminal would obey: it keeps what can
-// be printed, tabs and the ends of lines.
+// Clean returns a text without control characters, which a terminal would obey. It keeps tabs
+// and ends of lines.
 func Clean(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, obeyed) {
 		return text
@@ -21,14 +21,14 @@ func Clean(text string) string {
 	}, text)
 }
 
-// obeyed reports whether a terminal may do something other than print a character. It
-// is true of marks of direction too, which make a text read otherwise than it is.
+// obeyed reports whether a terminal may do something other than print a character. This includes
+// marks of direction, which change how a text reads.
 func obeyed(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// escape begins what a terminal obeys, reset ends a colour.
+// escape begins a terminal's commands. reset ends a colour.
 const escape, reset = "\x1b", "\x1b[0m"
 
-// cleanPainted is Clean for a text with colours, which stay.
+// cleanPainted is [Clean] for a text with colours, which it keeps.
 func cleanPainted(text string) string {
 	var b strings.Builder
 	for i, part := range strings.Split(text, escape) {
@@ -46,8 +46,8 @@ func cleanPainted(text string) string {
 	return b.String()
 }
 
-// Cleaned returns a writer that writes to w what Clean leaves. Each Write has whole
-// characters.
+// Cleaned returns a writer that cleans text with [Clean] and writes it to w. Each Write must
+// have whole characters.
 func Cleaned(w io.Writer) io.Writer { return cleaned{w} }
 
 type cleaned struct{ w io.Writer }

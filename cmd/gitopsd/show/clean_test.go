@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Whatever a text holds, a terminal prints it and does nothing else.
+// A cleaned text has nothing that a terminal would obey.
 func TestClean(t *testing.T) {
 	for _, tt := range []struct{ have, want string }{
 		{"plain – text, één\nline", "plain – text, één\nline"},

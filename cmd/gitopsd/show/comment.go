@@ -19,12 +19,12 @@ const leastShare = 1_000
 
 // Comment is Markdown for a pull request, of at most [MaxComment] bytes.
 type Comment struct {
-	// Command shows the omitted text, "gitopsd plan"; Item is the subject of a
-	// section, "cluster".
+	// Command is the command that shows omitted text, "gitopsd plan". Item is the subject of
+	// a section, "cluster".
 	Command, Item string
 	// Head comes before the sections. The caller bounds it.
 	Head strings.Builder
-	// Tail follows the sections, if there is room for all of it.
+	// Tail follows the sections. It is left out if there is no room for all of it.
 	Tail strings.Builder
 
 	sections []string
@@ -36,9 +36,9 @@ func (c *Comment) Section(summary, language, text string) {
 	c.sections = append(c.sections, Details(summary, language, text))
 }
 
-// WriteTo writes the comment. Sections are cut to their share of the room, short
-// ones leave theirs to later ones, and the last are left out if there are too many;
-// the comment says how much is missing.
+// WriteTo writes the comment. Sections are cut to their share of the room, and short ones leave
+// room to others. If there are too many, the last are left out. The comment says how much is
+// missing.
 func (c *Comment) WriteTo(w io.Writer) (int64, error) {
 	var b strings.Builder
 	b.WriteString(c.Head.String())
@@ -101,19 +101,19 @@ func Fenced(language, text string) string {
 	return fmt.Sprintf("\n%s%s\n%s\n%s\n", ticks, language, strings.Trim(text, "\n"), ticks)
 }
 
-// markup is what Markdown and HTML give a meaning to: emphasis, code, links, pictures and
-// columns.
+// markup escapes the characters that have a meaning in Markdown and HTML: emphasis, code, links,
+// pictures and columns.
 var markup = strings.NewReplacer("\\", "\\\\", "&", "&amp;", "<", "&lt;", ">", "&gt;", "*", "\\*", "`", "\\`", "|", "\\|", "[", "\\[", "]", "\\]", "~", "\\~", "\n", " ")
 
-// mention is a name that a forge would notify.
+// mention matches a name that a forge would notify.
 var mention = regexp.MustCompile(`(^|[^\pL\pN_/.])@([\pL\pN])`)
 
-// Escaped returns a line of text with all Markdown and HTML escaped. It notifies nobody.
+// Escaped returns a line of text with all Markdown, HTML and mentions escaped.
 func Escaped(s string) string {
 	return mention.ReplaceAllString(markup.Replace(Clean(s)), "$1@<!-- -->$2")
 }
 
-// Sentence is Escaped, but keeps what is in single backquotes as code.
+// Sentence is like [Escaped], but keeps code in single backquotes.
 func Sentence(s string) string {
 	parts := strings.Split(s, "`")
 	if len(parts)%2 == 0 || len(parts) > 1 && slices.Contains(parts[1:len(parts)-1], "") {
@@ -129,9 +129,9 @@ func Sentence(s string) string {
 	return strings.Join(parts, "`")
 }
 
-// cut shortens a section to room bytes at the end of a line, and closes what it
-// opened; note returns the text for n missing lines. It returns "" if there is no
-// room for the summary.
+// cut shortens a section to room bytes at the end of a line, and closes the block and the
+// details. note returns the text for n missing lines. cut returns "" if there is no room for
+// the summary.
 func cut(section string, room int, note func(n int) string) string {
 	if len(section) <= room {
 		return section

@@ -1,12 +1,12 @@
-// Package show lays out the command line's output: text for a terminal, which is
-// coloured, wrapped and folded (show.go, wrap.go), comments on pull requests, which
-// are limited in size (comment.go), and JSON.
+// Package show lays out the command line's output: text for a terminal, coloured, wrapped and
+// folded (show.go, wrap.go), comments on pull requests of a bounded size (comment.go), and
+// JSON. groups.go lists things once with what they have in common.
 //
-// Texts come from repositories, registries and clusters. Whatever they hold, a terminal
-// obeys none of it (clean.go), and a comment has no other structure than ours.
+// Texts come from repositories, registries and clusters. Control characters are removed, so a
+// terminal obeys none of them (clean.go), and Markdown is escaped.
 //
-// It does not know the content: cmd/gitopsd/preview shows plans, and
-// cmd/gitopsd/findings the reports of verify.
+// cmd/gitopsd/preview shows plans, cmd/gitopsd/findings the reports of verify, and
+// cmd/gitopsd/glance the status of a fleet.
 package show
 
 import (
@@ -22,8 +22,8 @@ import (
 type Options struct {
 	// Colour uses ANSI colours.
 	Colour bool
-	// Width wraps sentences, in columns; 0 does not. Lines for copying, as of the
-	// lock, stay whole.
+	// Width is the number of columns at which sentences are wrapped; 0 does not wrap. Lines
+	// for copying, such as lines of the lock, stay whole.
 	Width int
 	// All shows everything instead of folding long lists.
 	All bool
@@ -74,8 +74,8 @@ func (t *Text) Line(format string, args ...any) {
 	fmt.Fprintln(t.w, text)
 }
 
-// Say writes a sentence, wrapped. If the text has several lines, the others are indented,
-// so that none looks like a line of its own.
+// Say writes a sentence, wrapped. If the text has several lines, the others are indented, so
+// that none looks like a separate sentence.
 func (t *Text) Say(c Colour, text string) {
 	first := true
 	for line := range strings.SplitSeq(text, "\n") {
@@ -117,8 +117,8 @@ func (t *Text) Paint(c Colour, text string) string {
 	return string(c) + text + reset
 }
 
-// Fold returns how many of n lines to show, about most, and how many are folded. A
-// single line is never folded, since the note about it would be as long.
+// Fold returns how many of n lines to show, about most, and how many to fold. It never folds a
+// single line, since the note about it would be as long.
 func (t *Text) Fold(n, most int) (shown, folded int) {
 	if t.All || n <= most+1 {
 		return n, 0

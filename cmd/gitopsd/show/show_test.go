@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// A comment has a size, and is whole Markdown at any. What is missing is counted.
+// A comment of any size is valid Markdown, and counts what is missing.
 func TestComment(t *testing.T) {
 	long := strings.Repeat("a line of text\n", 10_000)
 	for _, tt := range []struct {
 		name                  string
 		head, tail            int // bytes
 		sections              []string
-		open                  int // sections that are there
+		open                  int // sections in the comment
 		cut, missing, hasTail bool
 	}{
 		{name: "nothing"},
@@ -62,7 +62,7 @@ func TestComment(t *testing.T) {
 	}
 }
 
-// No text ends the block that it is in.
+// Text in a block cannot end the block.
 func TestEscapes(t *testing.T) {
 	for _, tt := range []struct{ name, have, want string }{
 		{"a fence", Fenced("", "a\n```\nb\n"), "\n````\na\n```\nb\n````\n"},

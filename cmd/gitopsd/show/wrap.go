@@ -2,14 +2,13 @@ package show
 
 import "strings"
 
-// narrowest is the least room for words, in columns: if the indentation leaves less,
-// lines are longer than the terminal is wide.
+// narrowest is the least room for words, in columns. If the indentation leaves less, lines are
+// longer than the terminal is wide.
 const narrowest = 20
 
-// wrap breaks a sentence into lines of at most width columns, at spaces: a longer
-// word, as the name of an object may be, stays whole, and a mark of one character
-// stays with its word. Lines after the first are indented two columns more. A width
-// of 0 leaves the sentence as it is.
+// wrap breaks a sentence at spaces into lines of at most width columns. A longer word stays
+// whole, and a mark of one character stays with its word. Lines after the first are indented
+// two columns more. A width of 0 leaves the sentence as it is.
 func wrap(text string, width int) []string {
 	if width <= 0 {
 		return []string{text}
@@ -29,8 +28,7 @@ func wrap(text string, width int) []string {
 	}
 }
 
-// fitting returns how many bytes of some words fit into a line of so many columns;
-// one word always fits.
+// fitting returns how many bytes of words fit into a line of so many columns, at least one word.
 func fitting(words string, columns int) int {
 	end, column := 0, 0
 	for i, r := range words {

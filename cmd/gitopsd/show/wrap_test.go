@@ -35,8 +35,7 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-// Whatever the text and the width, all words are there, in lines that are no
-// longer than they must be.
+// Wrapped text has all words, in lines that are no longer than they must be.
 func FuzzWrap(f *testing.F) {
 	f.Add("    ! widget.acme.example/default/w refused: it is …  somebody's", 30)
 	f.Add("a\tb  c", 1)
@@ -57,7 +56,7 @@ func FuzzWrap(f *testing.F) {
 	})
 }
 
-// squeezed is a text with one space where there are several, and none at its ends.
+// squeezed replaces runs of spaces by one, and trims the text.
 func squeezed(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == ' ' }), " ")
 }
