@@ -37,7 +37,7 @@ func DigestOf(content []byte) Digest {
 func (d Digest) Hex() string { return strings.TrimPrefix(string(d), "sha256:") }
 
 // Short returns the first twelve hexadecimal digits, as Crossplane uses them in
-// the names of package revisions. It is for people: never compare or cache by it.
+// the names of package revisions. It is for people: do not compare or cache by it.
 func (d Digest) Short() string {
 	h := d.Hex()
 	return h[:min(12, len(h))]
