@@ -73,6 +73,16 @@ func ParseRef(s string) (Ref, error) {
 	return r, nil
 }
 
+// ParseRepository parses "[registry/]path", a repository without tag and digest. It
+// returns the repository as in a [Ref], and reports whether s is one.
+func ParseRepository(s string) (repository string, ok bool) {
+	r, err := ParseRef(s + "@" + string(DigestOf(nil)))
+	if err != nil || r.Tag != "" {
+		return "", false
+	}
+	return r.Repository, true
+}
+
 // Version returns the version as the lock has it: the tag, or the digest if there is
 // no tag.
 func (r Ref) Version() string {

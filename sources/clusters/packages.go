@@ -237,7 +237,7 @@ func withRef(text string) (sources.Ref, error) {
 	if ref, err := sources.ParseRef(text); err == nil {
 		return ref, nil
 	}
-	repository, ok := parseRepository(text)
+	repository, ok := sources.ParseRepository(text)
 	if !ok {
 		return sources.Ref{}, fmt.Errorf("%q: want a repository, or one with a tag, a digest or both", text)
 	}
@@ -251,18 +251,9 @@ func repositoryOf(name string, fail failFunc) string {
 		fail("package", "is missing: name a repository")
 		return ""
 	}
-	repository, ok := parseRepository(name)
+	repository, ok := sources.ParseRepository(name)
 	if !ok {
 		fail("package", "%q is not a repository; the version goes into its own field", name)
 	}
 	return repository
-}
-
-// parseRepository reads a repository without a version, and reports whether it is one.
-func parseRepository(text string) (string, bool) {
-	ref, err := sources.ParseRef(text + "@" + string(sources.DigestOf(nil)))
-	if err != nil || ref.Tag != "" {
-		return "", false
-	}
-	return ref.Repository, true
 }
