@@ -205,8 +205,8 @@ func at(ref Ref, o Origin) Ref {
 	return ref
 }
 
-// find returns the ImageConfig whose value of a setting applies to a reference, and the
-// prefix that matches; nil if there is none.
+// find returns the ImageConfig that sets a setting of a reference, or nil, and the prefix
+// that matches.
 func (c ImageConfigs) find(ref Ref, setting string, value func(*ImageConfig) string) (*ImageConfig, string, error) {
 	image := ref.String()
 	var found, rival *ImageConfig // by the longest prefix so far
@@ -291,7 +291,7 @@ func (c ImageConfigs) Idle(refs []Ref) []string {
 		}
 		for _, p := range cfg.Prefixes {
 			if !slices.ContainsFunc(refs, func(r Ref) bool { return strings.HasPrefix(r.String(), p) }) {
-				idle = append(idle, fmt.Sprintf("ImageConfig %s: no package of this cluster begins with %q, so that its verification asks nothing of any", cfg.Name, p))
+				idle = append(idle, fmt.Sprintf("ImageConfig %s: no package of this cluster begins with %q, so its verification applies to none", cfg.Name, p))
 			}
 		}
 	}

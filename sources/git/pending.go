@@ -33,7 +33,7 @@ type pendingState struct {
 
 // ErrUnreadable is in the chain of errors about a pending ref that does not have records
 // as WritePending writes them.
-var ErrUnreadable = errors.New("what is there cannot be read")
+var ErrUnreadable = errors.New("the content cannot be read")
 
 // ReadPending returns the pending records, or nil if there are none. They are in the file
 // clusters.lock of a commit without other files, on a ref of its own. They are written

@@ -94,7 +94,7 @@ func TestDamagedCache(t *testing.T) {
 				return err
 			})
 			if err != nil {
-				wantError(t, err, "the cache is damaged, and is fetched anew at the next poll")
+				wantError(t, err, "the cache is damaged; the next poll fetches it again")
 				wantFiles(t, f.poll(r, first), fleet)
 			} else if _, changed, err := r.Poll(t.Context(), first); changed || err != nil {
 				t.Error(changed, err)

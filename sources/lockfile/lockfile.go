@@ -292,7 +292,7 @@ func (f *File) Select(cluster string, selections []Selection) {
 }
 
 // Forget removes all records of one version of a package, so that it can be
-// recorded anew.
+// recorded again.
 func (f *File) Forget(repository, version string) {
 	f.remove(func(k Key) bool { return k.isOf(repository, version) })
 }
@@ -338,7 +338,7 @@ func (f *File) Record(k Key, sum, seenIn string) error {
 	return nil
 }
 
-// Adopt replaces the records of one version of a package by those of other.
+// Adopt replaces the records of one version of a package by other's.
 func (f *File) Adopt(other *File, repository, version string) {
 	f.Forget(repository, version)
 	for k, r := range other.all() {

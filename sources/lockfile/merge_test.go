@@ -25,7 +25,12 @@ func lock(t testing.TB, lines ...string) *File {
 		}
 		text.WriteString(l + "\n")
 	}
-	f, err := Parse("clusters.lock", []byte(text.String()))
+	return parsed(t, text.String())
+}
+
+func parsed(t testing.TB, text string) *File {
+	t.Helper()
+	f, err := Parse("clusters.lock", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,10 +212,7 @@ func TestAdded(t *testing.T) {
 // them.
 func TestContested(t *testing.T) {
 	text := "reg.io/a v1 " + digestB + "\nreg.io/a v1 " + digestA + "\nreg.io/a v1/package.yaml " + digestA + "\n@dev reg.io/d v9 <- reg.io/a\n@dev reg.io/d v10 <- reg.io/b\n@dev reg.io/d v9 <- reg.io/b\n"
-	f, err := Parse("clusters.lock", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := parsed(t, text)
 	have := strings.Split(string(f.Clone().Format()), "\n")
 	want := strings.Split(text, "\n")
 	slices.Sort(have)

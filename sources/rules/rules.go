@@ -131,17 +131,17 @@ func (r *Rules) Idle(has, depends func(repository string) bool, replaced func(Re
 	var idle []string
 	for _, e := range r.Excludes {
 		if !has(e.Repository) {
-			idle = append(idle, fmt.Sprintf("%s: no cluster has %s, of which %s is excluded", e.Place, e.Repository, e.Versions))
+			idle = append(idle, fmt.Sprintf("%s: excludes %s of %s, which no cluster has", e.Place, e.Versions, e.Repository))
 		}
 	}
 	for _, s := range r.Selects {
 		if !depends(s.Ref.Repository) {
-			idle = append(idle, fmt.Sprintf("%s: no package depends on %s, for which a version is selected", s.Place, s.Ref.Repository))
+			idle = append(idle, fmt.Sprintf("%s: selects a version of %s, but no package depends on it", s.Place, s.Ref.Repository))
 		}
 	}
 	for _, by := range r.Replaces {
 		if !replaced(by) {
-			idle = append(idle, fmt.Sprintf("%s: no cluster has %s, which is replaced", by.Place, strings.TrimSuffix(by.Repository+" "+by.Version, " ")))
+			idle = append(idle, fmt.Sprintf("%s: replaces %s, which no cluster has", by.Place, strings.TrimSuffix(by.Repository+" "+by.Version, " ")))
 		}
 	}
 	return idle

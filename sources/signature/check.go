@@ -110,10 +110,10 @@ func parsePayload(raw []byte) (sources.Digest, error) {
 		} `json:"critical"`
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return "", errors.New("what it signs is not a simple signing payload")
+		return "", errors.New("its payload is not in the simple signing format")
 	}
 	if p.Critical.Type != "cosign container image signature" {
-		return "", fmt.Errorf("what it signs is of type %q, not an image's signature", printable(p.Critical.Type))
+		return "", fmt.Errorf("its payload is of type %q, not an image's signature", printable(p.Critical.Type))
 	}
 	return sources.ParseDigest(p.Critical.Image.Digest)
 }

@@ -197,7 +197,7 @@ func newReader(src Source, repository string) *reader {
 // spend subtracts n bytes from the limit of fetched bytes.
 func (r *reader) spend(n int64) error {
 	if n > maxFetchedBytes || r.fetch.Add(-n) < 0 {
-		return tooMuch("there are more than %d bytes to fetch of it, on all platforms together", maxFetchedBytes)
+		return tooMuch("its images have more than %d bytes to fetch, for all platforms together", maxFetchedBytes)
 	}
 	return nil
 }

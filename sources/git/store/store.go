@@ -330,7 +330,7 @@ func (s *Store) find(h plumbing.Hash) (*pack, int64) {
 }
 
 // ErrDamaged is in the chain of errors about objects that the store has lost.
-var ErrDamaged = errors.New("the cache is damaged, and is fetched anew at the next poll")
+var ErrDamaged = errors.New("the cache is damaged; the next poll fetches it again")
 
 // damage marks the store as due for replacement.
 func (s *Store) damage(err error) error {

@@ -83,13 +83,13 @@ func historyV2(ctx context.Context, s session, g *greeting, all []string, sink f
 }
 
 func historyV0(ctx context.Context, s session, g *greeting, all []string, sink func(io.Reader) error) error {
-	caps := ""
-	for _, c := range []string{"side-band-64k", "ofs-delta", "filter", "no-progress"} {
-		switch {
-		case g.supports(c, ""):
+	caps := " side-band-64k"
+	if err := g.require("side-band-64k"); err != nil {
+		return err
+	}
+	for _, c := range []string{"ofs-delta", "filter", "no-progress"} {
+		if g.supports(c, "") {
 			caps += " " + c
-		case c == "side-band-64k":
-			return fmt.Errorf("the server cannot do what is needed here: no %s in its protocol", c)
 		}
 	}
 	var w pktWriter
@@ -262,10 +262,8 @@ func fetchV2(ctx context.Context, s session, g *greeting, want string, have []st
 
 func fetchV0(ctx context.Context, s session, g *greeting, want string, have []string, sink func(io.Reader) error) error {
 	caps := []string{"side-band-64k", "ofs-delta", "shallow"}
-	for _, c := range caps {
-		if !g.supports(c, "") {
-			return fmt.Errorf("the server cannot do what is needed here: no %s in its protocol", c)
-		}
+	if err := g.require(caps...); err != nil {
+		return err
 	}
 	for _, c := range []string{"thin-pack", "no-progress", "multi_ack_detailed", "agent"} {
 		if g.supports(c, "") {

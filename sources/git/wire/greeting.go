@@ -172,6 +172,16 @@ func (g *greeting) supports(name, feature string) bool {
 	return ok && (feature == "" || slices.Contains(strings.Fields(value), feature))
 }
 
+// require returns an error for a capability that the server does not have.
+func (g *greeting) require(names ...string) error {
+	for _, name := range names {
+		if !g.supports(name, "") {
+			return fmt.Errorf("the server's protocol has no %s, which is required", name)
+		}
+	}
+	return nil
+}
+
 func isHash(s string) bool {
 	return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == ""
 }
