@@ -103,7 +103,7 @@ func TestMendKeepsBothSides(t *testing.T) {
 func TestLine(t *testing.T) {
 	f := parsed(t, "reg.io/b v1 "+digestA+"\n@dev reg.io/b v1\nreg.io/a v1 "+digestB+"\n")
 	a, b := Key{Repository: "reg.io/a", Version: "v1"}, Key{Repository: "reg.io/b", Version: "v1"}
-	err = f.Clone().Record(a, digestA, "the registry")
+	err := f.Clone().Record(a, digestA, "the registry")
 	if err == nil || !strings.Contains(err.Error(), "clusters.lock:3 has  "+digestB) {
 		t.Errorf("the error does not name line 3: %v", err)
 	}

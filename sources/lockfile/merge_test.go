@@ -223,7 +223,7 @@ func TestContested(t *testing.T) {
 	if d, ok := f.Digest("reg.io/a", "v1"); ok || len(f.Versions("reg.io/a")) > 0 || len(f.Images()) > 0 {
 		t.Errorf("one of two is believed: %s, %v, %v", d, f.Versions("reg.io/a"), f.Images())
 	}
-	err = f.Record(Key{Repository: "reg.io/a", Version: "v1"}, digestA, "the registry")
+	err := f.Record(Key{Repository: "reg.io/a", Version: "v1"}, digestA, "the registry")
 	if err == nil || !strings.Contains(err.Error(), "two lines for reg.io/a v1: "+digestB+" in clusters.lock:1, "+digestA+" in clusters.lock:2") {
 		t.Errorf("error %v", err)
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/lockfile"
 )
 
 // With manual activation a version is applied once a person has approved its digest,
