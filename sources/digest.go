@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash"
 	"strings"
 )
 
@@ -31,6 +32,11 @@ func ParseDigest(s string) (Digest, error) {
 func DigestOf(content []byte) Digest {
 	sum := sha256.Sum256(content)
 	return Digest("sha256:" + hex.EncodeToString(sum[:]))
+}
+
+// DigestSum returns the digest of the content that was written to h, a SHA-256 hash.
+func DigestSum(h hash.Hash) Digest {
+	return Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
 }
 
 // Hex returns the hexadecimal digits without the algorithm.

@@ -3,7 +3,6 @@ package oci
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"hash"
 	"io"
@@ -166,7 +165,7 @@ func (b *blob) Read(p []byte) (int, error) {
 
 // verify ends a download, with io.EOF if the content has the digest.
 func (b *blob) verify() error {
-	seen := sources.Digest("sha256:" + hex.EncodeToString(b.hash.Sum(nil)))
+	seen := sources.DigestSum(b.hash)
 	if seen != b.want {
 		b.entry.abort()
 		return b.mismatch(seen, b.n)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -79,7 +78,7 @@ func (c *cache) open(d sources.Digest, size int64) *os.File {
 		c.warn("read", err)
 		return nil
 	}
-	if n != size || hex.EncodeToString(h.Sum(nil)) != d.Hex() {
+	if n != size || sources.DigestSum(h) != d {
 		f.Close()
 		c.log.Warn("dropping a damaged entry of the package cache, fetching it anew", "dir", c.dir, "digest", d)
 		if err := os.Remove(c.path(d)); err != nil && !os.IsNotExist(err) {

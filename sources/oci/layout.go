@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -244,7 +243,7 @@ func (b *layoutBlob) Read(p []byte) (int, error) {
 	case b.n > b.size:
 		return 0, mismatch
 	case err == io.EOF && b.n == b.size:
-		if mismatch.Seen = sources.Digest("sha256:" + hex.EncodeToString(b.hash.Sum(nil))); mismatch.Seen == b.want {
+		if mismatch.Seen = sources.DigestSum(b.hash); mismatch.Seen == b.want {
 			return n, io.EOF
 		}
 		return 0, mismatch

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -246,7 +245,7 @@ func (e *embedder) layer(l descriptor) (descriptor, error) {
 	if err != nil {
 		return l, err
 	}
-	d := sources.Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
+	d := sources.DigestSum(h)
 	e.image.contents[d] = io.NewSectionReader(f, 0, to.n)
 	return descriptor{MediaType: mediaType, Digest: d, Size: to.n}, nil
 }

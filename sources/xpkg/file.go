@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -162,7 +161,7 @@ func open(f *os.File) (*Image, error) {
 		if _, err := io.Copy(h, io.NewSectionReader(content, 0, content.Size())); err != nil {
 			return nil, err
 		}
-		d := sources.Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
+		d := sources.DigestSum(h)
 		if claimed, ok := strings.CutPrefix(name, layoutBlobs); ok && claimed != d.Hex() {
 			return nil, bad("it is damaged: %.200s has digest %s", name, d)
 		}

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -44,7 +43,7 @@ func (r *reader) content(ctx context.Context, img image, consume func(packageYAM
 			return "", err
 		}
 		if w.found {
-			return sources.Digest("sha256:" + hex.EncodeToString(w.hash.Sum(nil))), nil
+			return sources.DigestSum(w.hash), nil
 		}
 		if w.removed && img.base < 0 {
 			return "", bad("its layer %s removes %s, and no layer above it has one", layers[n].Digest, packageFile)
