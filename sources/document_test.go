@@ -94,8 +94,8 @@ func TestDecodeYAMLByteByByte(t *testing.T) {
 	}
 }
 
-// What kubectl reads is what counts: every stream that sigs.k8s.io/yaml and
-// DecodeYAML both accept means the same to both.
+// Every stream that sigs.k8s.io/yaml, as in kubectl, and DecodeYAML both accept has the same
+// values in both.
 func FuzzDecodeYAML(f *testing.F) {
 	for _, seed := range []string{
 		"a: 1\nb: [yes, no, on, 'y', 0o17, 017, 0b11, -0x1f, 1_000, 1e400, .5, +1, 2001-01-01]\n",

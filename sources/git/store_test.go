@@ -280,8 +280,8 @@ func sizeOf(t *testing.T, dir string) (size int64) {
 	return size
 }
 
-// A small change of a large file costs a small fetch: the server sends a delta
-// on what is there already, and the pack in the cache is one that git accepts.
+// For a small change of a large file the server sends a delta on an object in the cache.
+// git accepts the pack in the cache.
 func TestThinPacks(t *testing.T) {
 	t.Parallel()
 	for _, w := range remoteWays() {

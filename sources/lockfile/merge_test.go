@@ -133,8 +133,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Whatever three locks meet: the sides are equal, a side that did not change has
-// no say, and merging again changes nothing.
+// A merge of any three locks is symmetric, takes the other side if one did not change, and
+// changes nothing the second time.
 func TestMergeLaws(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 0))

@@ -7,8 +7,8 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// What a cluster gets does not depend on when it was registered, nor on the order of
-// clusters: what suits and is in the fleet comes before what was published since.
+// A new cluster gets the versions of the fleet that satisfy its packages, rather than newer
+// ones, in any order of clusters.
 func TestNewClusterGetsWhatTheFleetHas(t *testing.T) {
 	publish := func(s *shelf, versions ...string) {
 		for _, v := range versions {

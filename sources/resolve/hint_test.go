@@ -19,8 +19,8 @@ func resolveHinted(t *testing.T, cfg Config, lock, hint *lockfile.File, requests
 	return res
 }
 
-// What an interrupted run selected stays, whatever the registry has by now: the
-// dependency, and no higher one.
+// The version of a dependency that an interrupted run selected stays, though the registry
+// has a higher one.
 func TestHintKeepsDependencies(t *testing.T) {
 	var s shelf
 	s.put("reg.io/app:v1", "a", "reg.io/lib >=v1.0.0")
@@ -118,7 +118,7 @@ func TestHintOfAlways(t *testing.T) {
 	}
 }
 
-// What could not be looked at stays a hint.
+// Lines of the hint stay while the registry cannot confirm them.
 func TestHintStaysWhileTheRegistryIsDown(t *testing.T) {
 	var s shelf
 	s.put("reg.io/app:v1", "a")

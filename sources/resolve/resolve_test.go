@@ -14,8 +14,7 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// A fleet asks the registry once for each reference, and once it is locked
-// nothing any more.
+// The registry is asked once for each reference, and not again once that is locked.
 func TestLockedIsNotAskedAgain(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "1")
@@ -110,8 +109,8 @@ func TestMovedTag(t *testing.T) {
 	}
 }
 
-// One tag has one digest in the fleet: what one cluster's declaration activates
-// is active wherever the tag is declared, and two digests are an error.
+// A tag has one digest in the fleet: a declaration activates a digest wherever the tag is
+// declared, and two digests are an error.
 func TestActivationIsTheFleets(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "old")
@@ -141,8 +140,8 @@ func TestActivationIsTheFleets(t *testing.T) {
 	}
 }
 
-// What the lock records of a package is checked, and a mismatch stops that
-// package in every cluster and nothing else.
+// A package is compared with its records in the lock, and a mismatch stops it in every
+// cluster, and nothing else.
 func TestMismatchStopsOnePackage(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "1")
@@ -168,8 +167,8 @@ func TestMismatchStopsOnePackage(t *testing.T) {
 	}
 }
 
-// A digest that the registry does not have is the lock's word, or the
-// declaration's: the error says where to look, and other packages go on.
+// The error for a digest that the registry does not have says whether it comes from the
+// lock or the declaration, and other packages are resolved.
 func TestDigestThatIsNowhere(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "a")
@@ -387,7 +386,7 @@ func TestLateRegistry(t *testing.T) {
 	}
 }
 
-// What is not done in time is late, whatever it waits for.
+// A package that takes too long is late, whatever it waits for.
 func TestTimeout(t *testing.T) {
 	var s shelf
 	s.put("reg.io/good:v1", "good")

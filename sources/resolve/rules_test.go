@@ -193,8 +193,8 @@ func verifyAllBut(d sources.Digest) VerifyFunc {
 	}
 }
 
-// What replaces a package is in the lock under its own name, and dependents see the
-// version that they ask for.
+// The lock has a replacement under its own name, and dependents see the version of the
+// replaced package.
 func TestReplace(t *testing.T) {
 	built := sources.DigestOf([]byte("reg.io/base:builtbuilt"))
 	s := bases()
