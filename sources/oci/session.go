@@ -317,8 +317,8 @@ func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
 
 // followRealm checks the token server that a registry names. A registry that uses TLS must
 // not have credentials sent without it, and no registry may have them sent to a private
-// address. Only a registry on this machine may name a token server on this machine; its
-// address is then replaced by one that the registry is known by.
+// address. Only a registry on this machine may name a token server on this machine. Its
+// address is then replaced by the registry's own or localhost.
 func followRealm(p *ping, host string) error {
 	realm, err := url.Parse(p.challenge.Parameters["realm"])
 	if err != nil || !strings.EqualFold(p.challenge.Scheme, "bearer") || realm.Host == host {
