@@ -10,14 +10,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// converter turns the parser's nodes into trees.
+// converter converts the parser's nodes to trees.
 type converter struct {
 	limits Limits
-	first  int // line of the document
-	nodes  int // of the document
-	total  int // of those before it
+	first  int // first line of the document
+	nodes  int // number of nodes in the document
+	total  int // number of nodes in the documents before it
 	shared *sharing
-	parts  []numbered // of the lists and mappings that are being read
+	parts  []numbered // items of the lists and mappings being read
 }
 
 func (c *converter) document(n *yaml.Node) (map[string]any, error) {
@@ -41,7 +41,7 @@ func (c *converter) document(n *yaml.Node) (map[string]any, error) {
 	return tree.value.(map[string]any), nil
 }
 
-// target returns what an alias stands for. The parser keeps anchors from one
+// target returns the node that an alias refers to. The parser keeps anchors from one
 // document to the next; YAML does not (1.2.2, section 3.2.2.2), nor do readers
 // that split a stream before they parse it.
 func (c *converter) target(n *yaml.Node) (*yaml.Node, error) {
@@ -182,7 +182,7 @@ func (c *converter) merge(into map[string]any, n *yaml.Node, depth int) error {
 	case yaml.SequenceNode:
 		for _, item := range n.Content {
 			if item.Kind == yaml.SequenceNode {
-				break
+				return onlyMappings(item)
 			}
 			if err := c.merge(into, item, depth+1); err != nil {
 				return err
@@ -190,11 +190,15 @@ func (c *converter) merge(into map[string]any, n *yaml.Node, depth int) error {
 		}
 		return nil
 	}
+	return onlyMappings(n)
+}
+
+func onlyMappings(n *yaml.Node) error {
 	return fmt.Errorf("line %d: << merges mappings only", n.Line)
 }
 
-// key converts a mapping's key as sigs.k8s.io/yaml does: JSON has string keys
-// only, so a number or a boolean becomes its text.
+// key converts a mapping's key as sigs.k8s.io/yaml does: JSON only has string keys,
+// so a number or a boolean becomes its text.
 func (c *converter) key(n *yaml.Node) (numbered, error) {
 	for n.Kind == yaml.AliasNode {
 		target, err := c.target(n)
@@ -282,7 +286,7 @@ func integer(n *yaml.Node, bad func(string) error) (any, error) {
 	if i, err := strconv.ParseInt(plain, 0, 64); err == nil {
 		return i, nil
 	}
-	// Beyond int64 JSON keeps a number, at float64's precision.
+	// A larger number keeps float64's precision.
 	if u, err := strconv.ParseUint(plain, 0, 64); err == nil {
 		return float64(u), nil
 	}

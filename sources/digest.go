@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash"
 	"strings"
 )
 
@@ -33,11 +34,16 @@ func DigestOf(content []byte) Digest {
 	return Digest("sha256:" + hex.EncodeToString(sum[:]))
 }
 
+// DigestSum returns the digest of the content that was written to h, a SHA-256 hash.
+func DigestSum(h hash.Hash) Digest {
+	return Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
+}
+
 // Hex returns the hexadecimal digits without the algorithm.
 func (d Digest) Hex() string { return strings.TrimPrefix(string(d), "sha256:") }
 
 // Short returns the first twelve hexadecimal digits, as Crossplane uses them in
-// the names of package revisions. It is for people: never compare or cache by it.
+// the names of package revisions. It is for people: do not compare or cache by it.
 func (d Digest) Short() string {
 	h := d.Hex()
 	return h[:min(12, len(h))]

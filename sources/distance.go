@@ -2,8 +2,8 @@ package sources
 
 import "strings"
 
-// Distance returns the number of bytes to add, remove, replace or swap with the next to
-// make b of a, for suggestions.
+// Distance returns the edit distance of a and b: the number of bytes to add, remove,
+// replace or swap with the next.
 func Distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {
@@ -26,9 +26,8 @@ func Distance(a, b string) int {
 	return last[len(b)]
 }
 
-// Closest returns the candidate that a misspelt name was most likely meant to be, empty
-// if none is near. Case does not count. Of candidates that are equally near it is the
-// first in order.
+// Closest returns the candidate nearest to a misspelt name, ignoring case, or "" if none
+// is near. Of equally near candidates it is the first in alphabetical order.
 func Closest(name string, candidates []string) string {
 	best, least := "", min(3, len(name)/2)+1
 	for _, c := range candidates {
@@ -39,7 +38,7 @@ func Closest(name string, candidates []string) string {
 	return best
 }
 
-// Meant returns "; did you mean <closest>?", empty if no candidate is near.
+// Meant returns "; did you mean <closest>?", or "" if no candidate is near.
 func Meant(name string, candidates []string) string {
 	if c := Closest(name, candidates); c != "" {
 		return "; did you mean " + c + "?"

@@ -3,6 +3,7 @@ package sources
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -55,29 +56,18 @@ const (
 	DefaultMaxSeparators = 1_000_000
 )
 
-// ErrLimit is in the chain of every error about a limit that was passed.
+// ErrLimit is in the chain of errors about an exceeded limit.
 var ErrLimit = errors.New("limit passed")
 
 func (l Limits) withDefaults() Limits {
-	if l.Bytes == 0 {
-		l.Bytes = DefaultMaxBytes
+	return Limits{
+		Bytes:      cmp.Or(l.Bytes, DefaultMaxBytes),
+		Documents:  cmp.Or(l.Documents, DefaultMaxDocuments),
+		Nodes:      cmp.Or(l.Nodes, DefaultMaxNodes),
+		TotalNodes: cmp.Or(l.TotalNodes, DefaultMaxTotalNodes),
+		Separators: cmp.Or(l.Separators, DefaultMaxSeparators),
+		Depth:      cmp.Or(l.Depth, DefaultMaxDepth),
 	}
-	if l.Documents == 0 {
-		l.Documents = DefaultMaxDocuments
-	}
-	if l.Nodes == 0 {
-		l.Nodes = DefaultMaxNodes
-	}
-	if l.TotalNodes == 0 {
-		l.TotalNodes = DefaultMaxTotalNodes
-	}
-	if l.Separators == 0 {
-		l.Separators = DefaultMaxSeparators
-	}
-	if l.Depth == 0 {
-		l.Depth = DefaultMaxDepth
-	}
-	return l
 }
 
 // DecodeYAML reads a stream of YAML or JSON documents, strictly: each must be a
@@ -86,8 +76,8 @@ func (l Limits) withDefaults() Limits {
 // (sigs.k8s.io/yaml: YAML 1.1 booleans, integers as int64), so that a package
 // means here what it means to every other Kubernetes tool.
 //
-// The documents before an error are returned with it. A limit that was passed
-// is [ErrLimit].
+// The documents before an error are returned with it. The error for an exceeded
+// limit is [ErrLimit].
 func DecodeYAML(r io.Reader, limits Limits) ([]Document, error) {
 	var d Decoder
 	return d.Decode(r, limits)
@@ -100,11 +90,11 @@ type Decoder struct {
 	shared sharing
 }
 
-// Cost returns about how many bytes of memory the decoded documents take.
+// Cost returns the approximate memory that the decoded documents take, in bytes.
 // Shared values count once.
 func (d *Decoder) Cost() int64 { return d.shared.cost }
 
-// Decode is [DecodeYAML] for one of the streams.
+// Decode reads one stream, as [DecodeYAML] does.
 func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error) {
 	limits = limits.withDefaults()
 	in := &boundedReader{r: r, left: limits.Bytes, limit: limits.Bytes, line: 1, indented: true, separators: limits.Separators}
@@ -143,8 +133,7 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 	}
 }
 
-// separators are the characters between values: any two have one of them
-// between.
+// separators are the characters that separate values: one of them is between any two.
 var separators = [256]bool{'\n': true, ':': true, ',': true, '-': true, '?': true, '[': true, '{': true}
 
 // CountYAML returns the lines of a document and an upper bound of its values,
@@ -158,28 +147,24 @@ func CountYAML(doc []byte) (lines, values int) {
 	return bytes.Count(doc, []byte("\n")), values
 }
 
-// boundedReader fails, rather than ends, at more than limit bytes, at a
-// document with more separators than are allowed, and at invalid UTF-8 (the
-// parser itself accepts some).
+// boundedReader returns an error for more than limit bytes, for a document with too
+// many separators, and for invalid UTF-8, some of which the parser accepts.
 type boundedReader struct {
 	r           io.Reader
 	left, limit int64
 	tail        []byte // an incomplete rune at the end of the last read
 	err         error
 
-	separators int // most in a document
-	seen       int // in this one
+	separators int // most separators in a document
+	seen       int // separators in this document
 	line       int
-	dashes     int // at the start of the line; -1 past anything else
-	// indented reports whether the line had nothing but spaces so far; tabs are the first
-	// lines with a tab in their indentation.
-	indented bool
-	tabs     []int
+	dashes     int   // number of dashes that the line starts with; -1 after any other character
+	indented   bool  // the line has nothing but spaces so far
+	tabs       []int // the first lines with a tab in their indentation
 }
 
-// count counts the separators of documents. A line that starts with "---" and a
-// blank ends one document and starts the next, whatever is before it (YAML
-// 1.2.2, section 9.1.2).
+// count counts lines, and the separators in each document. A line that starts with
+// "---" and a blank always starts the next document (YAML 1.2.2, section 9.1.2).
 func (b *boundedReader) count(p []byte) error {
 	for _, c := range p {
 		if separators[c] {

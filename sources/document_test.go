@@ -66,6 +66,7 @@ func TestDecodeYAMLFaults(t *testing.T) {
 		{name: "alias in itself", in: "a: &a {b: *a}\n", want: "nested deeper", limit: true},
 		{name: "alias of another document", in: "a: &x 1\n---\nb: *x\n", want: "line 3: alias *x has no anchor in this document"},
 		{name: "merge from another document", in: "a: &x {b: 1}\n---\n<<: *x\n", want: "line 3: alias *x has no anchor"},
+		{name: "merge of a list in a list", in: "a: &x {b: 1}\nc:\n  <<: [*x, [*x]]\n", want: "line 3: << merges mappings only"},
 		{name: "depth", in: "a: " + strings.Repeat("[", 600) + strings.Repeat("]", 600), want: "nested deeper than 500", limit: true},
 		{name: "bytes", in: "a: 1234567890", limits: Limits{Bytes: 8}, want: "more than 8 bytes", limit: true},
 		{name: "documents", in: "a: 1\n---\na: 1\n---\na: 1\n", limits: Limits{Documents: 2}, want: "line 5: more than 2 documents", limit: true},
@@ -93,8 +94,8 @@ func TestDecodeYAMLByteByByte(t *testing.T) {
 	}
 }
 
-// What kubectl reads is what counts: every stream that sigs.k8s.io/yaml and
-// DecodeYAML both accept means the same to both.
+// Every stream that sigs.k8s.io/yaml, as in kubectl, and DecodeYAML both accept has the same
+// values in both.
 func FuzzDecodeYAML(f *testing.F) {
 	for _, seed := range []string{
 		"a: 1\nb: [yes, no, on, 'y', 0o17, 017, 0b11, -0x1f, 1_000, 1e400, .5, +1, 2001-01-01]\n",

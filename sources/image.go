@@ -12,24 +12,24 @@ import (
 // whose references begin alike. Fields that it does not set are empty.
 type ImageConfig struct {
 	Name string
-	// Prefixes of the references that it concerns (matchImages), in the form of
-	// [ParseImagePrefix].
+	// Prefixes of the references that it applies to (matchImages), as
+	// [ParseImagePrefix] returns them.
 	Prefixes []string
 	// PullSecret is the Secret with credentials for the registry.
 	PullSecret string
-	// Rewrite replaces the prefix when something is fetched.
+	// Rewrite replaces the prefix when a package is fetched.
 	Rewrite string
 	// RuntimeConfig is the DeploymentRuntimeConfig of controllers.
 	RuntimeConfig string
-	// Verification is who must have signed.
+	// Verification says who must have signed.
 	Verification *Verification
-	// Err is the document's fault, if it has one. It is an error of every
-	// package that the document concerns, and of all packages if Prefixes could
-	// not be read.
+	// Err is the document's error, if it has one. It is an error of every package
+	// that the document applies to, and of all packages if Prefixes could not be
+	// read.
 	Err error
 }
 
-// Verification is who must have signed a package. One authority's signature is
+// Verification says who must have signed a package. One authority's signature is
 // enough, as in Crossplane.
 type Verification struct {
 	// ImageConfig that asks for it.
@@ -37,30 +37,29 @@ type Verification struct {
 	Authorities []Authority
 }
 
-// Authority is somebody who signs. Exactly one of Key and Keyless is set.
+// Authority is a signer. Exactly one of Key and Keyless is set.
 type Authority struct {
 	Name    string
 	Key     *VerificationKey `json:",omitempty"`
 	Keyless *Keyless         `json:",omitempty"`
-	// Attestations are the statements that the authority must have made about
-	// the package, all of them. If there are any, no bare signature is needed.
+	// Attestations are the statements about the package that the authority must have
+	// signed. If there are any, no signature of the package itself is needed.
 	Attestations []Attestation `json:",omitempty"`
 }
 
 // VerificationKey is a public key.
 type VerificationKey struct {
-	// Secret and Entry say where it is.
+	// Secret has the key in its data, under Entry.
 	Secret, Entry string
-	// Hash is the algorithm that signatures are made with: sha224, sha256,
-	// sha384 or sha512.
+	// Hash is the signatures' hash algorithm: sha224, sha256, sha384 or sha512.
 	Hash string
-	// PEM is the key itself, where the cluster's manifests have the Secret.
+	// PEM is the key itself, if the Secret is in the cluster's manifests.
 	PEM string `json:",omitempty"`
 }
 
-// Keyless accepts certificates by their owner, as Fulcio issues them.
+// Keyless accepts certificates, as Fulcio issues them, by their owner.
 type Keyless struct {
-	// Identities, one of which the certificate must have.
+	// Identities that are accepted. The certificate must have one of them.
 	Identities []Identity
 	// IgnoreSCT accepts a certificate without proof that it was logged.
 	IgnoreSCT bool `json:",omitempty"`
@@ -74,8 +73,8 @@ type Identity struct {
 	Subject, SubjectRegExp string `json:",omitempty"`
 }
 
-// Allows reports whether a certificate that issuer made out for subject has one
-// of the identities.
+// Allows reports whether a certificate with this issuer and subject has one of the
+// identities.
 func (k *Keyless) Allows(issuer, subject string) bool {
 	is := func(expr, text, value string) bool {
 		if expr == "" {
@@ -100,16 +99,16 @@ type Attestation struct {
 // package's identity is its declared name, not its Origin. Origins are
 // comparable.
 type Origin struct {
-	// Repository holds the package: the declared one, or one that an
-	// ImageConfig puts in its place.
+	// Repository holds the package: the declared one, or an ImageConfig's.
 	Repository string
-	// RewrittenBy is the name of that ImageConfig, else empty.
+	// RewrittenBy is the name of that ImageConfig; empty if Repository is the
+	// declared one.
 	RewrittenBy string
-	// Directory is where the package is built from, in place of one in Repository;
-	// empty for packages of registries.
+	// Directory is the directory that the package is built from; empty for packages
+	// of registries.
 	Directory string
-	// PullSecrets are names of Secrets with credentials, in the order of their
-	// use, joined by commas.
+	// PullSecrets are the names of Secrets with credentials, in the order in which
+	// they are tried, joined by commas.
 	PullSecrets string
 }
 
@@ -121,8 +120,8 @@ func (o Origin) Secrets() []string {
 	return strings.Split(o.PullSecrets, ",")
 }
 
-// String returns the directory, or the repository and the ImageConfig that chose
-// it, if one did.
+// String returns the directory, or the repository and the name of the ImageConfig
+// that chose it, if any.
 func (o Origin) String() string {
 	if o.Directory != "" {
 		return "the directory " + o.Directory
@@ -133,15 +132,15 @@ func (o Origin) String() string {
 	return fmt.Sprintf("%s (by ImageConfig %s)", o.Repository, o.RewrittenBy)
 }
 
-// ImageConfigs are the ImageConfigs of one cluster. Each setting of a reference
-// comes from the one with the longest prefix among those that have the setting.
-// Two with the same prefix and different values are an error.
+// ImageConfigs are the ImageConfigs of one cluster. For each setting, the one with the
+// longest prefix among those with the setting applies to a reference. Two with the
+// same prefix and different values are an error.
 type ImageConfigs []ImageConfig
 
-// Origin returns where a reference is fetched from: its repository as the
-// ImageConfigs rewrite it, with pullSecrets, the declaration's, and then the
-// secret that an ImageConfig has for that repository. It fails if the
-// ImageConfigs contradict each other or cannot be read.
+// Origin returns the origin of a reference: its repository as the ImageConfigs rewrite
+// it, with the declaration's pullSecrets, followed by the secret that an ImageConfig
+// has for that repository. It fails if the ImageConfigs contradict each other or
+// cannot be read.
 func (c ImageConfigs) Origin(ref Ref, pullSecrets []string) (Origin, error) {
 	o := Origin{Repository: ref.Repository}
 	by, prefix, err := c.find(ref, "rewriteImage", func(i *ImageConfig) string { return i.Rewrite })
@@ -180,9 +179,9 @@ func (c ImageConfigs) Runtime(ref Ref, o Origin) (string, error) {
 	return by.RuntimeConfig, nil
 }
 
-// Verification returns who must have signed a package, nil for nobody. As in
-// Crossplane the name of the origin decides. If no ImageConfig concerns that,
-// the declared name does: a mirror is no way around a signature. It fails as
+// Verification returns who must have signed a package, or nil for nobody. As in
+// Crossplane the name of the origin decides. If no ImageConfig applies to that, the
+// declared name does, so that a mirror is no way around a signature. It fails as
 // Origin does.
 func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
 	has := func(i *ImageConfig) string {
@@ -206,7 +205,8 @@ func at(ref Ref, o Origin) Ref {
 	return ref
 }
 
-// find returns the ImageConfig that decides a setting, and the prefix by which.
+// find returns the ImageConfig that sets a setting of a reference, or nil, and the prefix
+// that matches.
 func (c ImageConfigs) find(ref Ref, setting string, value func(*ImageConfig) string) (*ImageConfig, string, error) {
 	image := ref.String()
 	var found, rival *ImageConfig // by the longest prefix so far
@@ -248,7 +248,7 @@ func checkRepository(s string) error {
 	return nil
 }
 
-// The beginnings of what registryHost, repositoryPath and a version match.
+// hostPrefix and pathPrefix match prefixes of hosts, and of paths with versions.
 var (
 	hostPrefix = regexp.MustCompile(`^(?:\[[0-9a-f:.]*\]?|[a-z0-9][a-z0-9.-]*)(?::[0-9]{0,5})?$`)
 	pathPrefix = regexp.MustCompile(`^(?:[a-z0-9](?:[a-z0-9._-]*(?:/[a-z0-9])?)*/?)?(?::[A-Za-z0-9._-]{0,128})?(?:@[a-z0-9:]*)?$`)
@@ -256,8 +256,8 @@ var (
 
 // ParseImagePrefix reads the prefix of an ImageConfig. A prefix without a
 // registry gets [DefaultRegistry], as references do, and a host becomes lower
-// case. A prefix that no reference can begin with is an error: its settings, a
-// signature above all, would never apply.
+// case. A prefix that no reference can have is an error: its settings, such as a
+// required signature, would never apply.
 func ParseImagePrefix(s string) (string, error) {
 	if _, rest, ok := strings.Cut(s, "://"); ok {
 		return "", fmt.Errorf("%q: references have no scheme; write %s", s, rest)
@@ -281,7 +281,7 @@ func ParseImagePrefix(s string) (string, error) {
 	return host + path, nil
 }
 
-// Idle describes the verification policies that concern none of the references,
+// Idle describes the verification policies that apply to none of the references,
 // one line for each prefix.
 func (c ImageConfigs) Idle(refs []Ref) []string {
 	var idle []string
@@ -291,7 +291,7 @@ func (c ImageConfigs) Idle(refs []Ref) []string {
 		}
 		for _, p := range cfg.Prefixes {
 			if !slices.ContainsFunc(refs, func(r Ref) bool { return strings.HasPrefix(r.String(), p) }) {
-				idle = append(idle, fmt.Sprintf("ImageConfig %s: no package of this cluster begins with %q, so that its verification asks nothing of any", cfg.Name, p))
+				idle = append(idle, fmt.Sprintf("ImageConfig %s: no package of this cluster begins with %q, so its verification applies to none", cfg.Name, p))
 			}
 		}
 	}

@@ -14,7 +14,7 @@ const (
 )
 
 // ErrNotFound is in the chain of errors about content that a registry does not
-// have, or hides.
+// have or does not show.
 var ErrNotFound = errors.New("not found")
 
 // ErrLate is in the chain of errors about a registry that did not answer in
@@ -22,11 +22,11 @@ var ErrNotFound = errors.New("not found")
 var ErrLate = errors.New("late")
 
 // ErrUnasked is in the chain of errors about something that only a registry
-// knows, where none may be asked.
+// knows, if no registry may be asked.
 var ErrUnasked = errors.New("no registry is asked")
 
-// ErrNoRoom is in the chain of errors about a package for which the packages in
-// use leave no memory. Neither the package nor its registry is at fault.
+// ErrNoRoom is in the chain of errors about a package that does not fit into memory
+// beside the packages in use. Neither the package nor its registry is at fault.
 var ErrNoRoom = errors.New("there is no memory for the package")
 
 // Commit is one state of a fleet repository.
@@ -38,7 +38,7 @@ type Commit struct {
 	Subject string
 	// Author is "name <mail>" as the commit has it.
 	Author string
-	// Time is the committer's.
+	// Time is the time of the commit, from the committer's clock.
 	Time time.Time
 	// Files is the tree, read-only and safe for concurrent use. It holds
 	// regular files and directories; a symbolic link in it fails to open.
@@ -48,9 +48,9 @@ type Commit struct {
 // ContentFS is a file system that can name its content, as a Git tree can.
 type ContentFS interface {
 	fs.FS
-	// Content returns a name for all files and directories but except, a file
-	// at the root. File systems with equal names have equal content. It fails
-	// if the root cannot be read; files are not read.
+	// Content returns a name for the content of all files and directories, leaving
+	// out except, a file at the root. File systems with equal names have equal
+	// content. It reads no files, and fails if the root cannot be read.
 	Content(except string) (string, error)
 }
 
@@ -67,18 +67,18 @@ const (
 // Package is the content of one package, parsed once per digest and shared by
 // all clusters. It must not be changed.
 type Package struct {
-	// Repository is the one that it was read from.
+	// Repository that it was read from.
 	Repository string
-	// Digest of the index or manifest it was read by.
+	// Digest of the index or manifest that it was read by.
 	Digest Digest
 	// Children are the platforms of an index, sorted by platform; empty for
 	// a single manifest.
 	Children []Child
 	// Content is the digest of package.yaml, which defines the types.
 	Content Digest
-	// Runnable reports whether the package's own image has a program to run, by the
-	// Entrypoint or Cmd in its configuration. It is known of Providers whose metadata
-	// names no image; without a program such a package has types alone.
+	// Runnable reports whether the package's own image has a program to run: an
+	// Entrypoint or a Cmd in its configuration. It is only set for Providers whose
+	// metadata names no image. Such a package without a program has only types.
 	Runnable bool
 	// Meta describes the package itself.
 	Meta PackageMeta
@@ -114,7 +114,7 @@ type PackageMeta struct {
 
 // Dependency is one entry of a package's spec.dependsOn.
 type Dependency struct {
-	// Kind is empty where the metadata does not say.
+	// Kind is empty if the metadata does not say.
 	Kind PackageKind
 	// Repository of the package.
 	Repository string
@@ -122,7 +122,7 @@ type Dependency struct {
 	Constraint string
 }
 
-// PullPolicy is when a locked tag is looked up again.
+// PullPolicy says when a locked tag is looked up again.
 type PullPolicy string
 
 // The pull policies, with Crossplane's names. IfNotPresent is the default.
@@ -136,7 +136,7 @@ const (
 // or Function of pkg.crossplane.io.
 type Declaration struct {
 	Kind PackageKind
-	// Name is the object's name, unique by kind in a cluster.
+	// Name is the object's name, unique among objects of a kind in a cluster.
 	Name string
 	// Ref is spec.package.
 	Ref Ref
@@ -150,25 +150,25 @@ type Declaration struct {
 	// of the same names.
 	IgnoreCrossplaneConstraints bool
 	SkipDependencyResolution    bool
-	// CommonLabels go on every object of the package, CommonAnnotations too.
+	// CommonLabels and CommonAnnotations are added to every object of the package.
 	CommonLabels      map[string]string
 	CommonAnnotations map[string]string
 	// File is where it is declared, in the fleet repository or a remote base.
 	File string
 	// RuntimeConfig is the name in spec.runtimeConfigRef.
 	RuntimeConfig string
-	// ByType is the annotation gitopsd.dev/install: by-type. The cluster then
-	// gets the types that its activation policies name, and no others.
+	// ByType is the annotation gitopsd.dev/install: by-type. The cluster gets only the
+	// types that its activation policies name.
 	ByType bool
 	// Immutable is the annotation gitopsd.dev/immutable: fields of the package's types
-	// that cannot be changed once set.
+	// that cannot be changed once they are set.
 	Immutable string
 	// Document is the whole object.
 	Document Document
 }
 
-// Place returns where it is declared, "clusters/dev/widgets.yaml:3", without the line if that
-// is unknown; "" for a dependency.
+// Place returns the file and line of the declaration, "clusters/dev/widgets.yaml:3",
+// without the line if it is unknown, or "" for a dependency.
 func (d *Declaration) Place() string {
 	if d.File == "" || d.Document.Line == 0 {
 		return d.File
@@ -179,8 +179,8 @@ func (d *Declaration) Place() string {
 // Selected is a package that a cluster gets: a declared one, or a dependency of
 // one.
 type Selected struct {
-	// Declaration of the package; a dependency's has the default of each field,
-	// and a Name made from the last element of the repository.
+	// Declaration of the package. A dependency's has defaults, and the last element of
+	// the repository as its Name.
 	Declaration Declaration
 	// Pin is the reference and the digest it resolved to.
 	Pin Pin
@@ -188,24 +188,22 @@ type Selected struct {
 	Package *Package
 	// Origin is where it was fetched from.
 	Origin Origin
-	// Verified says, for people, whose signature was accepted; empty if none is
-	// required.
+	// Verified describes the accepted signature for people; empty if none is required.
 	Verified string
-	// Runtime is a Provider's controller image by digest,
-	// "repository@sha256:…", under the name that clusters pull it by; empty for
-	// packages without a controller.
+	// Runtime is a Provider's controller image, "repository@sha256:…", as clusters pull
+	// it; empty for packages without a controller.
 	Runtime string
 	// PullSecrets are the names of Secrets that a cluster needs to pull it.
 	PullSecrets []string
-	// Replaces is the reference in whose place the fleet uses Pin; zero if it uses
-	// what was asked for.
+	// Replaces is the reference that the fleet replaces by Pin; zero if it is not
+	// replaced.
 	Replaces Ref
 	// Parent is the repository of the package that depends on it, empty for
 	// a declared package.
 	Parent string
 }
 
-// Repository returns the repository by which other packages depend on it.
+// Repository returns the repository that other packages know it by.
 func (s Selected) Repository() string {
 	if s.Replaces.Repository != "" {
 		return s.Replaces.Repository
@@ -213,7 +211,7 @@ func (s Selected) Repository() string {
 	return s.Pin.Ref.Repository
 }
 
-// Replacement says, for people, what the package is used in place of; empty if it
+// Replacement describes for people what the package replaces, or returns "" if it
 // replaces nothing.
 func (s Selected) Replacement() string {
 	if s.Replaces.Repository == "" {

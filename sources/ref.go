@@ -31,8 +31,8 @@ var (
 )
 
 // ParseRef parses "[registry/]path[:tag][@digest]". A reference with neither
-// tag nor digest is an error, since nobody locks "latest" on purpose. A
-// repository without a registry gets [DefaultRegistry].
+// tag nor digest is an error rather than "latest". A repository without a registry
+// gets [DefaultRegistry].
 func ParseRef(s string) (Ref, error) {
 	fail := func(format string, args ...any) (Ref, error) {
 		return Ref{}, fmt.Errorf("package reference %q: %s", s, fmt.Sprintf(format, args...))
@@ -65,8 +65,7 @@ func ParseRef(s string) (Ref, error) {
 	if !registryHost.MatchString(host) {
 		return fail("%q is not a registry's host[:port]", host)
 	}
-	// A host in capitals is the same host, and must be the same package to the
-	// lock and to policies.
+	// Hosts ignore case, and the lock and policies must see one package.
 	r.Repository = strings.ToLower(host) + "/" + path
 	if !repositoryPath.MatchString(path) {
 		return fail("%q is not a repository path: lower-case letters, digits and single separators", path)
@@ -74,7 +73,17 @@ func ParseRef(s string) (Ref, error) {
 	return r, nil
 }
 
-// Version returns the lock's version column: the tag, or the digest if there is
+// ParseRepository parses "[registry/]path", a repository without tag and digest. It
+// returns the repository as in a [Ref], and reports whether s is one.
+func ParseRepository(s string) (repository string, ok bool) {
+	r, err := ParseRef(s + "@" + string(DigestOf(nil)))
+	if err != nil || r.Tag != "" {
+		return "", false
+	}
+	return r.Repository, true
+}
+
+// Version returns the version as the lock has it: the tag, or the digest if there is
 // no tag.
 func (r Ref) Version() string {
 	if r.Tag != "" {

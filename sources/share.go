@@ -7,24 +7,24 @@ import (
 
 // sharing keeps one copy of each value that is repeated in the streams of a
 // Decoder. In the schemas of a large package four mappings in five are equal to
-// an earlier one, and more than nineteen scalars in twenty. A value that is not
-// made again costs neither memory nor the collector's time.
+// an earlier one, and more than nineteen scalars in twenty. A shared value costs
+// neither memory nor garbage collection.
 //
-// A number stands for each value. Values with one number are equal (equal
-// values may have several, when the earlier was forgotten), so that lists and
-// mappings are found by the numbers of their items.
+// Each value has a number. Values with the same number are equal; equal values may
+// have different numbers if one was forgotten. Lists and mappings are looked up by
+// the numbers of their items.
 type sharing struct {
-	last     uint64 // number that was given out
+	last     uint64 // the last number given out
 	strings  map[string]numbered
 	scalars  map[any]numbered    // null, booleans, integers, and floats by their bits
 	branches map[string]numbered // lists and mappings, by their kind and the numbers in them
 	key      []byte              // of a branch, reused
-	cost     int64               // bytes of all values that were made, about
+	cost     int64               // approximate bytes of all values made
 }
 
-// What values cost in memory, about, with the entries they are found by: a
-// boxed scalar, the head of a string, a list and an entry of it, a mapping,
-// which has room for eight, and each further entry.
+// Approximate costs of values in memory, in bytes, with their entries in the maps of
+// sharing: a boxed scalar, a string without its bytes, a list, an item of a list, a
+// mapping with up to eight entries, and each further entry.
 const (
 	scalarCost  = 96
 	stringCost  = 112
@@ -40,11 +40,11 @@ type numbered struct {
 	number uint64
 }
 
-// The values that are remembered are bounded, since the entries they are found
-// by cost memory. The largest package known has 65,000 different ones.
+// Remembered values are bounded, since their entries cost memory. The largest package
+// known has 65,000 different values.
 const (
-	maxShared = 200_000 // values; then all are forgotten
-	maxBranch = 500     // values in a list, keys and values in a mapping, that is remembered
+	maxShared = 200_000 // values; at more, all are forgotten
+	maxBranch = 500     // values in a remembered list, or keys and values in a mapping
 )
 
 // fresh numbers a value that no other will equal.
@@ -73,7 +73,7 @@ func (s *sharing) string(text string) numbered {
 	return n
 }
 
-// float64Bits tells 0 from -0, and a float from an integer.
+// float64Bits distinguishes 0 from -0, and a float from an integer.
 type float64Bits uint64
 
 // scalar takes null, a boolean, an int64 or a float64.
@@ -98,7 +98,7 @@ const (
 	aMapping = 'm'
 )
 
-// list is the list of items.
+// list returns the list of items.
 func (s *sharing) list(items []numbered) numbered {
 	if known, ok := s.find(aList, items); ok {
 		return known
@@ -111,8 +111,8 @@ func (s *sharing) list(items []numbered) numbered {
 	return s.add(items, l)
 }
 
-// mapping is the mapping of parts: keys, which are strings, and values in turn.
-// If a key is repeated it returns the index of the second among the keys,
+// mapping returns the mapping of parts, which are keys (strings) and values in turn.
+// If a key is repeated, it returns the index of the second among the keys,
 // otherwise -1.
 func (s *sharing) mapping(parts []numbered) (numbered, int) {
 	if known, ok := s.find(aMapping, parts); ok {
@@ -129,7 +129,7 @@ func (s *sharing) mapping(parts []numbered) (numbered, int) {
 	return s.add(parts, m), -1
 }
 
-// find returns the branch of a kind that holds parts, if there is one.
+// find returns the branch of a kind with the given parts, if there is one.
 func (s *sharing) find(kind byte, parts []numbered) (numbered, bool) {
 	if len(parts) > maxBranch {
 		return numbered{}, false
@@ -142,7 +142,7 @@ func (s *sharing) find(kind byte, parts []numbered) (numbered, bool) {
 	return known, ok
 }
 
-// add remembers the branch v under the parts that find looked for.
+// add remembers the branch v under the parts of the last find.
 func (s *sharing) add(parts []numbered, v any) numbered {
 	n := s.fresh(v)
 	if len(parts) <= maxBranch {

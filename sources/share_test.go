@@ -56,7 +56,7 @@ a: {type: object, required: [s, t]}
 	}
 }
 
-// What is written alike, or is equal to ==, need not be the same.
+// Values that are written alike, or are equal by ==, may differ.
 func TestDecodeYAMLKeepsApart(t *testing.T) {
 	docs, err := DecodeYAML(strings.NewReader(`
 ints: {v: 1}

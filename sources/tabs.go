@@ -3,34 +3,34 @@ package sources
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// maxTabs bounds how many lines with tabs are remembered for an error.
+// maxTabs bounds the lines with tabs that are remembered.
 const maxTabs = 1000
 
-// notSpaces matches the parser's errors about a tab where it wants spaces, with the line
-// of what the tab is in.
+// notSpaces matches the parser's errors about a tab in place of spaces. Their line is the
+// first of the value that the tab is in.
 var notSpaces = regexp.MustCompile(`^line (\d+): (?:found character that cannot start any token|found a tab character .*)$`)
 
-// aboutTabs replaces a parser's error about a tab in the indentation by one that says so,
-// with the line of the tab. The lines are those with such a tab.
+// aboutTabs replaces a parser's error about a tab in the indentation by one that says so
+// and has the line of the tab. Lines are the lines with such tabs.
 func aboutTabs(text string, lines []int) string {
 	m := notSpaces.FindStringSubmatch(text)
 	if m == nil {
 		return text
 	}
 	from, _ := strconv.Atoi(m[1])
-	for _, line := range lines {
-		if line >= from {
-			return fmt.Sprintf("line %d: the indentation has a tab; YAML takes spaces alone", line)
-		}
+	i, _ := slices.BinarySearch(lines, from)
+	if i == len(lines) {
+		return text
 	}
-	return text
+	return fmt.Sprintf("line %d: the indentation has a tab; YAML takes spaces alone", lines[i])
 }
 
-// ExplainYAML returns the text of a parser's error about a YAML text, which may begin with
+// ExplainYAML returns the text of the parser's error about text. It may begin with
 // "line N: ".
 func ExplainYAML(text string, err error) string {
 	var tabs []int

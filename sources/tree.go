@@ -1,6 +1,6 @@
 package sources
 
-// Tree names the files of one commit of a repository that is not the fleet's.
+// Tree identifies the files of a commit in a repository other than the fleet's.
 // Trees are comparable.
 type Tree struct {
 	// Repository is a URL without credentials, query and fragment.

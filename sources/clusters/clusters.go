@@ -1,11 +1,11 @@
 // Package clusters reads clusters.yaml, the registry of clusters at the root of
 // a fleet repository: a stream of gitopsd.dev/v1alpha1 documents, one for each
-// cluster and at most one with rules for the versions of packages (packages.go).
+// cluster and at most one with rules for the versions of packages.
 //
-// Decoding is strict, document by document: an error names file, line and key,
-// and concerns its own document only. The package owns the shape and the rules
-// of the registry; other packages read credentials, render paths and talk to
-// clusters.
+// Decoding is strict, document by document (parse.go): an error names file, line and
+// key, and concerns its own document only. Parts of a document are checked in
+// conversion.go, etcd.go, publish.go and packages.go. Other packages read
+// credentials, render paths and talk to clusters.
 package clusters
 
 import (
@@ -25,29 +25,28 @@ const APIVersion = "gitopsd.dev/v1alpha1"
 type Registry struct {
 	// Clusters in the order of the file, valid ones only, names unique.
 	Clusters []Cluster
-	// Broken names the clusters whose documents have errors. They were not
-	// removed: their objects and lock records must stay as they are.
+	// Broken names the clusters with errors in their documents. They were not removed:
+	// their objects and lock records must stay as they are.
 	Broken []string
-	// Rules are for the versions of packages. RulesErr is why they are not known:
-	// then no version may be chosen.
+	// Rules are the fleet's rules for versions of packages. RulesErr is why they are
+	// unknown, if they are; then no version may be chosen.
 	Rules    rules.Rules
 	RulesErr error
-	// Faulty reports whether anything is wrong in the file. A cluster that is
-	// missing may then be the one in the faulty document.
+	// Faulty reports whether the file has errors. A missing cluster may then be the one
+	// in a faulty document.
 	Faulty bool
 }
 
-// ownNamespace is gitopsd's own in each cluster, and where the daemon runs.
+// ownNamespace is gitopsd's namespace in each cluster, and the daemon's.
 const ownNamespace = "gitopsd-system"
 
-// RemoveAnnotation on a Cluster, with the cluster's own name as its value, asks
-// for the removal of everything that was applied to it. The document stays
-// until that is done, since it says how to reach the cluster. Deleting a
-// document leaves its cluster as it is.
+// RemoveAnnotation on a Cluster, with the cluster's own name as its value, removes
+// everything that was applied to the cluster. Keep the document until that is done: it
+// says how to reach the cluster. Deleting a document leaves its cluster as it is.
 const RemoveAnnotation = "gitopsd.dev/remove"
 
-// annotations are those with a meaning on a Cluster; render/manifest says which. Of gitopsd's
-// group there are no others.
+// annotations are all annotations of group gitopsd.dev that a Cluster may have.
+// render/manifest describes the others.
 var annotations = []string{"gitopsd.dev/actors", "gitopsd.dev/adopt", "gitopsd.dev/allow-prune", RemoveAnnotation}
 
 // Cluster is one Cluster document.
@@ -67,7 +66,7 @@ type Cluster struct {
 	Spec Spec
 }
 
-// Spec is what is wanted of a cluster.
+// Spec is the desired state of a cluster.
 type Spec struct {
 	// Path is the directory in the repository that kustomize builds, clean
 	// and relative.
@@ -86,35 +85,34 @@ type Spec struct {
 	Patches []Patch `yaml:"patches"`
 	// DependsOn names clusters that must be ready first.
 	DependsOn []string `yaml:"dependsOn"`
-	// Drift is what to do about it: Correct (default) or Report.
+	// Drift says how to treat drift: Correct (default) or Report.
 	Drift string `yaml:"drift"`
-	// Pins is who refuses objects that are pinned to another type or controller than
-	// the cluster has: Check (default), plan and run do, or Enforce, the cluster's
-	// API server does too, whoever creates them.
+	// Pins says who refuses objects that are pinned to another type or controller than
+	// the cluster has: plan and run for Check (default), and the cluster's API server
+	// too for Enforce, whoever creates them.
 	Pins string `yaml:"pins"`
-	// Breaking is what decides whether a breaking change of a type is let through that
-	// no annotation allows: Schema (default), only one that goes back to types that were
-	// there before and harms no object, or Data, every one that harms no object. The
-	// Packages document has the default of all clusters.
+	// Breaking says which breaking changes of types are allowed without an annotation,
+	// if they harm no object: for Schema (default) only changes back to earlier types,
+	// for Data all. The default may be set for all clusters in the Packages document.
 	Breaking string `yaml:"breaking"`
-	// Certificates is who signs the certificates of the cluster's Services.
+	// Certificates says who signs the certificates of the cluster's Services.
 	Certificates Certificates `yaml:"certificates"`
-	// Conversion is what serves the conversion rules among the cluster's manifests;
-	// nil if nothing does.
+	// Conversion says where the conversion rules among the cluster's manifests are
+	// served; nil for nowhere.
 	Conversion *Conversion `yaml:"conversion"`
-	// Etcd is what the cluster has to do with etcd namespaces; nil for nothing.
+	// Etcd configures etcd namespaces; nil for none.
 	Etcd *Etcd `yaml:"etcd"`
-	// Publish are the namespaces of other clusters that this one is published to.
+	// Publish lists the namespaces of other clusters that this one is published to.
 	Publish []Publication `yaml:"publish"`
-	// Targets installs the definitions of KubernetesTarget and KubernetesApplication, and
-	// serves what people make of these kinds, also if nothing in the repository is of them.
+	// Targets installs the definitions of KubernetesTarget and KubernetesApplication and
+	// serves objects of these kinds, even if the repository has none.
 	Targets bool `yaml:"targets"`
 	// Suspend leaves the cluster alone.
 	Suspend bool `yaml:"suspend"`
 	// Health has expressions that judge the objects of kinds, at most one for each.
 	Health []HealthRule `yaml:"health"`
-	// UnknownHealth is what an object counts as that no rule can judge: Ready
-	// (default), or Unready.
+	// UnknownHealth is the health of objects that no rule can judge: Ready (default) or
+	// Unready.
 	UnknownHealth string `yaml:"unknownHealth"`
 }
 
@@ -133,58 +131,57 @@ const (
 	Unready  = "unready"
 )
 
-// Certificates is who signs certificates.
+// Certificates says who signs certificates.
 type Certificates struct {
-	// Authority names the Secret, in the namespace gitopsd-system of the cluster, with
-	// the CA that signs, its certificate in tls.crt and its key in tls.key. Empty has
-	// gitopsd make a CA for each Service.
+	// Authority names a Secret in the cluster's namespace gitopsd-system with the CA's
+	// certificate in tls.crt and its key in tls.key. If it is empty, gitopsd makes a CA
+	// for each Service.
 	Authority string `yaml:"authority"`
 }
 
-// Conversion is what converts objects by rules when the cluster's API server asks;
-// exactly one field is set.
+// Conversion says where the cluster's API server finds the webhook that converts objects
+// by rules. Exactly one field is set.
 type Conversion struct {
-	// Service has a server run in the cluster.
+	// Service runs a server in the cluster.
 	Service *ConversionService `yaml:"service"`
-	// URL is where the cluster reaches the daemon, which serves: https, a host, and at
-	// most a port and a path that does not end in a slash.
+	// URL is the daemon's address as seen from the cluster: https, a host, and optionally
+	// a port and a path that does not end in a slash.
 	URL string `yaml:"url"`
 }
 
-// ConversionService is a server in the cluster.
+// ConversionService is a conversion server in the cluster.
 type ConversionService struct {
 	// Image is gitopsd's, with a tag or a digest.
 	Image string `yaml:"image"`
-	// Replicas is how many of it run, at least one. It is never nil: the default is 2.
+	// Replicas is the number of pods, at least one. It is never nil: the default is 2.
 	Replicas *int `yaml:"replicas"`
 }
 
-// Etcd is what a cluster has to do with etcd namespaces; at least one field is set.
+// Etcd configures a cluster's etcd namespaces. At least one field is set.
 type Etcd struct {
-	// Namespace names a key space of the cluster's own, which no other cluster has: a
-	// DNS label.
+	// Namespace is the cluster's own key space, a DNS label that is unique among
+	// clusters.
 	Namespace string `yaml:"namespace"`
-	// Proxy is what serves the EtcdNamespaces among the cluster's manifests; nil if they
+	// Proxy serves the EtcdNamespaces among the cluster's manifests; if it is nil, they
 	// are refused.
 	Proxy *EtcdProxy `yaml:"proxy"`
 }
 
-// EtcdProxy is a Deployment beside each EtcdNamespace, or the daemon: either URL is set or
-// the other fields.
+// EtcdProxy is the daemon, if URL is set, or a Deployment beside each EtcdNamespace, if
+// the other fields are.
 type EtcdProxy struct {
 	// Image is gitopsd's, with a tag or a digest.
 	Image string `yaml:"image"`
-	// Replicas is how many pods each has, at least one. It is never nil with an Image:
-	// the default is 2.
+	// Replicas is the number of pods of each, at least one. It is never nil with an
+	// Image: the default is 2.
 	Replicas *int `yaml:"replicas"`
-	// GRPCGo has pods serve by the library grpc-go, as gitopsd etcd-proxy --grpc-go does.
+	// GRPCGo makes pods serve with grpc-go, as gitopsd etcd-proxy --grpc-go does.
 	GRPCGo bool `yaml:"grpcGo"`
-	// URL is where the cluster reaches the daemon, which serves: https, a host and a
-	// port.
+	// URL is the daemon's address as seen from the cluster: https, a host and a port.
 	URL string `yaml:"url"`
 }
 
-// HealthRule judges the objects of a kind; package health says how.
+// HealthRule judges the objects of a kind, as reconcile/health describes.
 type HealthRule struct {
 	// Group of the kind, empty for the core group.
 	Group string `yaml:"group"`
@@ -199,7 +196,7 @@ type HealthRule struct {
 	Line int `yaml:"-"`
 }
 
-// Kubeconfig is where a cluster's credentials are; exactly one field is set.
+// Kubeconfig says where a cluster's credentials are. Exactly one field is set.
 type Kubeconfig struct {
 	// SecretRef names a Secret in the daemon's own namespace that carries the
 	// label gitopsd.dev/cluster with the cluster's name.
@@ -210,8 +207,8 @@ type Kubeconfig struct {
 	ClusterProfileRef *ClusterProfileRef `yaml:"clusterProfileRef"`
 	// File is a path inside the daemon's --kubeconfig-dir.
 	File string `yaml:"file"`
-	// InCluster is the cluster that the daemon runs in, if it was started
-	// with --allow-in-cluster.
+	// InCluster names the cluster that the daemon runs in. The daemon must have been
+	// started with --allow-in-cluster.
 	InCluster bool `yaml:"inCluster"`
 }
 
@@ -227,7 +224,7 @@ type ClusterProfileRef struct {
 	Name string `yaml:"name"`
 }
 
-// Patch is a kustomize patch: which objects, and what to do to them.
+// Patch is a kustomize patch and the objects that it applies to.
 type Patch struct {
 	Target *Selector `yaml:"target"`
 	// Patch is a strategic merge patch or a list of JSON 6902 operations, as
@@ -237,7 +234,7 @@ type Patch struct {
 	Line int `yaml:"-"`
 }
 
-// Access is how a cluster is reached, and with whose rights. Two registrations
+// Access is a cluster's credentials and the account that gitopsd impersonates. Clusters
 // with equal Access share a connection. It is comparable.
 type Access struct {
 	Secret                  SecretRef
@@ -289,8 +286,8 @@ func (r *Registry) Get(name string) (Cluster, bool) {
 	return r.Clusters[i], true
 }
 
-// Removed reports whether a cluster that was registered once has left the
-// registry on purpose. It is false while anything is wrong in the file.
+// Removed reports whether a cluster that was registered once was removed from the
+// registry on purpose. It is false while the file has errors.
 func (r *Registry) Removed(name string) bool {
 	_, there := r.Get(name)
 	return !there && !r.Faulty
@@ -342,11 +339,10 @@ type chunk struct {
 	text string
 }
 
-// split cuts a stream at its document markers before anything is parsed, so
-// that a syntax error stays inside its document. A line that starts with "---"
-// ends a document in every context but inside a block scalar at column 0, which
-// cannot be indented that little. Open is the line of a marker at the end of
-// the stream, 0 if there is none.
+// split cuts a stream at its document markers before anything is parsed, so that a
+// syntax error stays inside its document. A line that starts with "---" ends a document
+// everywhere: block scalars are indented. Open is the line of a marker at the end of the
+// stream, 0 if there is none.
 func split(data []byte) (chunks []chunk, open int) {
 	start, line := 1, 0
 	var text strings.Builder

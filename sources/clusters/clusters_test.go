@@ -201,7 +201,7 @@ func TestBrokenClusterIsNotRemoved(t *testing.T) {
 	}
 }
 
-// What is not whole removes nobody.
+// An incomplete file removes no cluster.
 func TestNotWhole(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"empty", "", "clusters.yaml:1: registers no cluster"},

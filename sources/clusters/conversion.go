@@ -9,26 +9,23 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// defaultReplicas is how many pods a workload of gitopsd's has in a cluster. One would
-// leave objects unreadable in other versions, or API servers without storage, whenever the
-// pod moves.
+// defaultReplicas is the default number of pods of gitopsd's workloads in a cluster. With
+// one, objects are unreadable in other versions, or API servers have no storage, whenever
+// the pod moves.
 const defaultReplicas = 2
 
-// mostReplicas is more than API servers keep busy. Kubernetes refuses numbers of more
-// than 31 bits, and would start all others.
+// mostReplicas bounds the number of pods. It is more than API servers keep busy;
+// Kubernetes itself accepts any number of 31 bits.
 const mostReplicas = 100
 
-// conversion checks what serves conversion rules, and sets defaults.
+// conversion checks spec.conversion and sets its defaults.
 func (p *parser) conversion(c *Conversion, at finder) {
 	if c == nil {
 		return
 	}
-	const key = "spec.conversion"
-	fail := func(field, format string, args ...any) {
-		p.fail(at.line(append([]string{"spec", "conversion"}, strings.Split(field, ".")...)...), key+"."+field, format, args...)
-	}
+	fail := p.failBelow(at, "spec", "conversion")
 	if (c.Service == nil) == (c.URL == "") {
-		p.fail(at.line("spec", "conversion"), key, "want either service: {image: <image of gitopsd>}, for a server in the cluster, or url: https://<where the cluster reaches the daemon>")
+		fail("", "want either service: {image: <image of gitopsd>}, for a server in the cluster, or url: https://<where the cluster reaches the daemon>")
 		return
 	}
 	if s := c.Service; s != nil {
@@ -49,8 +46,8 @@ func (p *parser) conversion(c *Conversion, at finder) {
 }
 
 // checkWorkload checks the image and the number of pods of a workload of gitopsd's, and
-// sets the default. why one is the least completes its error.
-func checkWorkload(fail func(field, format string, args ...any), field, image string, replicas **int, why string) {
+// sets the default number. Why says why at least one pod is needed.
+func checkWorkload(fail failFunc, field, image string, replicas **int, why string) {
 	if image == "" {
 		fail(field+".image", "is missing: name an image of gitopsd, with a tag or a digest")
 	} else if _, err := sources.ParseRef(image); err != nil {

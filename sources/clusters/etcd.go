@@ -5,18 +5,16 @@ import (
 	"strings"
 )
 
-// etcd checks what a cluster has to do with etcd namespaces, and sets defaults;
-// etcdNamespaces checks it against the other documents.
+// etcd checks spec.etcd by itself and sets its defaults. etcdNamespaces checks it
+// against the other documents.
 func (p *parser) etcd(e *Etcd, at finder) {
 	if e == nil {
 		return
 	}
-	fail := func(field, format string, args ...any) {
-		p.fail(at.line(append([]string{"spec", "etcd"}, strings.Split(field, ".")...)...), "spec.etcd."+field, format, args...)
-	}
+	fail := p.failBelow(at, "spec", "etcd")
 	switch {
 	case e.Namespace == "" && e.Proxy == nil:
-		p.fail(at.line("spec", "etcd"), "spec.etcd", "want proxy: {image: <image of gitopsd>} or proxy: {url: https://<where the cluster reaches the daemon>}, for the EtcdNamespaces among the cluster's manifests, or namespace: <name>, for a key space of the cluster's own, or both")
+		fail("", "want proxy: {image: <image of gitopsd>} or proxy: {url: https://<where the cluster reaches the daemon>}, for the EtcdNamespaces among the cluster's manifests, or namespace: <name>, for a key space of the cluster's own, or both")
 	case e.Namespace != "" && !dnsLabel.MatchString(e.Namespace):
 		fail("namespace", "%q; want at most 63 lower-case letters, digits and '-', such as the name of the cluster", e.Namespace)
 	}
@@ -34,7 +32,7 @@ func (p *parser) etcd(e *Etcd, at finder) {
 	}
 }
 
-// etcdNamespaces checks across documents that no two clusters have one key space.
+// etcdNamespaces checks across documents that no two clusters share a key space.
 func (p *parser) etcdNamespaces() {
 	first := make(map[string]Cluster)
 	bad := make(map[string]bool)

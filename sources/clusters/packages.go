@@ -1,10 +1,7 @@
 package clusters
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"path"
 	"regexp"
 	"slices"
@@ -17,9 +14,9 @@ import (
 	"gitopsd.dev/sources/rules"
 )
 
-// PackagesKind is the kind of the document with rules for the versions of
+// packagesKind is the kind of the document with rules for the versions of
 // packages. A registry has at most one.
-const PackagesKind = "Packages"
+const packagesKind = "Packages"
 
 // packages is the shape of a Packages document.
 type packages struct {
@@ -61,11 +58,12 @@ type replacement struct {
 // maxRules bounds the entries of a Packages document.
 const maxRules = 10_000
 
-// packagesText finds a Packages document in text that is no YAML.
+// packagesText matches text that is not valid YAML and was meant to be a Packages
+// document.
 var packagesText = regexp.MustCompile(`(?mi)^(?:\{\s*)?["']?kind["']?\s*:\s*["']?packages?\b|^\s*(?:exclude|select|replace):`)
 
 // isPackages reports whether a document is a Packages document, or was meant to
-// be one. One that says to be a Cluster is none (hasRules).
+// be one. A document of kind Cluster is not, even if it has rules.
 func isPackages(at finder) bool {
 	name := ""
 	if kind := fold(at.root, "kind"); kind != nil {
@@ -88,8 +86,7 @@ func hasRules(at finder) bool {
 	})
 }
 
-// fold returns the value of a key of a mapping, in upper or lower case; nil if
-// there is none.
+// fold returns the value of a key of a mapping, ignoring case; nil if there is none.
 func fold(n *yaml.Node, key string) *yaml.Node {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
@@ -102,11 +99,11 @@ func fold(n *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// packagesUnknown notes that a Packages document cannot be read. What it excludes
-// is then not known, and nobody may choose versions.
+// packagesUnknown notes that a Packages document cannot be read. Its exclusions are
+// unknown, and no version may be chosen without them.
 func (p *parser) packagesUnknown(line int) {
 	if p.registry.RulesErr == nil {
-		p.registry.RulesErr = fmt.Errorf("%s:%d: the %s document has errors; every package stays as it is until they are corrected", p.file, line, PackagesKind)
+		p.registry.RulesErr = fmt.Errorf("%s:%d: the %s document has errors; every package stays as it is until they are corrected", p.file, line, packagesKind)
 	}
 }
 
@@ -114,36 +111,30 @@ func (p *parser) packagesUnknown(line int) {
 func (p *parser) packages(c chunk, at finder) {
 	before := len(p.errs)
 	line := at.line()
-	fail := func(keys []string, format string, args ...any) {
-		p.fail(at.line(keys...), strings.Join(keys, "."), format, args...)
-	}
+	fail := p.failBelow(at)
 	if p.rulesAt > 0 {
-		fail(nil, "there is a %s document at line %d already; put all entries into one", PackagesKind, p.rulesAt)
+		fail("", "there is a %s document at line %d already; put all entries into one", packagesKind, p.rulesAt)
 		p.packagesUnknown(line)
 		return
 	}
 	p.rulesAt = line
 	var d packages
-	dec := yaml.NewDecoder(bytes.NewReader([]byte(c.text)))
-	dec.KnownFields(true)
-	if err := dec.Decode(&d); err != nil && !errors.Is(err, io.EOF) {
-		p.decodeErrors(err, c.line)
-	}
+	p.decode(c, &d)
 	switch {
 	case d.APIVersion != APIVersion:
-		fail([]string{"apiVersion"}, "%q; this file holds %s documents", d.APIVersion, APIVersion)
-	case d.Kind != PackagesKind:
-		fail([]string{"kind"}, "%q; did you mean %s?", d.Kind, PackagesKind)
+		fail("apiVersion", "%q; this file holds %s documents", d.APIVersion, APIVersion)
+	case d.Kind != packagesKind:
+		fail("kind", "%q; did you mean %s?", d.Kind, packagesKind)
 	case len(d.Spec.Exclude)+len(d.Spec.Select)+len(d.Spec.Replace) > maxRules:
-		fail([]string{"spec"}, "has more than %d entries; use ranges", maxRules)
-	case d.Spec.Breaking != "" && d.Spec.Breaking != Schema && d.Spec.Breaking != Data:
-		fail([]string{"spec", "breaking"}, "%q; use schema or data", d.Spec.Breaking)
+		fail("spec", "has more than %d entries; use ranges", maxRules)
+	case d.Spec.Breaking != "":
+		oneOf(fail, "spec.breaking", &d.Spec.Breaking, Schema, Data)
 	}
 	p.fleetBreaking = d.Spec.Breaking
 	if len(p.errs) == before {
-		p.registry.Rules = rules.Rules{Excludes: p.excludes(d.Spec.Exclude, at, fail)}
-		p.selects(d.Spec.Select, at, fail)
-		p.replaces(d.Spec.Replace, at, fail)
+		p.excludes(d.Spec.Exclude, at)
+		p.selects(d.Spec.Select, at)
+		p.replaces(d.Spec.Replace, at)
 	}
 	if len(p.errs) > before {
 		p.registry.Rules = rules.Rules{}
@@ -151,35 +142,34 @@ func (p *parser) packages(c chunk, at finder) {
 	}
 }
 
-// failFunc reports a fault of the value that keys lead to.
-type failFunc func(keys []string, format string, args ...any)
-
-func (p *parser) place(at finder, keys ...string) string {
-	return fmt.Sprintf("%s:%d", p.file, at.line(keys...))
+// entry returns the place of an entry of the Packages document, and reports its faults.
+func (p *parser) entry(at finder, list string, i int) (place string, fail failFunc) {
+	keys := []string{"spec", list, strconv.Itoa(i)}
+	return fmt.Sprintf("%s:%d", p.file, at.line(keys...)), p.failBelow(at, keys...)
 }
 
-func (p *parser) excludes(list []exclusion, at finder, fail failFunc) []rules.Exclude {
-	var all []rules.Exclude
+func (p *parser) excludes(list []exclusion, at finder) {
+	r := &p.registry.Rules
 	for i, e := range list {
-		key := []string{"spec", "exclude", strconv.Itoa(i)}
-		repository := repositoryOf(e.Package, key, fail)
-		r, err := rules.ParseRange(e.Version)
+		place, fail := p.entry(at, "exclude", i)
+		repository := repositoryOf(e.Package, fail)
+		versions, err := rules.ParseRange(e.Version)
 		if err != nil {
-			fail(append(key, "version"), "%v", err)
+			fail("version", "%v", err)
 		}
 		reason := strings.Join(strings.Fields(e.Reason), " ")
 		if reason == "" {
-			fail(append(key, "reason"), "is missing: say why nobody should use it")
+			fail("reason", "is missing: say why nobody should use it")
 		}
-		all = append(all, rules.Exclude{Repository: repository, Versions: r, Reason: reason, Place: p.place(at, key...)})
+		r.Excludes = append(r.Excludes, rules.Exclude{Repository: repository, Versions: versions, Reason: reason, Place: place})
 	}
-	return all
 }
 
-func (p *parser) selects(list []selection, at finder, fail failFunc) {
+func (p *parser) selects(list []selection, at finder) {
+	r := &p.registry.Rules
 	for i, s := range list {
-		key := []string{"spec", "select", strconv.Itoa(i)}
-		repository := repositoryOf(s.Package, key, fail)
+		place, fail := p.entry(at, "select", i)
+		repository := repositoryOf(s.Package, fail)
 		if repository == "" {
 			continue
 		}
@@ -189,57 +179,53 @@ func (p *parser) selects(list []selection, at finder, fail failFunc) {
 		}
 		ref, err := sources.ParseRef(repository + separator + s.Version)
 		if err != nil {
-			fail(append(key, "version"), "%q: want a tag, a digest or tag@digest", s.Version)
-			continue
+			fail("version", "%q: want a tag, a digest or tag@digest", s.Version)
+		} else if first := r.Selected(repository); first != nil {
+			fail("package", "%s has a version at %s already; remove one of the two", repository, first.Place)
+		} else if e := r.Excluded(ref); e != nil {
+			fail("version", "%s is %s", s.Version, e)
+		} else {
+			r.Selects = append(r.Selects, rules.Select{Ref: ref, Place: place})
 		}
-		if first := p.registry.Rules.Selected(repository); first != nil {
-			fail(append(key, "package"), "%s has a version at %s already; remove one of the two", repository, first.Place)
-			continue
-		}
-		if e := p.registry.Rules.Excluded(ref); e != nil {
-			fail(append(key, "version"), "%s is %s", s.Version, e)
-			continue
-		}
-		p.registry.Rules.Selects = append(p.registry.Rules.Selects, rules.Select{Ref: ref, Place: p.place(at, key...)})
 	}
 }
 
-func (p *parser) replaces(list []replacement, at finder, fail failFunc) {
+func (p *parser) replaces(list []replacement, at finder) {
 	r := &p.registry.Rules
 	for i, e := range list {
-		key := []string{"spec", "replace", strconv.Itoa(i)}
-		by := rules.Replace{Repository: repositoryOf(e.Package, key, fail), Version: e.Version, Place: p.place(at, key...)}
+		place, fail := p.entry(at, "replace", i)
+		by := rules.Replace{Repository: repositoryOf(e.Package, fail), Version: e.Version, Place: place}
 		if by.Repository == "" {
 			continue
 		}
 		before := len(p.errs)
 		if e.Version != "" {
 			if ref, err := sources.ParseRef(by.Repository + ":" + e.Version); err != nil || ref.Digest != "" {
-				fail(append(key, "version"), "%q is no tag; leave it out to replace every version", e.Version)
+				fail("version", "%q is no tag; leave it out to replace every version", e.Version)
 			}
 		}
-		switch clean := path.Clean(e.Directory); {
+		switch {
 		case (e.With == "") == (e.Directory == ""):
-			fail(key, "needs one of with (another repository) and directory (of this repository)")
+			fail("", "needs one of with (another repository) and directory (of this repository)")
 		case e.With != "":
 			var err error
 			if by.With, err = withRef(e.With); err != nil {
-				fail(append(key, "with"), "%v", err)
+				fail("with", "%v", err)
 			} else if by.With.Repository == by.Repository {
-				fail(append(key, "with"), "is the same repository; declare or select the version that you want")
+				fail("with", "is the same repository; declare or select the version that you want")
 			} else if x := r.Excluded(by.With); x != nil {
-				fail(append(key, "with"), "%s is %s", e.With, x)
+				fail("with", "%s is %s", e.With, x)
 			}
-		case path.IsAbs(e.Directory) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(e.Directory, "\\\x00"):
-			fail(append(key, "directory"), "%q leaves the repository; paths are relative to its root", e.Directory)
+		case leaves(e.Directory):
+			fail("directory", "%q leaves the repository; paths are relative to its root", e.Directory)
 		default:
-			by.Directory = clean
+			by.Directory = path.Clean(e.Directory)
 		}
 		if len(p.errs) > before {
 			continue
 		}
 		if j := slices.IndexFunc(r.Replaces, func(o rules.Replace) bool { return o.Repository == by.Repository && o.Version == by.Version }); j >= 0 {
-			fail(key, "%s is replaced at %s already; remove one of the two", by.Repository, r.Replaces[j].Place)
+			fail("", "%s is replaced at %s already; remove one of the two", by.Repository, r.Replaces[j].Place)
 			continue
 		}
 		r.Replaces = append(r.Replaces, by)
@@ -251,24 +237,23 @@ func withRef(text string) (sources.Ref, error) {
 	if ref, err := sources.ParseRef(text); err == nil {
 		return ref, nil
 	}
-	ref, err := sources.ParseRef(text + "@" + string(sources.DigestOf(nil)))
-	if err != nil || ref.Tag != "" {
+	repository, ok := sources.ParseRepository(text)
+	if !ok {
 		return sources.Ref{}, fmt.Errorf("%q: want a repository, or one with a tag, a digest or both", text)
 	}
-	return sources.Ref{Repository: ref.Repository}, nil
+	return sources.Ref{Repository: repository}, nil
 }
 
 // repositoryOf checks the repository of an entry, and returns it as references
 // have it.
-func repositoryOf(name string, key []string, fail failFunc) string {
+func repositoryOf(name string, fail failFunc) string {
 	if name == "" {
-		fail(append(key, "package"), "is missing: name a repository")
+		fail("package", "is missing: name a repository")
 		return ""
 	}
-	ref, err := sources.ParseRef(name + "@" + string(sources.DigestOf(nil)))
-	if err != nil || ref.Tag != "" {
-		fail(append(key, "package"), "%q is not a repository; the version goes into its own field", name)
-		return ""
+	repository, ok := sources.ParseRepository(name)
+	if !ok {
+		fail("package", "%q is not a repository; the version goes into its own field", name)
 	}
-	return ref.Repository
+	return repository
 }

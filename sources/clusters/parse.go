@@ -1,7 +1,6 @@
 package clusters
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -53,6 +52,38 @@ func (p *parser) fail(line int, key, format string, args ...any) {
 	p.errs = append(p.errs, &Error{File: p.file, Line: line, Key: key, Msg: fmt.Sprintf(format, args...)})
 }
 
+// failFunc reports a fault of a field, given as a path with dots; "" is the value that
+// all its fields are in.
+type failFunc func(field, format string, args ...any)
+
+// failBelow returns a failFunc for the fields of the value that keys lead to.
+func (p *parser) failBelow(at finder, keys ...string) failFunc {
+	return func(field, format string, args ...any) {
+		full := slices.Clone(keys)
+		if field != "" {
+			full = append(full, strings.Split(field, ".")...)
+		}
+		p.fail(at.line(full...), strings.Join(full, "."), format, args...)
+	}
+}
+
+// oneOf checks that a field has one of the values, and sets it to the first if it is
+// empty.
+func oneOf(fail failFunc, field string, value *string, values ...string) {
+	if *value == "" {
+		*value = values[0]
+	}
+	if !slices.Contains(values, *value) {
+		fail(field, "%q; use %s", *value, strings.Join(values, " or "))
+	}
+}
+
+// leaves reports whether a path may lead out of the directory that it is relative to.
+func leaves(name string) bool {
+	clean := path.Clean(name)
+	return path.IsAbs(name) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(name, "\\\x00")
+}
+
 func (p *parser) document(c chunk) {
 	before := len(p.errs)
 	if len(c.text) > maxBytes {
@@ -85,11 +116,7 @@ func (p *parser) document(c chunk) {
 		p.packagesUnknown(line)
 	}
 	var d document
-	dec := yaml.NewDecoder(bytes.NewReader([]byte(c.text)))
-	dec.KnownFields(true)
-	if err := dec.Decode(&d); err != nil && !errors.Is(err, io.EOF) {
-		p.decodeErrors(err, c.line)
-	}
+	p.decode(c, &d)
 	switch {
 	case d.APIVersion != APIVersion:
 		p.fail(at.line("apiVersion"), "apiVersion", "%q; this file holds %s documents", d.APIVersion, APIVersion)
@@ -98,7 +125,7 @@ func (p *parser) document(c chunk) {
 		p.fail(at.line("kind"), "kind", "Rollout is not supported by this version: all clusters are rolled out together; remove the document")
 		return
 	case d.Kind != "Cluster":
-		p.fail(at.line("kind"), "kind", "%q; this file holds documents of kind Cluster and one of kind %s", d.Kind, PackagesKind)
+		p.fail(at.line("kind"), "kind", "%q; this file holds documents of kind Cluster and one of kind %s", d.Kind, packagesKind)
 	}
 	cl := Cluster{Name: d.Metadata.Name, Labels: d.Metadata.Labels, Annotations: d.Metadata.Annotations, Line: line, Spec: d.Spec}
 	p.name(&cl, at)
@@ -127,7 +154,7 @@ func (p *parser) document(c chunk) {
 	p.registry.Clusters = append(p.registry.Clusters, cl)
 }
 
-// unreadable notes a document that is no YAML, or no mapping.
+// unreadable notes a document that is not valid YAML, or not a mapping.
 func (p *parser) unreadable(c chunk, line int) {
 	p.unnamed = true
 	if packagesText.MatchString(c.text) {
@@ -159,41 +186,21 @@ func (p *parser) name(c *Cluster, at finder) {
 
 func (p *parser) spec(c *Cluster, at finder) {
 	s := &c.Spec
-	fail := func(keys []string, format string, args ...any) {
-		p.fail(at.line(keys...), strings.Join(keys, "."), format, args...)
-	}
-	switch clean := path.Clean(s.Path); {
+	fail := p.failBelow(at, "spec")
+	switch {
 	case s.Path == "":
-		fail([]string{"spec", "path"}, "is missing: name the directory that holds the cluster's kustomization")
-	case path.IsAbs(s.Path) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(s.Path, "\\\x00"):
-		fail([]string{"spec", "path"}, "%q leaves the repository; paths are relative to its root", s.Path)
+		fail("path", "is missing: name the directory that holds the cluster's kustomization")
+	case leaves(s.Path):
+		fail("path", "%q leaves the repository; paths are relative to its root", s.Path)
 	default:
-		s.Path = clean
+		s.Path = path.Clean(s.Path)
 	}
 	p.kubeconfig(s.Kubeconfig, at)
-	switch s.Packages {
-	case "":
-		s.Packages = Expand
-	case Expand, Delegate:
-	default:
-		fail([]string{"spec", "packages"}, "%q; use expand or delegate", s.Packages)
-	}
-	switch s.Drift {
-	case "":
-		s.Drift = Correct
-	case Correct, Report:
-	default:
-		fail([]string{"spec", "drift"}, "%q; use correct or report", s.Drift)
-	}
-	switch s.Pins {
-	case "":
-		s.Pins = Check
-	case Check, Enforce:
-	default:
-		fail([]string{"spec", "pins"}, "%q; use check or enforce", s.Pins)
-	}
-	if s.Breaking != "" && s.Breaking != Schema && s.Breaking != Data {
-		fail([]string{"spec", "breaking"}, "%q; use schema or data", s.Breaking)
+	oneOf(fail, "packages", &s.Packages, Expand, Delegate)
+	oneOf(fail, "drift", &s.Drift, Correct, Report)
+	oneOf(fail, "pins", &s.Pins, Check, Enforce)
+	if s.Breaking != "" { // p.breaking sets the default
+		oneOf(fail, "breaking", &s.Breaking, Schema, Data)
 	}
 	if s.ServiceAccount != "" {
 		ns, name, both := strings.Cut(s.ServiceAccount, "/")
@@ -201,19 +208,13 @@ func (p *parser) spec(c *Cluster, at finder) {
 			ns, name = ownNamespace, ns
 		}
 		if !dnsLabel.MatchString(ns) || !dnsLabel.MatchString(name) {
-			fail([]string{"spec", "serviceAccount"}, "%q is neither a name nor namespace/name", s.ServiceAccount)
+			fail("serviceAccount", "%q is neither a name nor namespace/name", s.ServiceAccount)
 		}
 		s.ServiceAccount = ns + "/" + name
 	}
-	switch s.UnknownHealth {
-	case "":
-		s.UnknownHealth = Ready
-	case Ready, Unready:
-	default:
-		fail([]string{"spec", "unknownHealth"}, "%q; use ready or unready", s.UnknownHealth)
-	}
+	oneOf(fail, "unknownHealth", &s.UnknownHealth, Ready, Unready)
 	if name := s.Certificates.Authority; name != "" && (len(name) > 253 || !dnsName.MatchString(name)) {
-		fail([]string{"spec", "certificates", "authority"}, "%q is no name of a Secret; it is looked for in the cluster's namespace %s", name, ownNamespace)
+		fail("certificates.authority", "%q is no name of a Secret; it is looked for in the cluster's namespace %s", name, ownNamespace)
 	}
 	p.conversion(s.Conversion, at)
 	p.etcd(s.Etcd, at)
@@ -222,13 +223,13 @@ func (p *parser) spec(c *Cluster, at finder) {
 	for i, patch := range s.Patches {
 		s.Patches[i].Line = at.line("spec", "patches", strconv.Itoa(i))
 		if strings.TrimSpace(patch.Patch) == "" {
-			fail([]string{"spec", "patches", strconv.Itoa(i), "patch"}, "is missing")
+			fail(fmt.Sprintf("patches.%d.patch", i), "is missing")
 		}
 	}
 }
 
-// breaking gives the clusters that do not set it the fleet's spec.breaking. While that
-// cannot be read it is the strict one.
+// breaking sets the default of spec.breaking: the Packages document's, or Schema, which
+// is stricter, if that cannot be read.
 func (p *parser) breaking() {
 	fleet := p.fleetBreaking
 	if fleet == "" || p.registry.RulesErr != nil {
@@ -241,8 +242,8 @@ func (p *parser) breaking() {
 	}
 }
 
-// health checks that each rule has a kind, of which there is no other, and what it
-// needs. Whoever compiles the expressions checks these.
+// health checks that each rule has a kind of its own and an expression for healthy
+// objects. The expressions are checked where they are compiled.
 func (p *parser) health(rules []HealthRule, at finder) {
 	type kind struct{ group, name string }
 	seen := make(map[kind]int)
@@ -250,9 +251,7 @@ func (p *parser) health(rules []HealthRule, at finder) {
 		r := &rules[i]
 		key := []string{"spec", "health", strconv.Itoa(i)}
 		r.Line = at.line(key...)
-		fail := func(field, format string, args ...any) {
-			p.fail(at.line(append(key, field)...), strings.Join(append(key, field), "."), format, args...)
-		}
+		fail := p.failBelow(at, key...)
 		first, twice := seen[kind{r.Group, r.Kind}]
 		switch {
 		case r.Kind == "":
@@ -270,9 +269,7 @@ func (p *parser) health(rules []HealthRule, at finder) {
 }
 
 func (p *parser) kubeconfig(k Kubeconfig, at finder) {
-	fail := func(key, format string, args ...any) {
-		p.fail(at.line("spec", "kubeconfig", key), "spec.kubeconfig."+key, format, args...)
-	}
+	fail := p.failBelow(at, "spec", "kubeconfig")
 	n := 0
 	if k.SecretRef != nil {
 		n++
@@ -289,7 +286,7 @@ func (p *parser) kubeconfig(k Kubeconfig, at finder) {
 	}
 	if k.File != "" {
 		n++
-		if clean := path.Clean(k.File); path.IsAbs(k.File) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsAny(k.File, "\\\x00") {
+		if leaves(k.File) {
 			fail("file", "%q leaves the directory that the daemon's --kubeconfig-dir names", k.File)
 		}
 	}
@@ -297,12 +294,12 @@ func (p *parser) kubeconfig(k Kubeconfig, at finder) {
 		n++
 	}
 	if n != 1 {
-		p.fail(at.line("spec", "kubeconfig"), "spec.kubeconfig", "has %d of secretRef, clusterProfileRef, file and inCluster: true; exactly one is needed", n)
+		fail("", "has %d of secretRef, clusterProfileRef, file and inCluster: true; exactly one is needed", n)
 	}
 }
 
-// dependencies checks dependsOn across documents: every name registered, no
-// cycle. A cluster that depends on a broken document waits; that is no error.
+// dependencies checks dependsOn across documents: every name is registered, and there
+// is no cycle. A cluster may depend on one with a broken document: it waits.
 func (p *parser) dependencies() {
 	r := &p.registry
 	state := make(map[string]int) // 1 on the current chain, 2 done
@@ -349,9 +346,8 @@ func (p *parser) dependencies() {
 	p.spoil(func(c Cluster) bool { return bad[c.Name] })
 }
 
-// removals checks clusters that are to be emptied against the whole file: a
-// file with errors empties nothing, and a cluster that another document
-// registers too is not emptied.
+// removals checks across documents which clusters may be emptied: none if the file has
+// errors, and none that another document registers too.
 func (p *parser) removals() {
 	const key = "metadata.annotations." + RemoveAnnotation
 	told := make(map[string]bool)
@@ -397,7 +393,7 @@ var (
 	wrongType    = regexp.MustCompile("^cannot unmarshal !!(\\w+)(?: `(.*)`)? into (.*)$")
 )
 
-// position takes the line out of a parser's message and makes it the file's.
+// position splits a parser's message into the line in the file and the rest.
 func position(msg string, first int) (int, string) {
 	if m := linePrefix.FindStringSubmatch(msg); m != nil {
 		n, _ := strconv.Atoi(m[1])
@@ -406,15 +402,20 @@ func position(msg string, first int) (int, string) {
 	return first, strings.TrimPrefix(msg, "yaml: ")
 }
 
-func (p *parser) decodeErrors(err error, first int) {
-	var types *yaml.TypeError
-	if !errors.As(err, &types) {
-		line, msg := position(err.Error(), first)
-		p.fail(line, "", "%s", msg)
+// decode decodes a document strictly, and reports each fault.
+func (p *parser) decode(c chunk, into any) {
+	dec := yaml.NewDecoder(strings.NewReader(c.text))
+	dec.KnownFields(true)
+	err := dec.Decode(into)
+	if err == nil || errors.Is(err, io.EOF) {
 		return
 	}
-	for _, msg := range types.Errors {
-		line, msg := position(msg, first)
+	msgs := []string{err.Error()}
+	if types, ok := errors.AsType[*yaml.TypeError](err); ok {
+		msgs = types.Errors
+	}
+	for _, msg := range msgs {
+		line, msg := position(msg, c.line)
 		if m := unknownField.FindStringSubmatch(msg); m != nil {
 			p.fail(line, m[1], "is not a field here%s", didYouMean(m[1]))
 		} else if m := wrongType.FindStringSubmatch(msg); m != nil {
@@ -445,8 +446,7 @@ func article(goType string) string {
 	}
 }
 
-// didYouMean suggests the known field that differs only by case or by a letter
-// or two.
+// didYouMean suggests the known field that is nearest to name.
 func didYouMean(name string) string {
 	var fields []string
 	for _, t := range []reflect.Type{

@@ -5,23 +5,22 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 )
 
-// Publication publishes a cluster to a namespace of another: the namespace is granted
-// connections to the cluster, and gets a KubernetesTarget for it.
+// Publication publishes a cluster to a namespace of another: the namespace gets
+// connections to the cluster, and a KubernetesTarget for it.
 type Publication struct {
-	// Cluster is the registered name of the cluster that has the namespace: the home.
+	// Cluster is the home, the registered cluster that has the namespace.
 	Cluster string `yaml:"cluster"`
 	// Namespace in the home: a DNS label.
 	Namespace string `yaml:"namespace"`
-	// Role is the ClusterRole of the published cluster that the namespace's connections
-	// have, in all of that cluster; empty with Credentials Registered.
+	// Role is a ClusterRole of the published cluster. Connections have it in the whole
+	// cluster. It is empty if Credentials is Registered.
 	Role string `yaml:"role"`
-	// Credentials is what connections hold: Token (default), or Registered.
+	// Credentials of the connections: Token (default) or Registered.
 	Credentials string `yaml:"credentials"`
-	// Target is Automatic (default): the namespace gets a KubernetesTarget of the
-	// cluster's name; or Manual: it gets none, and may have others.
+	// Target is Automatic (default), which gives the namespace a KubernetesTarget with
+	// the cluster's name, or Manual, which gives it none.
 	Target string `yaml:"target"`
 	// Line is where the entry starts in the registry.
 	Line int `yaml:"-"`
@@ -38,8 +37,8 @@ const (
 	Manual    = "manual"
 )
 
-// Publication returns what the cluster grants a namespace of a home; false if that is
-// nothing.
+// Publication returns the publication to a namespace of a home, and reports whether
+// there is one.
 func (c *Cluster) Publication(home, namespace string) (Publication, bool) {
 	i := slices.IndexFunc(c.Spec.Publish, func(p Publication) bool { return p.Cluster == home && p.Namespace == namespace })
 	if i < 0 {
@@ -48,7 +47,7 @@ func (c *Cluster) Publication(home, namespace string) (Publication, bool) {
 	return c.Spec.Publish[i], true
 }
 
-// PublishedTo reports whether a cluster is published to a namespace of the home.
+// PublishedTo reports whether any cluster is published to a namespace of the home.
 func (r *Registry) PublishedTo(home string) bool {
 	return slices.ContainsFunc(r.Clusters, func(c Cluster) bool {
 		return slices.ContainsFunc(c.Spec.Publish, func(p Publication) bool { return p.Cluster == home })
@@ -58,17 +57,15 @@ func (r *Registry) PublishedTo(home string) bool {
 // roleName matches the names of ClusterRoles: path segments, often with colons.
 var roleName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._:]{0,252}$`)
 
-// publish checks a cluster's publications by themselves; publications checks them
-// against the other documents.
+// publish checks a cluster's publications by themselves and sets their defaults.
+// publications checks them against the other documents.
 func (p *parser) publish(c *Cluster, at finder) {
 	seen := make(map[[2]string]int)
 	for i := range c.Spec.Publish {
 		pub := &c.Spec.Publish[i]
 		key := []string{"spec", "publish", strconv.Itoa(i)}
 		pub.Line = at.line(key...)
-		fail := func(field, format string, args ...any) {
-			p.fail(at.line(append(key, field)...), strings.Join(append(key, field), "."), format, args...)
-		}
+		fail := p.failBelow(at, key...)
 		if !dnsLabel.MatchString(pub.Cluster) {
 			fail("cluster", "%q is no cluster name: name the registered cluster that has the namespace", pub.Cluster)
 		}
@@ -78,13 +75,7 @@ func (p *parser) publish(c *Cluster, at finder) {
 		if pub.Namespace == ownNamespace {
 			fail("namespace", "gitopsd keeps its own credentials in namespace %s, and publishes nothing to it; choose another", ownNamespace)
 		}
-		switch pub.Credentials {
-		case "":
-			pub.Credentials = Token
-		case Token, Registered:
-		default:
-			fail("credentials", "%q; use token or connection", pub.Credentials)
-		}
+		oneOf(fail, "credentials", &pub.Credentials, Token, Registered)
 		switch {
 		case pub.Credentials == Token && pub.Role == "":
 			fail("role", "is missing: name the ClusterRole that the namespace gets in this cluster, such as edit, or set credentials: connection")
@@ -101,13 +92,7 @@ func (p *parser) publish(c *Cluster, at finder) {
 				fail("credentials", "connection would hand out more than gitopsd itself uses, which is limited by spec.serviceAccount; use a role")
 			}
 		}
-		switch pub.Target {
-		case "":
-			pub.Target = Automatic
-		case Automatic, Manual:
-		default:
-			fail("target", "%q; use automatic or manual", pub.Target)
-		}
+		oneOf(fail, "target", &pub.Target, Automatic, Manual)
 		to := [2]string{pub.Cluster, pub.Namespace}
 		if first, twice := seen[to]; twice {
 			fail("namespace", "%s of cluster %s is at line %d already", pub.Namespace, pub.Cluster, first)
@@ -116,8 +101,8 @@ func (p *parser) publish(c *Cluster, at finder) {
 	}
 }
 
-// publications checks across documents that homes are registered. One whose document has
-// errors is.
+// publications checks across documents that homes are registered. A home with errors in
+// its document is registered too.
 func (p *parser) publications() {
 	r := &p.registry
 	bad := make(map[string]bool)

@@ -1,6 +1,6 @@
-// Package errgroup is golang.org/x/sync/errgroup for goroutines whose panics
-// must not end the process: a panic in one of them is raised again by Wait, in
-// the goroutine that called it, where it can be recovered.
+// Package errgroup is golang.org/x/sync/errgroup with panics that need not end the
+// process: if a goroutine panics, Wait panics in the goroutine that calls it, where the
+// panic can be recovered.
 package errgroup
 
 import (
@@ -20,9 +20,8 @@ type PanicError struct {
 	Stack []byte
 }
 
-// Recovered returns the panic with the value v, which recover returned. Call it
-// in the deferred function that called recover. The panic of a group's
-// goroutine is returned as it is.
+// Recovered returns the error for the value v that recover returned. Call it in the same
+// deferred function. If v is from a group's Wait, Recovered returns it unchanged.
 func Recovered(v any) *PanicError {
 	if p, ok := v.(*PanicError); ok {
 		return p
@@ -30,8 +29,8 @@ func Recovered(v any) *PanicError {
 	return &PanicError{value: v, Stack: debug.Stack()}
 }
 
-// Error describes the panic. Only the runtime's own values are printed: others
-// may quote data, a Secret for instance.
+// Error describes the panic. It includes only values of the runtime: others may have
+// secret data.
 func (p *PanicError) Error() string {
 	if err, ok := p.value.(runtime.Error); ok {
 		return "a bug in gitopsd: panic: " + err.Error()

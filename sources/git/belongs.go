@@ -1,6 +1,7 @@
 package git
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,10 +28,9 @@ const (
 // contains.
 var errForeign = errors.New("no branch and no tag of the repository leads to it")
 
-// belongs verifies that a branch or tag of a repository contains a commit, by
-// the server's current list of them. For a tip the list is enough. For others
-// the history is fetched into a store below dir, which hashes every commit, so
-// that the server cannot make up a history.
+// belongs verifies that a branch or tag in the server's current list contains a commit. If
+// it is not a tip, the history is fetched into a store below dir. The store hashes every
+// commit, so that the server cannot make up a history.
 func belongs(ctx context.Context, client *wire.Client, dir, commit string) error {
 	refs, err := client.Tips(ctx, maxTips)
 	if err != nil {
@@ -38,11 +38,7 @@ func belongs(ctx context.Context, client *wire.Client, dir, commit string) error
 	}
 	var tips []string
 	for _, ref := range refs {
-		tip := ref.Hash
-		if ref.Peeled != "" {
-			tip = ref.Peeled
-		}
-		tips = append(tips, tip)
+		tips = append(tips, cmp.Or(ref.Peeled, ref.Hash))
 	}
 	slices.Sort(tips)
 	tips = slices.Compact(tips)
@@ -61,7 +57,7 @@ func belongs(ctx context.Context, client *wire.Client, dir, commit string) error
 	return fmt.Errorf("commit %s: %w; it may be a fork's, or of a branch that is gone: name a commit that a branch or tag has, or tag it", commit, errForeign)
 }
 
-// history fetches the commits of tips and all before them.
+// history fetches the commits of tips and all their ancestors.
 func history(ctx context.Context, client *wire.Client, dir string, tips []string) (*store.Store, error) {
 	s, err := store.New(dir)
 	if err != nil {
@@ -93,7 +89,7 @@ func leads(s *store.Store, tips []string, commit plumbing.Hash) bool {
 		}
 		c, err := objects.ReadCommit(s, h)
 		if err != nil {
-			continue // the tip is no commit, or the server's own history ends here
+			continue // the tip is not a commit, or the server's clone is shallow
 		}
 		for _, parent := range c.ParentHashes {
 			visit(parent)
@@ -102,7 +98,7 @@ func leads(s *store.Store, tips []string, commit plumbing.Hash) bool {
 	return false
 }
 
-// bounded fails when more than left bytes come.
+// bounded returns an error for more than left bytes.
 type bounded struct {
 	r    io.Reader
 	left int64

@@ -17,8 +17,8 @@ import (
 	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
-// Directory is a repository on this machine whose commits are read. It is safe
-// for concurrent use.
+// Directory reads the commits of a repository on this machine. It is safe for
+// concurrent use.
 type Directory struct {
 	// Root is the root of the work tree, or the bare repository.
 	Root string
@@ -66,7 +66,7 @@ func (d *Directory) Close() error { return d.local.close() }
 
 // Commit returns the commit that rev names: a branch, a tag, a hash or its
 // beginning, HEAD, or one of these with ~2, ^ and the like (gitrevisions(7)).
-// It fails if rev names no commit that is here.
+// It fails if there is no such commit in the repository.
 func (d *Directory) Commit(rev string) (sources.Commit, error) {
 	h, err := d.resolve(rev)
 	if err == nil {
@@ -81,8 +81,8 @@ func (d *Directory) Commit(rev string) (sources.Commit, error) {
 	return sources.Commit{}, fmt.Errorf("git repository %s: revision %q: %w", d.Root, rev, err)
 }
 
-// Revisions returns the names of the branches, the branches of remotes and the tags, and
-// HEAD, sorted.
+// Revisions returns HEAD and the names of branches, remote branches and tags, sorted. It
+// fails if the refs cannot be read.
 func (d *Directory) Revisions() ([]string, error) {
 	d.local.mu.Lock()
 	defer d.local.mu.Unlock()
@@ -104,9 +104,9 @@ func (d *Directory) Revisions() ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// Stages returns the versions of a file that has a merge conflict: the common
-// ancestor's, ours and theirs. A version that does not exist is nil; without a
-// conflict all three are. It fails if the index or a version cannot be read.
+// Stages returns the versions of a file with a merge conflict: the common ancestor's,
+// ours and theirs. A version that does not exist is nil; without a conflict all are. It
+// fails if the index or a version cannot be read.
 func (d *Directory) Stages(name string) (base, ours, theirs []byte, err error) {
 	d.local.mu.Lock()
 	files, err := d.local.storage.Index()
@@ -134,8 +134,7 @@ func (d *Directory) commit(h plumbing.Hash) (sources.Commit, error) {
 	return objects.NewCommit(d.local, c), nil
 }
 
-// withoutConfig hides extensions from go-git, which is stricter about them than
-// openLocal.
+// withoutConfig hides extensions from go-git, which accepts fewer than openLocal.
 type withoutConfig struct{ *filesystem.Storage }
 
 func (withoutConfig) Config() (*config.Config, error) { return config.NewConfig(), nil }

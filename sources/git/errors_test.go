@@ -14,7 +14,7 @@ import (
 	"gitopsd.dev/testscripts/gitserver"
 )
 
-// What goes wrong on the way to a repository, in the words that a person reads.
+// Errors of a repository say what to do.
 func TestPollErrors(t *testing.T) {
 	t.Parallel()
 	https := gitserver.Config{TLS: true, Username: "fleet", Password: "s3cr3t-token"}
@@ -161,7 +161,7 @@ func TestPollErrors(t *testing.T) {
 	}
 }
 
-// What Open refuses before it connects.
+// Open checks the configuration without connecting.
 func TestOpenErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -247,7 +247,7 @@ func TestPasswordFile(t *testing.T) {
 	}
 }
 
-// What a hook says reaches the person who reads the log, and is not tried again.
+// The error for a push that a hook refuses has the hook's text, and there is no other try.
 func TestUpdateRefused(t *testing.T) {
 	for _, w := range remoteWays() {
 		t.Run(w.name, func(t *testing.T) {

@@ -76,7 +76,7 @@ func TestContent(t *testing.T) {
 	})
 }
 
-// What Git can hold beside files and directories.
+// Git has entries besides files and directories.
 func TestFilesThatAreNone(t *testing.T) {
 	everyWay(t, func(t *testing.T, f *fixture) {
 		f.commit("A fleet", map[string]string{"dir/file": "content", "run.sh": "#!/bin/sh\n"})

@@ -9,9 +9,8 @@ import (
 )
 
 // Fleet returns the name of the fleet that the branch declares, for instance
-// "git.example.org/platform/fleet#main". It is the same for every URL of the
-// repository on one host, whatever the scheme and credentials. A directory is a
-// fleet of its own, named by its absolute path.
+// "git.example.org/platform/fleet#main". It does not depend on the scheme and
+// credentials of the URL. A directory has the name of its absolute path.
 func (r *Repository) Fleet() string { return r.name + "#" + r.cfg.Branch }
 
 // FleetRepository returns the repository in a fleet's name.
@@ -20,10 +19,10 @@ func FleetRepository(fleet string) string {
 	return repository
 }
 
-// defaultPorts are left out of names.
+// defaultPorts are left out of fleets' names.
 var defaultPorts = []string{"", "80", "443", "22"}
 
-// name returns the repository as names of fleets have it.
+// name returns the repository in a fleet's name.
 func (l location) name() string {
 	name := filepath.ToSlash(l.dir)
 	if l.url != nil {
@@ -36,7 +35,7 @@ func (l location) name() string {
 	return strings.ReplaceAll(name, "#", "%23")
 }
 
-// pathOf returns the path in a URL; that of user@host:path has no slash before it.
+// pathOf returns the path in a URL. In user@host:path it does not begin with a slash.
 func pathOf(u *url.URL) string {
 	if u.Opaque != "" {
 		return u.Opaque
@@ -44,8 +43,8 @@ func pathOf(u *url.URL) string {
 	return u.Path
 }
 
-// Remotes returns the repositories of the directory's remotes, as names of
-// fleets have them. It fails if the configuration cannot be read.
+// Remotes returns the repositories of the directory's remotes, as in fleets' names. It
+// fails if the configuration cannot be read.
 func (d *Directory) Remotes() ([]string, error) {
 	d.local.mu.Lock()
 	defer d.local.mu.Unlock()
@@ -59,7 +58,7 @@ func (d *Directory) Remotes() ([]string, error) {
 			if !strings.Contains(u, "://") && !scpLike.MatchString(u) && !filepath.IsAbs(u) {
 				u = filepath.Join(d.Root, u)
 			}
-			// A URL that does not parse is no fleet's.
+			// No fleet has a URL that does not parse.
 			if loc, err := parseURL(u); err == nil {
 				names = append(names, loc.name())
 			}

@@ -1,19 +1,19 @@
-// Package git reads and writes the fleet repository: the newest commit of one
-// branch as a read-only fs.FS over Git's objects, commits that replace one file
-// on the newest head by compare-and-swap, and the pending records of a pass, on
-// a ref of their own until the lock commit has them.
+// Package git reads and writes the fleet repository. It returns the newest commit
+// of a branch as a read-only fs.FS over Git's objects (repository.go), makes commits that
+// replace one file (update.go), and keeps the pending records of a pass on a ref of
+// their own until they are in the lock (pending.go). fleet.go has the names of fleets.
 //
 // There is never a work tree, so nothing in a repository can write to this
 // machine's files. A repository is reached over HTTP(S), over SSH, or in a
 // directory through the git of this machine: sources/git/wire has the protocol,
-// remote.go the cache. repository.go reads, update.go commits, and pending.go
-// keeps pending records.
+// remote.go the cache.
 //
 // trees.go fetches commits of other repositories, for remote bases, without
-// credentials.
+// credentials. belongs.go proves that they are the repository's.
 //
 // directory.go reads any commit of a repository in a directory, without git and
-// without a cache; local.go finds the objects.
+// without a cache, and history.go the last change of a file; local.go reads the
+// objects.
 //
 // sources/git/objects has the file system and replaces one file of a tree;
 // sources/git/store is the cache of fetched packs. With this package they are
@@ -21,6 +21,7 @@
 package git
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -33,8 +34,8 @@ import (
 	"gitopsd.dev/sources/git/wire"
 )
 
-// Errors that callers decide on. Each is in the chain of an error that names
-// the repository and says what to do.
+// Errors for callers to distinguish. Each is in the chain of an error that names the
+// repository and says what to do.
 var (
 	// ErrAuthentication: credentials are missing, or not accepted.
 	ErrAuthentication = wire.ErrAuthentication
@@ -45,7 +46,7 @@ var (
 	ErrHostKey = wire.ErrHostKey
 	// ErrBranchNotFound: the repository has no such branch, or none at all.
 	ErrBranchNotFound = errors.New("branch not found")
-	// ErrMoved: somebody else changed the ref meanwhile.
+	// ErrMoved: somebody else has changed the ref.
 	ErrMoved = wire.ErrMoved
 )
 
@@ -57,11 +58,11 @@ type RefusedError = wire.RefusedError
 
 // Config says where the fleet repository is. URL, Branch and Dir are required.
 type Config struct {
-	// URL is https://…, http://…, ssh://…, user@host:path, file:///…, or a
-	// directory that is a repository, bare or with a work tree. For a directory
-	// git must be installed. A work tree that has Branch checked out moves
-	// along with it. Update is refused while it has uncommitted changes, and
-	// while Branch is being rebased or bisected.
+	// URL is https://…, http://…, ssh://…, user@host:path, file:///…, or the
+	// directory of a repository, bare or with a work tree. For a directory git must
+	// be installed. A work tree with Branch checked out follows it. Update is refused
+	// while the work tree has uncommitted changes, or Branch is being rebased or
+	// bisected.
 	URL string
 	// Branch is the branch that is followed and written, for instance "main".
 	Branch string
@@ -70,11 +71,10 @@ type Config struct {
 	Dir string
 
 	// Username and Password are for HTTP; a token goes into Password. They
-	// take precedence over those in URL. Username may be left out with a
-	// token.
+	// take precedence over those in URL. A token needs no Username.
 	Username, Password string
-	// PasswordFile holds the password or token instead. It is read for each
-	// request, so that it may be replaced at any time.
+	// PasswordFile has the password or token and takes precedence over both. It is
+	// read for each request, so that it may be replaced at any time.
 	PasswordFile string
 	// CAFile holds PEM certificates of authorities to trust beside the
 	// system's, for HTTPS.
@@ -83,18 +83,17 @@ type Config struct {
 	// host keys to accept; both are required for SSH.
 	SSHKeyFile, KnownHostsFile string
 
-	// Name and Mail are the identity of the commits that gitopsd makes;
-	// gitopsd and gitopsd@localhost by default.
+	// Name and Mail are the author of gitopsd's commits; by default gitopsd and
+	// gitopsd@localhost.
 	Name, Mail string
 	// PendingBranch keeps pending records on the branch gitopsd/pending instead
-	// of refs/gitopsd/pending. Without it the branch is used where a forge
+	// of refs/gitopsd/pending. Otherwise the branch is used only if the server
 	// refuses that ref.
 	PendingBranch bool
 }
 
-// Open prepares the use of a repository. It fails if the configuration is
-// invalid or the cache is in use. It does not connect: a wrong URL or password
-// is an error of the first Poll.
+// Open opens a repository. It fails if the configuration is invalid or the cache is in
+// use. It does not connect: a wrong URL or password is an error of the first Poll.
 func Open(cfg Config) (*Repository, error) {
 	loc, err := parseURL(cfg.URL)
 	if err != nil {
@@ -105,12 +104,8 @@ func Open(cfg Config) (*Repository, error) {
 	if !validBranch(cfg.Branch) {
 		return fail(fmt.Errorf("%q is not the name of a branch", cfg.Branch))
 	}
-	if r.cfg.Name == "" {
-		r.cfg.Name = "gitopsd"
-	}
-	if r.cfg.Mail == "" {
-		r.cfg.Mail = "gitopsd@localhost"
-	}
+	r.cfg.Name = cmp.Or(cfg.Name, "gitopsd")
+	r.cfg.Mail = cmp.Or(cfg.Mail, "gitopsd@localhost")
 	if strings.ContainsAny(r.cfg.Name+r.cfg.Mail, "<>\n\x00") {
 		return fail(fmt.Errorf("%q <%s> cannot be the identity of a commit: it has <, > or a line break", cfg.Name, cfg.Mail))
 	}
@@ -120,8 +115,7 @@ func Open(cfg Config) (*Repository, error) {
 	return r, nil
 }
 
-// location is a parsed URL: dir for directories, url without credentials for
-// others.
+// location is a parsed URL: dir for directories, otherwise url without credentials.
 type location struct {
 	describe           string
 	dir                string
@@ -129,7 +123,7 @@ type location struct {
 	username, password string
 }
 
-// scpLike is user@host:path, which ssh(1) users know from scp.
+// scpLike matches user@host:path, as in scp(1).
 var scpLike = regexp.MustCompile(`^(?:([^@/:\s]+)@)?([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:]+\]):([^\s].*)$`)
 
 func parseURL(s string) (location, error) {
@@ -193,7 +187,7 @@ func directory(dir string) (location, error) {
 	return location{describe: abs, dir: abs}, nil
 }
 
-// validBranch follows git-check-ref-format(1).
+// validBranch reports whether a branch's name is valid by git-check-ref-format(1).
 func validBranch(name string) bool {
 	if name == "" || name == "@" || name == "HEAD" || strings.HasPrefix(name, "-") || strings.HasSuffix(name, ".") ||
 		strings.Contains(name, "..") || strings.Contains(name, "@{") || strings.ContainsAny(name, " ~^:?*[\\\x7f") {

@@ -195,8 +195,8 @@ func TestBranchNotFound(t *testing.T) {
 	})
 }
 
-// A pending ref that names no commit of ours is told from one that is not there,
-// and replaced or removed like any other.
+// A pending ref without records is an error, unlike a missing one, and is replaced or
+// removed like any other.
 func TestPendingGarbled(t *testing.T) {
 	everyWay(t, func(t *testing.T, f *fixture) {
 		f.commit("A fleet", fleet)

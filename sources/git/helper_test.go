@@ -235,8 +235,7 @@ func (f *fixture) mktree(lines ...string) string {
 	return f.input(strings.Join(lines, "\n")+"\n", "mktree")
 }
 
-// mktreeRaw does the same with the modes as they stand there, some of which git
-// mktree would change.
+// mktreeRaw does the same without changing modes, as git mktree would.
 func (f *fixture) mktreeRaw(lines ...string) string {
 	f.Helper()
 	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(treeSortName(a), treeSortName(b)) })

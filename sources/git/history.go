@@ -13,13 +13,13 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 )
 
-// maxHistory bounds how many commits LastChange goes back.
+// maxHistory bounds the commits that LastChange looks at.
 const maxHistory = 100_000
 
-// LastChange returns the last commit before rev that changed a file, as `git
-// log -1 -- file` does. The name is relative to Path. Found is false if the
-// file does not exist, or if the commit was not fetched. It fails if rev names
-// no commit, or objects cannot be read.
+// LastChange returns the last commit up to rev that changed a file, as `git log -1 rev --
+// file` does. The name is relative to Path. It reports whether the commit was found: not
+// if the file does not exist, or the commit was not fetched. It fails if rev does not name
+// a commit, or objects cannot be read.
 func (d *Directory) LastChange(rev, name string) (commit sources.Commit, found bool, err error) {
 	h, err := d.resolve(rev)
 	if err != nil {
@@ -50,8 +50,8 @@ func (d *Directory) LastChange(rev, name string) (commit sources.Commit, found b
 	return commit, false, err
 }
 
-// fileAt is a commit, and the blob of a file in it: the zero hash if there is
-// none.
+// fileAt returns a commit and the blob of a file in it, or the zero hash if there is no
+// such file.
 func (d *Directory) fileAt(h plumbing.Hash, name string) (*object.Commit, plumbing.Hash, error) {
 	c, err := objects.ReadCommit(d.local, h)
 	if err != nil {

@@ -19,14 +19,14 @@ import (
 	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
 )
 
-// local reads the objects of a repository in a directory where they are, while
-// git commands may change it.
+// local reads the objects of a repository in a directory, which git commands may change
+// at the same time.
 type local struct {
 	mu      sync.Mutex // storage is not safe for concurrent use
 	storage *filesystem.Storage
 }
 
-// localCache bounds the objects that are kept in memory.
+// localCache bounds the memory for objects.
 const localCache = 8 * cache.MiByte
 
 // openLocal opens the repository in dir, which is bare or the root of a work
@@ -80,7 +80,7 @@ func findGitDir(dir string) (string, error) {
 	return "", ErrRepositoryNotFound
 }
 
-// isGitDir follows gitrepository-layout(5).
+// isGitDir reports whether a directory is a repository by gitrepository-layout(5).
 func isGitDir(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, "HEAD")); err != nil {
 		return false
@@ -99,7 +99,7 @@ func resolvePath(base, path string) string {
 	return filepath.Join(base, path)
 }
 
-// supported refuses repositories in formats that would be misread.
+// supported returns an error for a repository in an unsupported format.
 func supported(cfg *config.Config) error {
 	if v := cfg.Core.RepositoryFormatVersion; v != "" && v != "0" && v != "1" {
 		return fmt.Errorf("its format has the version %s; 0 and 1 are supported", v)
@@ -160,7 +160,7 @@ func (l *local) Size(h plumbing.Hash) (int64, error) {
 func (l *local) sizeLocked(h plumbing.Hash) (int64, error) {
 	size, err := l.storage.EncodedObjectSize(h)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
-		// It does not look into alternates.
+		// EncodedObjectSize does not look into alternates.
 		obj, err := l.storage.EncodedObject(plumbing.AnyObject, h)
 		if err != nil {
 			return 0, err
@@ -170,7 +170,7 @@ func (l *local) sizeLocked(h plumbing.Hash) (int64, error) {
 	return size, err
 }
 
-// fresh reads from the storage, and once more after git gc may have moved
+// fresh reads from the storage, and tries again if that fails, since git gc may have moved
 // objects to other packs.
 func fresh[T any](l *local, read func() (T, error)) (v T, err error) {
 	l.mu.Lock()

@@ -12,8 +12,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// The refs for pending records. The first is out of people's way; the second is
-// for forges that accept branches only.
+// The refs for pending records. The second is for servers that only accept branches.
 const (
 	pendingRef       = "refs/gitopsd/pending"
 	pendingBranchRef = "refs/heads/gitopsd/pending"
@@ -21,30 +20,30 @@ const (
 
 // pendingState is the last known state of the pending records.
 type pendingState struct {
-	// ref is the one in use, empty before the first time.
+	// ref in use; empty if there was none.
 	ref string
-	// at is the commit that it named when it was last read or written; zero if
+	// at is the commit that ref named when it was last read or written; zero if
 	// it did not exist.
 	at plumbing.Hash
-	// content is nil if there are no records; unreadable reports whether they
-	// could not be read.
+	// content is nil if there are no records. unreadable reports whether ref has
+	// something else.
 	content    []byte
 	unreadable bool
 }
 
-// ErrUnreadable is in the chain of errors about a pending ref that names
-// something else than WritePending writes.
-var ErrUnreadable = errors.New("what is there cannot be read")
+// ErrUnreadable is in the chain of errors about a pending ref that does not have records
+// as WritePending writes them.
+var ErrUnreadable = errors.New("the content cannot be read")
 
-// ReadPending returns the pending records, or nil if there are none: the file
-// clusters.lock of a commit that holds nothing else, on a ref of its own. They
-// are written before anything is applied that depends on them, so that a
-// process killed before the lock commit finds what it resolved.
+// ReadPending returns the pending records, or nil if there are none. They are in the file
+// clusters.lock of a commit without other files, on a ref of its own. They are written
+// before anything is applied that depends on them, so that after a crash before the lock
+// commit the next process finds them.
 //
-// Whoever may push to the ref can change them. The error is [ErrUnreadable] if
-// the ref names something else than such a commit; the next WritePending
-// replaces it. If the ref has not moved since it was last read, nothing is
-// fetched. It fails with the errors of Poll too.
+// Everyone who may push to the ref can change them. The error is [ErrUnreadable] if the
+// ref does not name such a commit, and otherwise one of Poll's. The next WritePending
+// replaces an unreadable commit. If the ref has not moved since it was last read, nothing
+// is fetched.
 func (r *Repository) ReadPending(ctx context.Context) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,20 +81,20 @@ func (r *Repository) readPending(ctx context.Context) (pendingState, error) {
 			return state, nil
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return state, nil // cleared where refs cannot be deleted
+			return state, nil // cleared without deleting the ref
 		}
 		if ctx.Err() != nil {
 			return pendingState{}, err
 		}
 		failed = err
 	}
-	// The server answers, but its ref names nothing that can be read.
+	// The server answers, but the ref's content cannot be read.
 	last.unreadable = true
 	return last, fmt.Errorf("%w: %w", ErrUnreadable, failed)
 }
 
-// findPending looks up the ref of the pending records; ref is empty if there
-// are none.
+// findPending looks up the ref of the pending records. The state's ref is empty if there
+// is none.
 func (r *Repository) findPending(ctx context.Context) (pendingState, error) {
 	names := r.pendingRefs()
 	refs, err := r.origin.refs(ctx, names...)
@@ -118,10 +117,10 @@ func (r *Repository) pendingRefs() []string {
 	return []string{pendingRef, pendingBranchRef}
 }
 
-// WritePending replaces the pending records that the last ReadPending or
-// WritePending saw. The error is [ErrMoved] if others have changed them since;
-// the caller then reads and merges them. It is a [*RefusedError] if the server
-// refuses both refs.
+// WritePending replaces the pending records that the last ReadPending or WritePending
+// saw. The error is [ErrMoved] if others have changed them since: read and merge them,
+// and try again. It is a [*RefusedError] if the server refuses both refs, and otherwise
+// one of Poll's.
 func (r *Repository) WritePending(ctx context.Context, content []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,13 +135,12 @@ func (r *Repository) WritePending(ctx context.Context, content []byte) error {
 	return nil
 }
 
-// putPending pushes a commit whose tree, the last object of list, holds
-// content.
+// putPending pushes a commit with the objects of list. The last of them is the commit's
+// tree, which has content.
 func (r *Repository) putPending(ctx context.Context, message string, list []objects.Raw, content []byte) error {
 	var parents []plumbing.Hash
 	if !r.pending.at.IsZero() && !r.pending.unreadable {
-		// A child of what was there, so that no forge takes it for a forced
-		// push.
+		// As a child of the old commit, it is not a forced push.
 		parents = []plumbing.Hash{r.pending.at}
 	}
 	c, err := objects.EncodeCommit(r.cfg.Name, r.cfg.Mail, message, list[len(list)-1].Hash, parents...)
@@ -163,16 +161,15 @@ func (r *Repository) putPending(ctx context.Context, message string, list []obje
 			return nil
 		}
 		refusals = errors.Join(refusals, err)
-		var refused *RefusedError
-		if errors.Is(err, ErrMoved) || !errors.As(err, &refused) || refused.Passing() {
+		if refused, ok := errors.AsType[*RefusedError](err); !ok || errors.Is(err, ErrMoved) || refused.Passing() {
 			return err
 		}
 	}
 	return refusals
 }
 
-// ClearPending removes the pending records that the last ReadPending or
-// WritePending saw. Its errors are those of WritePending.
+// ClearPending removes the pending records that the last ReadPending or WritePending
+// saw. It fails as WritePending does.
 func (r *Repository) ClearPending(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,10 +177,8 @@ func (r *Repository) ClearPending(ctx context.Context) error {
 		return nil
 	}
 	err := r.pushPending(ctx, refUpdate{ref: r.pending.ref, old: r.pending.at})
-	var refused *RefusedError
-	if errors.As(err, &refused) && !errors.Is(err, ErrMoved) {
-		// Some repositories do not let refs be deleted: an empty tree says the
-		// same.
+	if _, refused := errors.AsType[*RefusedError](err); refused && !errors.Is(err, ErrMoved) {
+		// Some servers do not allow deletion: push an empty tree.
 		err = r.putPending(ctx, "No records", []objects.Raw{objects.NewRaw(plumbing.TreeObject, nil)}, nil)
 	} else if err == nil {
 		r.pending = pendingState{ref: r.pending.ref}
@@ -194,12 +189,10 @@ func (r *Repository) ClearPending(ctx context.Context) error {
 	return nil
 }
 
-// pushPending pushes, and checks whether a push whose answer was lost has
-// arrived.
+// pushPending pushes. If there is no answer, it looks whether the push has arrived.
 func (r *Repository) pushPending(ctx context.Context, u refUpdate) error {
 	err := r.origin.push(ctx, u)
-	var refused *RefusedError
-	if err == nil || errors.Is(err, ErrMoved) || errors.As(err, &refused) || ctx.Err() != nil {
+	if _, refused := errors.AsType[*RefusedError](err); err == nil || refused || errors.Is(err, ErrMoved) || ctx.Err() != nil {
 		return err
 	}
 	if refs, listErr := r.origin.refs(ctx, u.ref); listErr == nil && refs[u.ref] == u.now {

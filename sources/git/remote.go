@@ -2,6 +2,7 @@ package git
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,15 +23,15 @@ import (
 
 // remote is a connection to the repository, with a cache of fetched objects.
 //
-// The cache directory holds a lock file and one directory for each generation
-// of the store. The newest is in use; a killed process may have left others.
+// The cache directory has a lock file and a directory for each generation of the store.
+// The newest is in use. There are others if a process was killed.
 type remote struct {
 	client *wire.Client
 	dir    string
 	lock   *flock.Flock
 
-	// busy is held while one goroutine fetches. It is a channel so that waiting
-	// for it can be cancelled.
+	// busy is held while a goroutine uses store. It is a channel so that waiting for it
+	// can be cancelled.
 	busy  chan struct{}
 	store *store.Store // nil before the first use
 }
@@ -66,41 +67,26 @@ func openRemote(cfg Config, loc location) (*remote, error) {
 	return &remote{client: client, dir: cfg.Dir, lock: lock, busy: make(chan struct{}, 1)}, nil
 }
 
-// credentials returns the credentials for HTTP: those of the file, the fields,
-// or the URL.
+// credentials returns the credentials for HTTP, from the file, the fields, or the URL.
 func credentials(cfg Config, loc location) func(context.Context) (string, string, error) {
-	username, password := loc.username, loc.password
-	if cfg.Username != "" {
-		username = cfg.Username
-	}
-	if cfg.Password != "" {
-		password = cfg.Password
-	}
+	username, password := cmp.Or(cfg.Username, loc.username), cmp.Or(cfg.Password, loc.password)
 	return func(context.Context) (string, string, error) {
+		password := password
 		if cfg.PasswordFile != "" {
 			content, err := os.ReadFile(cfg.PasswordFile)
 			if err != nil {
 				return "", "", fmt.Errorf("password file: %w", err)
 			}
-			password := strings.TrimSpace(string(content))
-			if password == "" {
+			if password = strings.TrimSpace(string(content)); password == "" {
 				return "", "", fmt.Errorf("password file %s is empty", cfg.PasswordFile)
 			}
-			return withDefaultUser(username), password, nil
 		}
-		if password != "" {
-			return withDefaultUser(username), password, nil
+		if password == "" {
+			return username, "", nil
 		}
-		return username, "", nil
+		// For tokens forges ignore the name, but require one.
+		return cmp.Or(username, "git"), password, nil
 	}
-}
-
-// withDefaultUser is for tokens: forges ignore the name but require one.
-func withDefaultUser(username string) string {
-	if username == "" {
-		return "git"
-	}
-	return username
 }
 
 func (r *remote) close() error {
@@ -115,7 +101,7 @@ func (r *remote) refs(ctx context.Context, names ...string) (map[string]plumbing
 	}
 	refs := make(map[string]plumbing.Hash, len(names))
 	for _, ref := range list {
-		if slices.Contains(names, ref.Name) { // names are only prefixes to the server
+		if slices.Contains(names, ref.Name) { // the server takes names as prefixes
 			refs[ref.Name] = plumbing.NewHash(ref.Hash)
 		}
 	}
@@ -174,7 +160,7 @@ func (r *remote) acquire(ctx context.Context) error {
 
 func (r *remote) release() { <-r.busy }
 
-// snapshot returns the commit h and everything below its tree, and fetches the
+// snapshot returns a reader of the commit h and everything below its tree. It fetches
 // missing objects.
 func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader, error) {
 	if err := r.acquire(ctx); err != nil {
@@ -195,7 +181,7 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader,
 		if !errors.Is(err, store.ErrDamaged) {
 			return nil, err
 		}
-		// Objects that the server was told about are missing: start anew.
+		// Objects of complete commits are missing: start again.
 	}
 	return r.renew(ctx, h)
 }
@@ -230,10 +216,9 @@ func (r *remote) fetch(ctx context.Context, s *store.Store, h plumbing.Hash) err
 	})
 }
 
-// reopen returns the newest store that is whole, or nil, and removes the others.
+// reopen returns the newest complete store, or nil, and removes the others.
 func (r *remote) reopen() *store.Store {
-	all := r.generations()
-	for _, g := range slices.Backward(all) {
+	for _, g := range slices.Backward(r.generations()) {
 		if s, err := store.Open(r.generation(g)); err == nil {
 			r.removeOthers(s.Dir)
 			return s
@@ -251,7 +236,7 @@ func (r *remote) generation(n int) string {
 
 // generations lists the stores in the cache directory, oldest first.
 func (r *remote) generations() []int {
-	entries, _ := os.ReadDir(r.dir) // one that cannot be read holds none
+	entries, _ := os.ReadDir(r.dir) // an unreadable one has none
 	var all []int
 	for _, e := range entries {
 		if suffix, ok := strings.CutPrefix(e.Name(), generationPrefix); ok {
@@ -264,8 +249,8 @@ func (r *remote) generations() []int {
 	return all
 }
 
-// removeOthers removes every store but the one in dir. Snapshots in use keep
-// their files open. A store that cannot be removed now is removed later.
+// removeOthers removes all stores except the one in dir. Snapshots in use keep their
+// files open. A store that cannot be removed is removed the next time.
 func (r *remote) removeOthers(dir string) {
 	for _, g := range r.generations() {
 		if other := r.generation(g); other != dir {

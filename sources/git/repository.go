@@ -18,7 +18,7 @@ import (
 type Repository struct {
 	cfg      Config
 	describe string
-	// name is the repository as names of fleets have it.
+	// name is the repository in the fleet's name.
 	name   string
 	origin *remote
 
@@ -29,12 +29,12 @@ type Repository struct {
 // refUpdate is a compare-and-swap of one ref.
 type refUpdate struct {
 	ref string
-	// old is the object that ref must name, zero if it must not exist; now is
-	// the new one, zero to delete the ref.
+	// old is the object that ref must name, or zero if it must not exist. now is the
+	// new object, or zero to delete the ref.
 	old, now plumbing.Hash
-	// objects are the ones that now has and old does not, now the last.
+	// objects are the objects that are new. The last of them is now.
 	objects []objects.Raw
-	// keep adds now to the cache, since it will be read soon.
+	// keep adds now to the cache, to read it soon.
 	keep bool
 }
 
@@ -51,19 +51,18 @@ func (r *Repository) wrap(err error) error {
 	return fmt.Errorf("git repository %s: %w", r.describe, err)
 }
 
-// fetchTries bounds how often the head is looked up again because it was gone
-// when it was fetched: somebody forced the branch meanwhile.
+// fetchTries bounds how often a ref is looked up because its commit was gone when it was
+// fetched, after a forced push.
 const fetchTries = 3
 
-// Poll looks up the head of the branch, and reports whether it differs from
-// last, a commit's hash; it is empty at the first poll. If not, the Commit is
-// zero. A damaged cache, from which last can no longer be read, counts as a
-// difference.
+// Poll looks up the head of the branch, and reports whether it differs from last, which is
+// a commit's hash, or empty for the first poll. If not, the Commit is zero. If the
+// cache is damaged, the head counts as different.
 //
 // The error is [ErrAuthentication], [ErrRepositoryNotFound], [ErrHostKey] or
-// [ErrBranchNotFound] if it has these reasons, and the context's if that ended;
-// others mean that the server did not answer as it should, or that the cache
-// cannot be written. An unchanged poll asks the server for one ref.
+// [ErrBranchNotFound] for these reasons, and the context's if that ended. Other errors
+// mean that the server's answer is not valid, or that the cache cannot be written. A poll
+// without a change asks the server for one ref.
 func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Commit, changed bool, err error) {
 	for try := 1; ; try++ {
 		head, err := r.head(ctx)
@@ -84,8 +83,8 @@ func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Comm
 	}
 }
 
-// Head returns the hash of the branch's newest commit, and fetches nothing. Its
-// errors are those of Poll.
+// Head returns the hash of the branch's newest commit, without fetching it. It fails as
+// Poll does.
 func (r *Repository) Head(ctx context.Context) (string, error) {
 	h, err := r.head(ctx)
 	if err != nil {
@@ -94,8 +93,8 @@ func (r *Repository) Head(ctx context.Context) (string, error) {
 	return h.String(), nil
 }
 
-// Parent returns the first parent of a commit. Ok is false if it has none. It
-// fails as Poll does, and if the server no longer has the commit.
+// Parent returns the first parent of a commit, and reports whether it has one. It fails
+// as Poll does, and if the server no longer has the commit.
 func (r *Repository) Parent(ctx context.Context, hash string) (commit sources.Commit, ok bool, err error) {
 	o, err := r.origin.snapshot(ctx, plumbing.NewHash(hash))
 	if err != nil {

@@ -94,7 +94,7 @@ func TestDamagedCache(t *testing.T) {
 				return err
 			})
 			if err != nil {
-				wantError(t, err, "the cache is damaged, and is fetched anew at the next poll")
+				wantError(t, err, "the cache is damaged; the next poll fetches it again")
 				wantFiles(t, f.poll(r, first), fleet)
 			} else if _, changed, err := r.Poll(t.Context(), first); changed || err != nil {
 				t.Error(changed, err)
@@ -280,8 +280,8 @@ func sizeOf(t *testing.T, dir string) (size int64) {
 	return size
 }
 
-// A small change of a large file costs a small fetch: the server sends a delta
-// on what is there already, and the pack in the cache is one that git accepts.
+// For a small change of a large file the server sends a delta on an object in the cache.
+// git accepts the pack in the cache.
 func TestThinPacks(t *testing.T) {
 	t.Parallel()
 	for _, w := range remoteWays() {

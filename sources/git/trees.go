@@ -29,22 +29,21 @@ type TreesConfig struct {
 	// CAFile holds PEM certificates of authorities to trust beside the
 	// system's, for HTTPS.
 	CAFile string
-	// Allowed returns an error if a server must not redirect to a repository.
-	// Nil follows no redirect.
+	// Allowed returns an error for a repository that servers must not redirect to. If it
+	// is nil, redirects are not followed.
 	Allowed func(repository string) error
 }
 
-// Trees fetches single commits of other repositories than the fleet's, over
-// HTTP(S) and without credentials, and keeps them: a commit's hash covers its
-// files, so that it is fetched once. It is safe for concurrent use.
+// Trees fetches single commits of repositories other than the fleet's, over HTTP(S) and
+// without credentials. It fetches each commit once, since the hash covers the files. It
+// is safe for concurrent use.
 //
-// A commit is a repository's if one of its branches or tags contains it
-// (belongs.go). It is not enough that the server has the commit: forges keep
-// the objects of a repository and of its forks, which anybody may make, in one
-// place.
+// A commit belongs to a repository if a branch or tag contains it (belongs.go). It is not
+// enough that the server has the commit: forges keep the objects of a repository and of
+// its forks, which anybody may make, in one place.
 //
-// The cache has a store for each commit, which appears under its name complete
-// and verified. A commit that was not used for a month is removed.
+// The cache has a store for each commit, which gets its name once it is complete and
+// verified. A commit that was not used for a month is removed.
 type Trees struct {
 	cfg TreesConfig
 
@@ -57,32 +56,32 @@ type tree struct {
 	// busy is held while it is fetched. It is a channel so that waiting for it
 	// can be cancelled.
 	busy chan struct{}
-	// used is when it was last requested; under the mutex of Trees.
+	// used is the time of the last request; guarded by Trees.mu.
 	used time.Time
 
-	// Under busy:
-	store *store.Store // nil as long as it is not here
+	// Guarded by busy:
+	store *store.Store // nil until it is fetched
 	files fs.FS
-	// err is the last error, which is returned until again: a server that fails
-	// slowly is not waited for in each pass.
+	// err is the last error. It is returned until again, so as not to wait in each pass
+	// for a server that fails slowly.
 	err   error
 	again time.Time
 }
 
 const (
-	// maxOpen is how many commits are kept open.
+	// maxOpen bounds the open commits.
 	maxOpen = 16
-	// pauseFactor times as long as it took to fail, at least minPause, is the
-	// pause before the next try.
+	// The pause after a failure is pauseFactor times the duration of the try, and at
+	// least minPause.
 	pauseFactor = 4
 	minPause    = time.Second
-	// keepUnused is how long an unused commit stays in the cache, and
-	// keepPartial an incomplete one of a process that died.
+	// keepUnused is how long an unused commit stays in the cache, keepPartial is how
+	// long an incomplete one of a killed process does.
 	keepUnused  = 30 * 24 * time.Hour
 	keepPartial = time.Hour
 )
 
-// NewTrees prepares fetching. It does not connect.
+// NewTrees returns Trees. It fails if Dir cannot be made. It does not connect.
 func NewTrees(cfg TreesConfig) (*Trees, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("remote bases need a directory for their cache")
@@ -94,9 +93,9 @@ func NewTrees(cfg TreesConfig) (*Trees, error) {
 }
 
 // Fetch returns the files of a commit, from the cache or the repository. It has
-// the limits of the fleet repository (sources.ErrLimit). It fails if the
-// repository is not there for everybody, if none of its branches and tags
-// contains the commit, and if Allowed refuses a redirect.
+// the limits of the fleet repository ([sources.ErrLimit]). It fails if the repository is
+// not public, if none of its branches and tags contains the commit, and if Allowed
+// refuses a redirect.
 func (t *Trees) Fetch(ctx context.Context, of sources.Tree) (fs.FS, error) {
 	it := t.get(of)
 	select {
@@ -118,14 +117,14 @@ func (t *Trees) Fetch(ctx context.Context, of sources.Tree) (fs.FS, error) {
 		return files, nil
 	}
 	err = fmt.Errorf("git repository %s: %w", of.Repository, err)
-	if !errors.Is(err, context.Canceled) { // which says nothing of the server
+	if !errors.Is(err, context.Canceled) { // otherwise the server is not at fault
 		it.err, it.again = err, time.Now().Add(max(minPause, pauseFactor*time.Since(started)))
 	}
 	return nil, err
 }
 
-// get returns the entry of a commit. If there are too many it forgets the least
-// recently used, whose files stay readable.
+// get returns the entry of a commit. If there are too many, it forgets the least recently
+// used one. Its files stay readable.
 func (t *Trees) get(of sources.Tree) *tree {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,7 +146,7 @@ func (t *Trees) get(of sources.Tree) *tree {
 	return it
 }
 
-// partial is the prefix of directories that are not complete.
+// partial is the prefix of incomplete directories.
 const partial = "fetching-"
 
 // open opens a commit, and fetches it if it is not in the cache.
@@ -164,13 +163,13 @@ func (t *Trees) open(ctx context.Context, of sources.Tree) (*store.Store, fs.FS,
 }
 
 func (t *Trees) store(ctx context.Context, of sources.Tree) (*store.Store, error) {
-	// Two repositories may share a commit, and each must prove that it is its
-	// own. A commit under this name was proven to be this repository's.
+	// Two repositories may share a commit, and each must be proven to have it. The
+	// name says for which one this is proven.
 	dir := filepath.Join(t.cfg.Dir, sources.DigestOf([]byte("belongs to "+of.Repository)).Short()+"-"+of.Commit)
 	s, err := store.Open(dir)
 	if err == nil && s.Has(plumbing.NewHash(of.Commit)) {
 		now := time.Now()
-		_ = os.Chtimes(dir, now, now) // failing is harmless
+		_ = os.Chtimes(dir, now, now) // for clean; an error is harmless
 		return s, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +189,7 @@ func (t *Trees) store(ctx context.Context, of sources.Tree) (*store.Store, error
 	if err := t.fetch(ctx, s, of); err != nil {
 		return nil, err
 	}
-	// If another process was faster, ours stays open and is used.
+	// If another process was faster, this store is used without a name.
 	if err := os.Rename(s.Dir, dir); err == nil {
 		s.Dir = dir
 	}
@@ -243,8 +242,7 @@ func (t *Trees) redirect(to *url.URL) error {
 	return nil
 }
 
-// reason returns the error that callers decide on, without advice about
-// credentials.
+// reason returns the sentinel in the chain of err, without advice about credentials.
 func reason(err error) error {
 	if errors.Is(err, ErrAuthentication) {
 		return ErrAuthentication
@@ -254,7 +252,7 @@ func reason(err error) error {
 
 // clean removes unused commits from the cache.
 func (t *Trees) clean() {
-	entries, _ := os.ReadDir(t.cfg.Dir) // one that cannot be read has nothing to remove
+	entries, _ := os.ReadDir(t.cfg.Dir) // nothing to remove in an unreadable one
 	for _, e := range entries {
 		keep := keepUnused
 		if strings.HasPrefix(e.Name(), partial) {

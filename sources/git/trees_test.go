@@ -124,8 +124,7 @@ func TestTreesShareTheirCache(t *testing.T) {
 	}
 }
 
-// What somebody does to the cache gives the right content or an error, and is
-// mended by the next fetch.
+// A damaged cache returns the right content or an error, and the next fetch repairs it.
 func TestTreesMendTheirCache(t *testing.T) {
 	t.Parallel()
 	_, _, of := other(t, gitserver.Config{})
@@ -165,7 +164,7 @@ func TestTreesMendTheirCache(t *testing.T) {
 	}
 }
 
-// What is wrong is said with what to do; credentials are asked for in vain.
+// Errors say what to do. Servers that ask for credentials get none.
 func TestTreesFaults(t *testing.T) {
 	t.Parallel()
 	s, repo, of := other(t, gitserver.Config{})
@@ -207,8 +206,8 @@ func TestTreesFaults(t *testing.T) {
 	}
 }
 
-// A server that does not answer is waited for as long as the context says, and no
-// other cluster waits for it right after; an interruption is nobody's fault.
+// Fetch waits for a server until the context ends. Right after that, others do not wait for
+// the same server, unless the context was canceled.
 func TestTreesWait(t *testing.T) {
 	t.Parallel()
 	s, _, of := other(t, gitserver.Config{})
@@ -265,7 +264,7 @@ func TestTreesForget(t *testing.T) {
 	wantContent(t, files, "y", "1")
 }
 
-// What nobody used for long leaves the disk.
+// Commits that were not used for long are removed.
 func TestTreesClean(t *testing.T) {
 	t.Parallel()
 	_, _, of := other(t, gitserver.Config{})

@@ -16,29 +16,26 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// updateTries bounds how often an Update starts again because others pushed
-// first.
+// updateTries bounds the tries of an Update if others push first.
 const updateTries = 10
 
-// Update makes one commit on the branch that changes the file path (slashes,
-// relative to the root) and nothing else. content is called with the newest
-// commit and returns what the file should hold. If the file holds that already,
-// there is no commit, and wrote is false.
+// Update makes a commit on the branch that changes one file, given by its path with
+// slashes relative to the root. Content returns the file's new content for the newest
+// commit. Update returns the new commit, or the newest one if the file has that content
+// already, and reports whether it made a commit.
 //
-// The commit is never forced: if others push meanwhile, content is called again
-// with their commit. The error is [ErrMoved] if the push lost ten times, and a
-// [*RefusedError] if the server refuses it, for instance by a hook or a
-// protected branch, content's if that fails, and otherwise one of Poll's.
-//
-// The commit returned holds the file: the new one, or the head.
+// The push is not forced. If others push first, content is called again with their
+// commit. The error is [ErrMoved] after ten tries, a [*RefusedError] if the server
+// refuses the push, for instance by a hook or a protected branch, content's, or one of
+// Poll's.
 func (r *Repository) Update(ctx context.Context, path, message string, content func(head sources.Commit) ([]byte, error)) (commit sources.Commit, wrote bool, err error) {
 	for try := 1; ; try++ {
 		commit, wrote, err := r.tryUpdate(ctx, path, message, content)
 		if err == nil {
 			return commit, wrote, nil
 		}
-		var again retryError
-		if !errors.As(err, &again) {
+		again, ok := errors.AsType[retryError](err)
+		if !ok {
 			return sources.Commit{}, wrote, r.wrap(err)
 		}
 		if try == updateTries {
@@ -50,7 +47,7 @@ func (r *Repository) Update(ctx context.Context, path, message string, content f
 	}
 }
 
-// retryError is an error after which an Update starts again.
+// retryError is an error that another try may not meet.
 type retryError struct{ error }
 
 // pause waits for a random time that grows with the tries.
@@ -99,7 +96,7 @@ func (r *Repository) tryUpdate(ctx context.Context, path, message string, conten
 	return commit, true, err
 }
 
-// build makes the objects of a commit on head that replaces one file.
+// build makes a commit on head that replaces one file.
 func (r *Repository) build(o objects.Reader, head plumbing.Hash, path, message string, content []byte) (refUpdate, error) {
 	parent, err := objects.ReadCommit(o, head)
 	if err != nil {
@@ -123,15 +120,14 @@ func (r *Repository) build(o objects.Reader, head plumbing.Hash, path, message s
 	}, nil
 }
 
-// judge decides about a failed push. It looks up the branch, since the
-// connection may have broken after the server accepted the commit, and since a
-// server may describe a lost race in unknown words.
+// judge handles a failed push. It looks up the branch, since the server may have accepted
+// the commit before the connection broke, or may report a lost race in unknown words.
 func (r *Repository) judge(ctx context.Context, u refUpdate, failed error) (sources.Commit, bool, error) {
 	if errors.Is(failed, ErrMoved) {
 		return sources.Commit{}, false, retryError{failed}
 	}
-	var refused *RefusedError
-	if errors.As(failed, &refused) && refused.ByHook() || ctx.Err() != nil {
+	refused, ok := errors.AsType[*RefusedError](failed)
+	if ok && refused.ByHook() || ctx.Err() != nil {
 		return sources.Commit{}, false, failed
 	}
 	head, err := r.head(ctx)
@@ -141,7 +137,7 @@ func (r *Repository) judge(ctx context.Context, u refUpdate, failed error) (sour
 	case head == u.now:
 		_, commit, err := r.commit(ctx, u.now)
 		return commit, true, err
-	case refused != nil && (head != u.old || refused.Passing()):
+	case ok && (head != u.old || refused.Passing()):
 		return sources.Commit{}, false, retryError{failed}
 	}
 	return sources.Commit{}, false, failed

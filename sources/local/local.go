@@ -1,9 +1,9 @@
 // Package local reads a working tree of the fleet repository: its files,
 // committed or not, for plan and lock before a pull request. It watches them
-// for changes (watch.go), and writes the lock (lock.go).
+// for changes (watch.go), writes the lock and other files (lock.go), and keeps a
+// directory of files up to date (sync.go).
 //
-// It knows nothing of Git: sources/git reads commits, also those of a
-// repository on disk.
+// It does not use Git: sources/git reads the commits of a repository on disk.
 package local
 
 import (
@@ -20,7 +20,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxFile is the largest file that is read, in bytes, as in commits.
+// MaxFile is the largest file that is read, in bytes. It is the same as for commits.
 const MaxFile = 64 << 20
 
 // FindRoot returns the root of the fleet repository that dir is in: dir or the
@@ -71,8 +71,8 @@ func Open(dir string) (*Tree, error) {
 // Close closes the tree. Its files must not be read afterwards.
 func (t *Tree) Close() error { return t.root.Close() }
 
-// Commit returns the tree as a commit without a hash. Its files are those on
-// disk at the time they are read.
+// Commit returns the tree as a commit without a hash. Its files are read from disk when
+// they are used.
 //
 // They are the files that a commit would have: regular files and directories
 // without .git. A symbolic link is listed but not followed.
@@ -80,7 +80,7 @@ func (t *Tree) Commit() sources.Commit {
 	return sources.Commit{Subject: "working tree " + t.Dir, Files: files{root: t.root, fsys: t.root.FS()}}
 }
 
-// files is the file system of a Tree. The root keeps every access inside.
+// files is the file system of a Tree. The root allows no access outside.
 type files struct {
 	root *os.Root
 	fsys fs.FS
@@ -134,12 +134,12 @@ func (f files) checkOne(op, name string) (fs.FileInfo, error) {
 	case mode&fs.ModeSymlink != 0:
 		return nil, &fs.PathError{Op: op, Path: name, Err: errSymlink}
 	default:
-		// Opening one may block for ever.
+		// Opening it may block for ever.
 		return nil, &fs.PathError{Op: op, Path: name, Err: errSpecial}
 	}
 }
 
-// hidden reports whether no commit can hold a file of that name.
+// hidden reports whether a commit cannot have a file of that name.
 func hidden(name string) bool { return strings.EqualFold(name, ".git") }
 
 func (f files) Open(name string) (fs.File, error) {

@@ -103,7 +103,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// What a commit could not hold, or holds but is not followed.
+// Files that a commit cannot have, and symbolic links, cannot be read.
 func TestFilesThatAreNone(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()

@@ -11,17 +11,17 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// tmpSuffix ends the names of files that are not written yet.
+// tmpSuffix ends the names of files that are being written.
 const tmpSuffix = ".gitopsd-tmp"
 
 // WriteLock replaces clusters.lock in the fleet repository dir, as [WriteFile]
 // does.
 func WriteLock(dir string, content []byte) error { return WriteFile(dir, sources.LockFile, content) }
 
-// WriteFile replaces a file in the fleet repository dir atomically; name is its
-// path with slashes. The file keeps its mode; if it has the content already, it
-// is not touched. It fails if name is a symbolic link or not a regular file,
-// leads out of dir, or cannot be written.
+// WriteFile replaces a file in the fleet repository dir atomically. Name is its path
+// with slashes. The file keeps its mode. If it has the content already, it is not
+// touched. WriteFile fails if name is not a regular file, leads out of dir, or cannot be
+// written.
 func WriteFile(dir, name string, content []byte) error {
 	if err := writeFile(dir, filepath.FromSlash(name), content); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -68,7 +68,7 @@ func writeFile(dir, name string, content []byte) error {
 	return syncDir(root, filepath.Dir(name))
 }
 
-// syncDir makes a rename in a directory durable, where the file system can.
+// syncDir makes a rename in a directory durable, if the file system can.
 func syncDir(root *os.Root, dir string) error {
 	d, err := root.Open(dir)
 	if err != nil {

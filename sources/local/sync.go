@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// SyncDir makes the files of a directory in the fleet repository root those that are
-// named, with slashes: it writes each in turn as [WriteFile] does, and then removes
-// files that are not named and for which owned reports true. It fails before it
-// changes anything if the directory has others, since it may be the wrong one, or if
-// it is a symbolic link. It returns how many files were changed.
+// SyncDir writes the files of a directory in the fleet repository root, in the order of
+// names, which have slashes, and as [WriteFile] does. It then removes other files for
+// which owned returns true. If the directory has any for which it does not, it may be the
+// wrong one, and SyncDir fails before it changes anything, as it does for a symbolic
+// link. It returns the number of changed files.
 func SyncDir(root, dir string, names []string, content func(name string) ([]byte, error), owned func(name string) bool) (changed int, err error) {
 	if dir = path.Clean(filepath.ToSlash(dir)); !fs.ValidPath(dir) || dir == "." {
 		return 0, fmt.Errorf("%s: name a directory below the root of the fleet repository", dir)
@@ -63,7 +63,7 @@ func SyncDir(root, dir string, names []string, content func(name string) ([]byte
 	return changed, nil
 }
 
-// filesIn returns the files below a directory, none if it does not exist.
+// filesIn returns the files below a directory, or none if it does not exist.
 func filesIn(r *os.Root, dir string) ([]string, error) {
 	info, err := r.Lstat(filepath.FromSlash(dir))
 	switch {

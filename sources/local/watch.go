@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -14,24 +15,22 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Changes come in bursts: a checkout writes many files, an editor several for
-// one. A burst is over when nothing happens for quiet; a longer one is reported
-// every longest.
+// Changes come in bursts: a checkout writes many files, and an editor several for one. A
+// burst is reported when nothing has happened for quiet, and at least every longest.
 const (
 	quiet   = 100 * time.Millisecond
 	longest = time.Second
 )
 
-// lookAgain is how often a missing root is looked for.
+// lookAgain is the interval for looking for a missing root.
 const lookAgain = 200 * time.Millisecond
 
-// Watch reports changes of the files in dir and the directories below, until
-// ctx ends, which closes the channel. A nil value means that something has
-// changed since the last one; an error names a directory that can no longer be
-// watched. Files in .git and temporary files of editors do not count. Watch
-// fails if dir cannot be watched.
+// Watch reports changes of the files below dir until ctx ends, which closes the channel. A
+// nil value means that files have changed since the last value; an error is about a
+// directory that can no longer be watched. Files in .git and temporary files of editors
+// are ignored. Watch fails if dir cannot be watched.
 //
-// A slow receiver misses nothing: changes meanwhile are reported as one.
+// A slow receiver misses nothing: changes are reported together.
 func Watch(ctx context.Context, dir string) (<-chan error, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -61,7 +60,7 @@ type watcher struct {
 func (w *watcher) add(dir string) error {
 	if err := w.fsw.Add(dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) && dir != w.dir {
-			return nil // gone again
+			return nil // already removed
 		}
 		return fmt.Errorf("watching %s: %w", dir, hint(err))
 	}
@@ -81,7 +80,7 @@ func (w *watcher) add(dir string) error {
 	return failed
 }
 
-// hint adds what to do when a limit of the system is reached.
+// hint adds advice to an error about a limit of the system.
 func hint(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
@@ -92,15 +91,15 @@ func hint(err error) error {
 	return err
 }
 
-// run turns events into reports.
+// run sends reports for events.
 func (w *watcher) run(ctx context.Context) {
 	defer close(w.out)
 	defer w.fsw.Close()
 	var (
 		settled = time.NewTimer(quiet) // runs while a burst does
 		gone    = time.NewTicker(lookAgain)
-		started time.Time // of the burst under way, zero if there is none
-		report  []error   // what to tell, in order
+		started time.Time // start of the burst, zero if there is none
+		report  []error   // values to send, in order
 	)
 	settled.Stop()
 	gone.Stop()
@@ -149,7 +148,7 @@ func (w *watcher) run(ctx context.Context) {
 				report = append(report, fmt.Errorf("watching %s: %w", w.dir, err))
 				continue
 			}
-			// Events were lost, of new directories too.
+			// Events were lost, perhaps for new directories.
 			if err := w.add(w.dir); err != nil {
 				report = append(report, err)
 			}
@@ -163,7 +162,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// matters reports whether an event is about the content of the tree.
+// matters reports whether an event may change the content of the tree.
 func (w *watcher) matters(e fsnotify.Event) bool {
 	if e.Op == fsnotify.Chmod {
 		return false // indexers and virus scanners
@@ -180,21 +179,15 @@ func (w *watcher) matters(e fsnotify.Event) bool {
 	return true
 }
 
-// ignored reports whether a file or directory of that name is no part of a
-// fleet: Git's own, or a temporary one of an editor or of this package.
+// ignored reports whether a file or directory of that name is ignored: Git's own, or a
+// temporary one of an editor or of this package.
 func ignored(name string) bool {
 	if hidden(name) || name == "4913" || name == ".DS_Store" { // 4913 is vim's
 		return true
 	}
-	for _, prefix := range []string{".#", "#", ".goutputstream-", ".nfs"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
+	is := func(part func(s, part string) bool, parts ...string) bool {
+		return slices.ContainsFunc(parts, func(p string) bool { return part(name, p) })
 	}
-	for _, suffix := range []string{"~", ".swp", ".swo", ".swx", ".kate-swp", "___jb_tmp___", "___jb_old___", tmpSuffix} {
-		if strings.HasSuffix(name, suffix) {
-			return true
-		}
-	}
-	return false
+	return is(strings.HasPrefix, ".#", "#", ".goutputstream-", ".nfs") ||
+		is(strings.HasSuffix, "~", ".swp", ".swo", ".swx", ".kate-swp", "___jb_tmp___", "___jb_old___", tmpSuffix)
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// watched is a directory that is watched, for tests of what is told.
+// watched is a watched directory.
 type watched struct {
 	*testing.T
 	dir     string
@@ -28,7 +28,7 @@ func watch(t *testing.T, files map[string]string) *watched {
 	return w
 }
 
-// told waits until a change is told, and everything that follows from it.
+// told waits for a report of a change, and for all reports that follow from it.
 func (w *watched) told(what string) {
 	w.Helper()
 	select {
@@ -41,7 +41,7 @@ func (w *watched) told(what string) {
 	}
 }
 
-// silent makes sure that nothing is told of what do does.
+// silent checks that do causes no report.
 func (w *watched) silent(what string, do func()) {
 	w.Helper()
 	for more := true; more; { // the rest of what was before

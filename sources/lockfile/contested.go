@@ -10,24 +10,24 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Contradiction is an error about a lock that has different lines for one key:
-// a merge kept the lines of two people who decided differently. Neither is used
-// until a person removes one.
+// Contradiction is an error about a lock with different lines for one key, as a merge
+// leaves them if two people decided differently. None of the lines is used until a
+// person removes the others.
 type Contradiction struct {
-	// Subject is what the lines are about.
+	// Subject is the record or dependency that the lines are about.
 	Subject string
 	// Repository is the package's.
 	Repository string
 	// Says are the versions or sums, sorted by line, and Lines their lines; 0
-	// if a line is not known.
+	// for an unknown line.
 	Says  []string
 	Lines []int
 }
 
 func (c *Contradiction) Error() string {
 	var where []string
-	for i, what := range c.Says {
-		where = append(where, fmt.Sprintf("%s in %s", what, Where(c.Lines[i])))
+	for i, says := range c.Says {
+		where = append(where, fmt.Sprintf("%s in %s", says, Where(c.Lines[i])))
 	}
 	return fmt.Sprintf("%s has two lines for %s: %s. A merge left both, and nothing is changed by either; everything else goes on. "+
 		"Delete the lines that are out of date, or run `gitopsd lock --update=%s`, and commit the change",
@@ -39,15 +39,15 @@ func (c *Contradiction) Error() string {
 func (f *File) Contested(repository, version string) error {
 	var keys []Key
 	for k := range f.contested {
-		if k.Repository == repository && k.Version == version {
+		if k.isOf(repository, version) {
 			keys = append(keys, k)
 		}
 	}
 	if len(keys) == 0 {
 		return nil
 	}
-	// The other records follow from the digest.
-	return f.contradiction(slices.MinFunc(keys, func(a, b Key) int { return cmp.Compare(a.Item, b.Item) }))
+	// The other records follow from the digest, whose key is the first.
+	return f.contradiction(slices.MinFunc(keys, compareKeys))
 }
 
 func (f *File) contradiction(k Key) error {
@@ -79,8 +79,8 @@ func (f *File) ContestedSelection(cluster, repository string) error {
 	return c
 }
 
-// Contradictions returns all contradictions of the lock, those of records
-// first.
+// Contradictions returns a [*Contradiction] for each contested record, and then for
+// each contested dependency.
 func (f *File) Contradictions() []error {
 	var all []error
 	for _, k := range slices.SortedFunc(maps.Keys(f.contested), compareKeys) {
@@ -96,12 +96,12 @@ func (f *File) Contradictions() []error {
 type owned struct{ cluster, repository string }
 
 // contestedSelections returns the lines of dependencies with several versions.
-// The version of a declared package is the declaration's, not the lock's.
+// Declared packages are left out, since their declarations decide on the version.
 func (f *File) contestedSelections() map[owned][]Selection {
 	found := make(map[owned][]Selection)
 	for s := range f.selections {
-		if s.Parent != "" {
-			found[owned{s.Cluster, s.Repository}] = append(found[owned{s.Cluster, s.Repository}], s)
+		if o := (owned{s.Cluster, s.Repository}); s.Parent != "" {
+			found[o] = append(found[o], s)
 		}
 	}
 	maps.DeleteFunc(found, func(_ owned, all []Selection) bool {

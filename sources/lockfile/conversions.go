@@ -9,13 +9,12 @@ import (
 	"strings"
 )
 
-// Conversion is the conversion rules of a CustomResourceDefinition in a cluster. It is
-// comparable.
+// Conversion identifies the conversion rules of a CustomResourceDefinition in a cluster.
+// It is comparable.
 //
-// Unlike a package's records its line follows from the commit alone: from the rules and
-// the definition as they are rendered. It decides nothing, and where a merge left two,
-// whoever writes the lock next replaces both. It is there so that two clusters with the
-// same lines convert alike, and so that a change of rules is seen in review.
+// Its line follows from the commit alone, that is, from the rendered rules and definition.
+// It decides nothing: if a merge leaves two, the next write of the lock replaces both. With
+// it, two clusters with the same lines convert alike, and reviewers see changes of rules.
 type Conversion struct {
 	Cluster string
 	// Definition is the CustomResourceDefinition's name, "widgets.example.io".
@@ -24,7 +23,7 @@ type Conversion struct {
 	Digest string
 }
 
-// conversionWord is in the place of a selection's version.
+// conversionWord takes the place of a selection's version.
 const conversionWord = "conversion"
 
 // String returns the line of the conversion rules.
@@ -44,7 +43,7 @@ func (f *File) Conversions(cluster string) []Conversion {
 	return found
 }
 
-// Convert replaces the conversion rules of a cluster. It panics if some are another
+// Convert replaces the conversion rules of a cluster. It panics if any are another
 // cluster's.
 func (f *File) Convert(cluster string, conversions []Conversion) {
 	maps.DeleteFunc(f.conversions, func(c Conversion, _ int) bool { return c.Cluster == cluster })
@@ -71,10 +70,10 @@ func (f *File) Leave(cluster string) {
 	f.Convert(cluster, nil)
 }
 
-// definitionName is a DNS subdomain of two labels at least.
+// definitionName matches a DNS subdomain of at least two labels.
 var definitionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$`)
 
-// maxName is the length of an object's name.
+// maxName is the maximal length of an object's name.
 const maxName = 253
 
 // isConversion reports whether a line that starts with @ is about conversion rules.

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What a node may report for an image: the index or a platform of the image that
-// runs, and nothing of the package that it came with.
+// A node may report the index or a platform of the image that runs, but nothing of the
+// package if the image is another.
 func TestImages(t *testing.T) {
 	d := func(c string) string { return "sha256:" + strings.Repeat(c, 64) }
 	f, err := Parse("clusters.lock", []byte(strings.Join([]string{

@@ -1,8 +1,8 @@
 // Package lockfile is clusters.lock: for each cluster the packages it selects,
 // and for each package version the digests it resolved to.
 //
-// The lock is text, one record a line, sorted, without time stamps, so that Git
-// merges it and a person reads its diff:
+// The lock is text, one record a line, sorted, without time stamps, so that Git can
+// merge it and people can read its diff:
 //
 //	@CLUSTER REPOSITORY VERSION
 //	@CLUSTER REPOSITORY VERSION <- REPOSITORY
@@ -10,24 +10,26 @@
 //	REPOSITORY VERSION SUM
 //	REPOSITORY VERSION/ITEM SUM
 //
-// A line that starts with @ selects, as a requirement in go.mod does; the
-// second form is a dependency and names what depends on it. The third has the digest of
-// the conversion rules of a CustomResourceDefinition (conversions.go). The others verify,
-// as go.sum does: the first has the digest that the version resolved to, of an
-// index or a manifest; the items are each platform's manifest ("linux/amd64"),
-// the content that defines the types ("package.yaml"), the types themselves
-// ("types") and the controller's image ("runtime"), with each platform of it
-// where that is not the package itself ("runtime/linux/amd64"). A reference by
-// digest has the digest in the version column.
+// The first two forms select a version for a cluster, as a requirement in go.mod does.
+// The second is for a dependency, and names the package that depends on it. The third
+// has the digest of the conversion rules of a CustomResourceDefinition
+// (conversions.go).
 //
-// Lines of one key never differ, unless a merge left two: of one cluster and
-// dependency with different versions, or of one version and item with different
-// sums. Then neither is used, and the package has an error in that cluster that
-// names both (contested.go). Merge leaves two only where two people decided
-// differently (merge.go).
+// The last two verify, as go.sum does. The first has the digest of the index or manifest
+// that the version resolved to. The items are each platform's manifest
+// ("linux/amd64"), the content that defines the types ("package.yaml"), the types
+// ("types"), the controller's image ("runtime"), and, if that is not the package
+// itself, its platforms ("runtime/linux/amd64"). A reference by digest has the digest in
+// the version column.
 //
-// The package is pure: it parses, formats, compares and merges. Who may add a
-// record, and when, is decided by sources/resolve.
+// There is one version for each cluster and dependency, and one sum for each version
+// and item, unless a merge left several because two people decided differently
+// (merge.go). Then none is used, and the package has an error that names them
+// (contested.go). images.go lists the controllers' images, mismatch.go is the error
+// about a sum that differs.
+//
+// The package is pure: it parses (parse.go), formats, compares and merges.
+// sources/resolve decides when a record is added.
 package lockfile
 
 import (
@@ -41,17 +43,17 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Selection is a version of a package that a cluster gets. It is comparable.
+// Selection is the version of a package in a cluster. It is comparable.
 type Selection struct {
 	Cluster    string
 	Repository string
 	Version    string
 	// Parent is the repository of a package that depends on this one; empty
-	// where the cluster declares it.
+	// if the cluster declares it.
 	Parent string
 }
 
-// Key is what a record is about. It is comparable.
+// Key identifies a record. It is comparable.
 type Key struct {
 	Repository string
 	Version    string
@@ -70,13 +72,13 @@ const (
 // File is a lock in memory. The zero value is an empty lock. It is not safe for
 // concurrent changes.
 type File struct {
-	// selections and records have their line in the parsed file, from 1; 0 if
-	// they were added since.
+	// selections, conversions and records have their line in the parsed file, from 1;
+	// 0 if they were added since.
 	selections  map[Selection]int
 	conversions map[Conversion]int
 	records     map[Key]record
-	// contested are records of one key that differ, as a merge leaves them.
-	// Their keys are not in records.
+	// contested has the records of keys with different sums. Their keys are not in
+	// records.
 	contested map[Key][]record
 }
 
@@ -92,6 +94,14 @@ func (k Key) String() string {
 	}
 	return k.Repository + " " + k.Version + "/" + k.Item
 }
+
+// isOf reports whether the record is about a version of a package.
+func (k Key) isOf(repository, version string) bool {
+	return k.Repository == repository && k.Version == version
+}
+
+// version returns the key of the version that the record is about.
+func (k Key) version() Key { return Key{Repository: k.Repository, Version: k.Version} }
 
 // String returns the selection's line.
 func (s Selection) String() string {
@@ -124,7 +134,7 @@ func (f *File) Format() []byte {
 	return b.Bytes()
 }
 
-// all yields every record, contested ones too, in no order.
+// all yields every record, including contested ones, in no order.
 func (f *File) all() iter.Seq2[Key, record] {
 	return func(yield func(Key, record) bool) {
 		for k, r := range f.records {
@@ -160,8 +170,7 @@ func (f *File) choose(s Selection, line int) {
 	}
 }
 
-// put adds a record. If it differs from the one that is there, both are
-// contested.
+// put adds a record. If the key has another sum, both records are contested.
 func (f *File) put(k Key, r record) {
 	if both, contested := f.contested[k]; contested {
 		if !slices.ContainsFunc(both, func(other record) bool { return other.sum == r.sum }) {
@@ -185,7 +194,7 @@ func (f *File) put(k Key, r record) {
 	}
 }
 
-// Lookup returns the sum recorded for k. A contested record has none.
+// Lookup returns the sum recorded for k. A contested key has none.
 func (f *File) Lookup(k Key) (string, bool) {
 	r, ok := f.records[k]
 	return r.sum, ok
@@ -205,15 +214,15 @@ func (f *File) Digest(repository, version string) (sources.Digest, bool) {
 func (f *File) Records(repository, version string) map[string]string {
 	found := make(map[string]string)
 	for k, r := range f.records {
-		if k.Repository == repository && k.Version == version {
+		if k.isOf(repository, version) {
 			found[k.Item] = r.sum
 		}
 	}
 	return found
 }
 
-// Versions returns the versions of a package with records: those that most
-// clusters select first, then by name in descending order.
+// Versions returns the recorded versions of a package. Those that more clusters select
+// come first; equally used ones are in descending order.
 func (f *File) Versions(repository string) []string {
 	uses := make(map[string]int)
 	for k := range f.records {
@@ -239,19 +248,21 @@ func (f *File) Selections(cluster string) []Selection {
 			found = append(found, s)
 		}
 	}
-	slices.SortFunc(found, func(a, b Selection) int { return cmp.Compare(a.String(), b.String()) })
+	slices.SortFunc(found, compareSelections)
 	return found
 }
 
-// AllSelections returns what Selections does for each cluster that selects anything.
-// It takes one look at the lock for all of them.
+func compareSelections(a, b Selection) int { return cmp.Compare(a.String(), b.String()) }
+
+// AllSelections returns the selections of each cluster that has any, sorted. It reads
+// the lock once.
 func (f *File) AllSelections() map[string][]Selection {
 	all := make(map[string][]Selection)
 	for s := range f.selections {
 		all[s.Cluster] = append(all[s.Cluster], s)
 	}
 	for _, found := range all {
-		slices.SortFunc(found, func(a, b Selection) int { return cmp.Compare(a.String(), b.String()) })
+		slices.SortFunc(found, compareSelections)
 	}
 	return all
 }
@@ -281,33 +292,38 @@ func (f *File) Select(cluster string, selections []Selection) {
 }
 
 // Forget removes all records of one version of a package, so that it can be
-// recorded anew.
+// recorded again.
 func (f *File) Forget(repository, version string) {
-	maps.DeleteFunc(f.records, func(k Key, _ record) bool { return k.Repository == repository && k.Version == version })
-	maps.DeleteFunc(f.contested, func(k Key, _ []record) bool { return k.Repository == repository && k.Version == version })
+	f.remove(func(k Key) bool { return k.isOf(repository, version) })
 }
 
-// Tidy removes the records of versions that no cluster selects, and returns how
-// many there were.
+// Tidy removes the records of versions that no cluster selects, and returns their
+// number.
 func (f *File) Tidy() int {
 	used := make(map[Key]bool)
 	for s := range f.selections {
 		used[Key{Repository: s.Repository, Version: s.Version}] = true
 	}
-	dropped := 0
+	return f.remove(func(k Key) bool { return !used[k.version()] })
+}
+
+// remove removes the records, contested or not, with matching keys, and returns their
+// number.
+func (f *File) remove(matches func(Key) bool) int {
+	removed := 0
 	for k := range f.all() {
-		if !used[Key{Repository: k.Repository, Version: k.Version}] {
-			dropped++
+		if matches(k) {
+			removed++
 		}
 	}
-	maps.DeleteFunc(f.records, func(k Key, _ record) bool { return !used[Key{Repository: k.Repository, Version: k.Version}] })
-	maps.DeleteFunc(f.contested, func(k Key, _ []record) bool { return !used[Key{Repository: k.Repository, Version: k.Version}] })
-	return dropped
+	maps.DeleteFunc(f.records, func(k Key, _ record) bool { return matches(k) })
+	maps.DeleteFunc(f.contested, func(k Key, _ []record) bool { return matches(k) })
+	return removed
 }
 
 // Record compares a sum with the one recorded for k, or adds it if there is
 // none. The error is a [*Mismatch] if they differ, and a [*Contradiction] if
-// the record is contested; the lock is unchanged then.
+// the key is contested. With an error the lock is unchanged.
 func (f *File) Record(k Key, sum, seenIn string) error {
 	if err := checkSum(k, sum); err != nil {
 		return fmt.Errorf("recording %s: %w", k, err)
@@ -322,11 +338,11 @@ func (f *File) Record(k Key, sum, seenIn string) error {
 	return nil
 }
 
-// Adopt replaces the records of one version of a package by those of other.
+// Adopt replaces the records of one version of a package by other's.
 func (f *File) Adopt(other *File, repository, version string) {
 	f.Forget(repository, version)
 	for k, r := range other.all() {
-		if k.Repository == repository && k.Version == version {
+		if k.isOf(repository, version) {
 			f.put(k, r)
 		}
 	}

@@ -36,10 +36,7 @@ func sample() string {
 }
 
 func TestFormatIsStable(t *testing.T) {
-	f, err := Parse("clusters.lock", []byte(sample()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := parsed(t, sample())
 	want := f.Format()
 	lines := strings.SplitAfter(strings.TrimSuffix(sample(), "\n")+"\n", "\n")
 	lines = lines[:len(lines)-1]
@@ -104,12 +101,9 @@ func TestMendKeepsBothSides(t *testing.T) {
 
 // Lines are those of the file, whatever its order, and go with the record.
 func TestLine(t *testing.T) {
-	f, err := Parse("clusters.lock", []byte("reg.io/b v1 "+digestA+"\n@dev reg.io/b v1\nreg.io/a v1 "+digestB+"\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := parsed(t, "reg.io/b v1 "+digestA+"\n@dev reg.io/b v1\nreg.io/a v1 "+digestB+"\n")
 	a, b := Key{Repository: "reg.io/a", Version: "v1"}, Key{Repository: "reg.io/b", Version: "v1"}
-	err = f.Clone().Record(a, digestA, "the registry")
+	err := f.Clone().Record(a, digestA, "the registry")
 	if err == nil || !strings.Contains(err.Error(), "clusters.lock:3 has  "+digestB) {
 		t.Errorf("the error does not name line 3: %v", err)
 	}
@@ -123,10 +117,7 @@ func TestLine(t *testing.T) {
 }
 
 func TestRecord(t *testing.T) {
-	f, err := Parse("clusters.lock", []byte(sample()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := parsed(t, sample())
 	before := string(f.Format())
 	key := Key{Repository: "reg.io/acme/app", Version: "v2.0.0", Item: ItemContent}
 	if err := f.Record(key, digestA, "the registry"); err != nil {
@@ -187,10 +178,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestAllSelections(t *testing.T) {
-	f, err := Parse("clusters.lock", []byte("@b reg.io/a v1\n@a reg.io/b v1 <- reg.io/a\n@a reg.io/a v2\nreg.io/a v1 sha256:"+strings.Repeat("0", 64)+"\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := parsed(t, "@b reg.io/a v1\n@a reg.io/b v1 <- reg.io/a\n@a reg.io/a v2\nreg.io/a v1 sha256:"+strings.Repeat("0", 64)+"\n")
 	all := f.AllSelections()
 	if len(all) != 2 {
 		t.Errorf("have %v", all)

@@ -1,18 +1,17 @@
 package lockfile
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
 )
 
-// A three-way merge of locks.
-//
-// It merges the parts that a person decides on: all records of one version of a
-// package, and all lines of one dependency in one cluster. A part that one side
-// changed is taken from that side, so that updates and rollbacks both survive.
-// A part that both changed is the union of their lines. If these have different
-// digests or versions they stay contested.
+// Locks are merged three-way and part by part. A part is what a person decides on, such
+// as all records of one version of a package, or all lines of one dependency in one
+// cluster. A part that one side changed is taken from that side, so that updates and
+// rollbacks both survive. A part that both sides changed is the union of their lines,
+// which are contested if they have different digests or versions.
 //
 // The merge is symmetric in ours and theirs, and merging a side again changes
 // nothing.
@@ -38,8 +37,8 @@ type line struct {
 // lineSet maps each line to its number in the file.
 type lineSet map[line]int
 
-// part is the unit of a merge: the version of a package, a dependency in a
-// cluster, a cluster's declared packages, which are no decision of the lock, or the
+// part identifies the unit of a merge: a version of a package, a package in a cluster
+// (as a dependency or, since the lock does not decide on these, as declared), or the
 // conversion rules of a definition in a cluster.
 type part struct {
 	cluster, repository, version string
@@ -109,8 +108,7 @@ func merge(base, ours, theirs *File, disagree func(base, ours, theirs lineSet) l
 		if recorded[p] || a[p] == nil && b[p] == nil {
 			continue
 		}
-		// One side dropped the records of a version that it does not select, the
-		// other selects it.
+		// One side dropped the records of a version that only the other selects.
 		if !ours.selects(p) {
 			merged.add(b[p])
 		}
@@ -121,7 +119,7 @@ func merge(base, ours, theirs *File, disagree func(base, ours, theirs lineSet) l
 	return merged
 }
 
-// selects reports whether a cluster selects a version.
+// selects reports whether any cluster selects a version.
 func (f *File) selects(p part) bool {
 	for s := range f.selections {
 		if s.Repository == p.repository && s.Version == p.version {
@@ -144,7 +142,7 @@ func mergePart(p part, base, ours, theirs lineSet, disagree func(base, ours, the
 	case p.declared, same(a, b), p.cluster != "" && (len(ours) == 0 || len(theirs) == 0):
 		return byLine(base, ours, theirs)
 	case len(ours) == 0:
-		return theirs // records that somebody still works with are not dropped
+		return theirs // records that the other side changed are not dropped
 	case len(theirs) == 0, same(b, o):
 		return ours
 	case same(a, o):
@@ -153,8 +151,8 @@ func mergePart(p part, base, ours, theirs lineSet, disagree func(base, ours, the
 	return disagree(base, ours, theirs)
 }
 
-// head returns the value that the other lines of a part follow from: the digest
-// of a version, or the version that a cluster gets.
+// head returns the lines that the others of a part follow from: the digest of a version,
+// or the version that a cluster selects.
 func (s lineSet) head() lineSet {
 	head := make(lineSet)
 	for l := range s {
@@ -170,7 +168,7 @@ func (s lineSet) head() lineSet {
 	return head
 }
 
-// byLine keeps the lines that both sides have, and those that one side added.
+// byLine returns the lines that both sides have or one side added.
 func byLine(base, ours, theirs lineSet) lineSet {
 	merged := make(lineSet)
 	for _, side := range []lineSet{theirs, ours} {
@@ -246,10 +244,11 @@ func (f *File) FormatConflicts(ours, theirs *File) []byte {
 			blocks = append(blocks, "<<<<<<< ours\n"+strings.Join(mine, "")+"=======\n"+strings.Join(yours, "")+">>>>>>> theirs\n")
 		}
 	}
-	// A block stands where its lines would be.
-	slices.SortFunc(blocks, func(a, b string) int {
-		return strings.Compare(strings.TrimPrefix(strings.TrimPrefix(a, "<<<<<<< ours\n"), "=======\n"), strings.TrimPrefix(strings.TrimPrefix(b, "<<<<<<< ours\n"), "=======\n"))
-	})
+	// A block is sorted by its first line.
+	first := func(block string) string {
+		return strings.TrimPrefix(strings.TrimPrefix(block, "<<<<<<< ours\n"), "=======\n")
+	}
+	slices.SortFunc(blocks, func(a, b string) int { return cmp.Compare(first(a), first(b)) })
 	return []byte(strings.Join(blocks, ""))
 }
 

@@ -25,7 +25,12 @@ func lock(t testing.TB, lines ...string) *File {
 		}
 		text.WriteString(l + "\n")
 	}
-	f, err := Parse("clusters.lock", []byte(text.String()))
+	return parsed(t, text.String())
+}
+
+func parsed(t testing.TB, text string) *File {
+	t.Helper()
+	f, err := Parse("clusters.lock", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,8 +133,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Whatever three locks meet: the sides are equal, a side that did not change has
-// no say, and merging again changes nothing.
+// A merge of any three locks is symmetric, takes the other side if one did not change, and
+// changes nothing the second time.
 func TestMergeLaws(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -207,10 +212,7 @@ func TestAdded(t *testing.T) {
 // them.
 func TestContested(t *testing.T) {
 	text := "reg.io/a v1 " + digestB + "\nreg.io/a v1 " + digestA + "\nreg.io/a v1/package.yaml " + digestA + "\n@dev reg.io/d v9 <- reg.io/a\n@dev reg.io/d v10 <- reg.io/b\n@dev reg.io/d v9 <- reg.io/b\n"
-	f, err := Parse("clusters.lock", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := parsed(t, text)
 	have := strings.Split(string(f.Clone().Format()), "\n")
 	want := strings.Split(text, "\n")
 	slices.Sort(have)
@@ -221,7 +223,7 @@ func TestContested(t *testing.T) {
 	if d, ok := f.Digest("reg.io/a", "v1"); ok || len(f.Versions("reg.io/a")) > 0 || len(f.Images()) > 0 {
 		t.Errorf("one of two is believed: %s, %v, %v", d, f.Versions("reg.io/a"), f.Images())
 	}
-	err = f.Record(Key{Repository: "reg.io/a", Version: "v1"}, digestA, "the registry")
+	err := f.Record(Key{Repository: "reg.io/a", Version: "v1"}, digestA, "the registry")
 	if err == nil || !strings.Contains(err.Error(), "two lines for reg.io/a v1: "+digestB+" in clusters.lock:1, "+digestA+" in clusters.lock:2") {
 		t.Errorf("error %v", err)
 	}

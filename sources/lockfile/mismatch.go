@@ -7,41 +7,37 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Mismatch is a record in the lock that differs from what was seen. It is a
-// security error: nothing that the package defines may change anywhere until a
-// person has settled it.
+// Mismatch is an error about content that differs from its record in the lock. It is a
+// security error: no object of the package may change in any cluster until a person has
+// settled it.
 type Mismatch struct {
 	Key Key
 	// Line of the record in the lock; 0 if unknown.
 	Line int
 	// Locked is the digest or hash in the lock.
 	Locked string
-	// Seen is the one that was found, and SeenIn where.
+	// Seen is the digest or hash that was found in SeenIn.
 	Seen   string
 	SeenIn string
 }
 
-// Error says what was expected, what was seen, what it may mean and what to do.
+// Error says what was expected and seen, what it may mean and what to do.
 func (m *Mismatch) Error() string {
-	return fmt.Sprintf(mismatchText, m.subject(), Where(m.Line), m.Locked, m.SeenIn, m.Seen,
+	return fmt.Sprintf(mismatchText, m.Key, Where(m.Line), m.Locked, m.SeenIn, m.Seen,
 		m.means(), m.Key.Repository)
 }
 
 // Summary returns one line, for tables and conditions.
 func (m *Mismatch) Summary() string {
-	return fmt.Sprintf("%s: %s has %s, %s has %s", m.subject(), Where(m.Line), m.Locked, m.SeenIn, m.Seen)
+	return fmt.Sprintf("%s: %s has %s, %s has %s", m.Key, Where(m.Line), m.Locked, m.SeenIn, m.Seen)
 }
 
-// Where returns the lock's name, and the line unless that is 0.
+// Where returns the lock's name with a line in it, or without one if line is 0.
 func Where(line int) string {
 	if line == 0 {
 		return sources.LockFile
 	}
 	return fmt.Sprintf("%s:%d", sources.LockFile, line)
-}
-
-func (m *Mismatch) subject() string {
-	return fmt.Sprintf("%s %s", m.Key.Repository, strings.TrimSuffix(m.Key.Version+"/"+m.Key.Item, "/"))
 }
 
 func (m *Mismatch) means() string {

@@ -12,18 +12,18 @@ import (
 // maxBytes bounds a lock: 2,000 clusters with 100 packages each stay below it.
 const maxBytes = 64 << 20
 
-// Parse reads a lock; name is the file's, for errors. Lines may be in any order
-// and repeated, since Git merges them like any text. Different lines of one key
-// are kept, and contested. Anything else that Format would not write is an
-// error with file and line.
+// Parse reads a lock. Name is the file's, for errors. Lines may be in any order
+// and repeated, since Git merges them like any text. Different sums or versions for
+// one key are contested. Anything else that Format would not write is an error with
+// file and line.
 func Parse(name string, data []byte) (*File, error) {
 	f, _, err := parse(name, data, false)
 	return f, err
 }
 
-// Mend reads a lock with Git's conflict markers, and keeps the lines of both
-// sides: without the common ancestor it cannot tell which are older. [Merge]
-// can. It fails as [Parse] does.
+// Mend reads a lock that may have Git's conflict markers, and reports whether it has. It
+// keeps the lines of both sides: unlike [Merge] it does not know the common ancestor, and
+// so cannot tell which are older. It fails as [Parse] does.
 func Mend(name string, data []byte) (f *File, conflicts bool, err error) {
 	return parse(name, data, true)
 }
@@ -36,7 +36,7 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 		return nil, false, fmt.Errorf("%s: has %d bytes; at most %d are read", name, len(data), maxBytes)
 	}
 	f = new(File)
-	base := false // between ||||||| and =======: what neither side has any more
+	base := false // between ||||||| and =======, the common ancestor's lines
 	line := 0
 	for text := range strings.Lines(string(data)) {
 		line++
@@ -60,49 +60,47 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 		if text == "" {
 			return nil, conflicts, fail("an empty line; records only are expected")
 		}
-		if text[0] == '@' && isConversion(text) {
-			c, err := parseConversion(text)
-			if err != nil {
-				return nil, conflicts, fail("%v", err)
-			}
-			f.convert(c, line)
-			continue
-		}
-		if text[0] == '@' {
-			s, err := parseSelection(text)
-			if err != nil {
-				return nil, conflicts, fail("%v", err)
-			}
-			f.choose(s, line)
-			continue
-		}
-		key, sum, err := parseRecord(text)
-		if err != nil {
+		if err := f.parseLine(text, line); err != nil {
 			return nil, conflicts, fail("%v", err)
 		}
-		f.put(key, record{sum, line})
 	}
 	return f, conflicts, nil
 }
 
-// Salvage reads the valid lines of a text that anybody may have written, and
-// returns how many it left out: invalid ones, and all of a key whose lines
-// differ.
+// parseLine reads a line, without its end, and adds it.
+func (f *File) parseLine(text string, line int) error {
+	switch {
+	case !strings.HasPrefix(text, "@"):
+		k, sum, err := parseRecord(text)
+		if err != nil {
+			return err
+		}
+		f.put(k, record{sum, line})
+	case isConversion(text):
+		c, err := parseConversion(text)
+		if err != nil {
+			return err
+		}
+		f.convert(c, line)
+	default:
+		s, err := parseSelection(text)
+		if err != nil {
+			return err
+		}
+		f.choose(s, line)
+	}
+	return nil
+}
+
+// Salvage reads the valid lines of an untrusted text, and returns the number of the
+// others: invalid ones, and all lines of contested keys.
 func Salvage(text []byte) (f *File, left int) {
 	f = new(File)
 	if len(text) > maxBytes {
 		return f, strings.Count(string(text), "\n")
 	}
 	for line := range strings.Lines(string(text)) {
-		whole := strings.HasSuffix(line, "\n")
-		line = strings.TrimSuffix(line, "\n")
-		if c, err := parseConversion(line); whole && err == nil && line[0] == '@' && isConversion(line) {
-			f.convert(c, 0)
-		} else if s, err := parseSelection(line); whole && err == nil && line[0] == '@' {
-			f.choose(s, 0)
-		} else if k, sum, err := parseRecord(line); whole && err == nil {
-			f.put(k, record{sum: sum})
-		} else {
+		if line, whole := strings.CutSuffix(line, "\n"); !whole || f.parseLine(line, 0) != nil {
 			left++
 		}
 	}
@@ -119,8 +117,8 @@ func Salvage(text []byte) (f *File, left int) {
 	return f, left
 }
 
-// platform is an operating system, an architecture or a variant, as
-// sources/xpkg accepts them.
+// platform matches an operating system, an architecture or a variant, as sources/xpkg
+// accepts them.
 const platform = `[a-z0-9][a-z0-9._-]{0,63}`
 
 var (

@@ -3,7 +3,6 @@ package oci
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"hash"
 	"io"
@@ -14,11 +13,11 @@ import (
 
 // Blob returns the content of size bytes with digest d. Read returns io.EOF
 // only after size bytes with that digest, and a [*MismatchError] after others:
-// do not trust the bytes before. A broken connection is resumed where it broke.
-// Other errors are an [*Error].
+// do not trust the bytes before. If the connection breaks, the download is resumed
+// there. Other errors are an [*Error].
 //
-// With a cache Blob fetches and verifies the whole content before it returns,
-// so that a reader that holds a resource never waits for a slow registry.
+// With a cache Blob fetches and verifies the whole content before it returns, so that
+// reading does not wait for a slow registry.
 func (c *Client) Blob(ctx context.Context, repository string, d sources.Digest, size int64) (io.ReadCloser, error) {
 	if _, err := sources.ParseDigest(string(d)); err != nil {
 		return nil, &Error{Subject: repository, Reason: Malformed, Text: err.Error()}
@@ -80,18 +79,18 @@ func (c *Client) download(ctx context.Context, repository string, d sources.Dige
 type blob struct {
 	client     *Client
 	subject    string
-	repository string // where it is fetched from
+	repository string // that it is fetched from
 	want       sources.Digest
 	size       int64
 
 	open     func(ranges string) (*http.Response, error)
 	attempts int
-	noRanges bool // the registry cannot go on in the middle
+	noRanges bool // the registry does not support ranges
 	body     io.ReadCloser
 	hash     hash.Hash
 	n        int64 // bytes read so far
 	entry    *entry
-	err      error // what every further Read returns
+	err      error // of every further Read
 }
 
 // connect requests the bytes that have not been read yet.
@@ -138,7 +137,7 @@ func (b *blob) mismatch(seen sources.Digest, size int64) error {
 	return &MismatchError{Subject: b.subject, Registry: registryOf(b.repository), Want: b.want, Seen: seen, WantSize: b.size, SeenSize: size}
 }
 
-// Read implements io.Reader as Blob says.
+// Read implements io.Reader, as [Client.Blob] describes.
 func (b *blob) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
@@ -166,7 +165,7 @@ func (b *blob) Read(p []byte) (int, error) {
 
 // verify ends a download, with io.EOF if the content has the digest.
 func (b *blob) verify() error {
-	seen := sources.Digest("sha256:" + hex.EncodeToString(b.hash.Sum(nil)))
+	seen := sources.DigestSum(b.hash)
 	if seen != b.want {
 		b.entry.abort()
 		return b.mismatch(seen, b.n)
@@ -175,7 +174,7 @@ func (b *blob) verify() error {
 	return io.EOF
 }
 
-// resume goes on after a broken connection, a few times.
+// resume continues after a broken connection, a few times.
 func (b *blob) resume(cause error) error {
 	b.body.Close()
 	for isBroken(cause) && b.attempts < maxAttempts {
@@ -187,14 +186,11 @@ func (b *blob) resume(cause error) error {
 	return b.client.explain(b.subject, b.repository, cause)
 }
 
-// Close ends the download. Content that was not read to its end is not kept.
+// Close ends the download. Content that was not read to the end is not cached.
 func (b *blob) Close() error {
 	if b.err == nil {
 		b.err = fmt.Errorf("%s: read after close", b.subject)
 	}
 	b.entry.abort()
-	if b.body == nil {
-		return nil
-	}
 	return b.body.Close()
 }

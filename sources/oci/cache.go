@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -19,14 +18,13 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// cache keeps contents in files named by their whole digest. Nothing depends on
-// it: a missing or damaged entry is fetched anew, and a disk that is full or
-// read-only costs a warning.
+// cache keeps contents in files named by their whole digest. Nothing depends on it: a
+// missing or damaged entry is fetched again, and a disk that is full or read-only
+// is only a warning.
 //
-// An entry appears under its name by a rename, complete and verified, and is
-// never changed afterwards, so that any number of processes can share the
-// directory. There is no fsync: an entry that a power cut damaged fails its
-// hash.
+// An entry gets its name by a rename, once it is complete and verified, and is not
+// changed afterwards, so that any number of processes can share the directory. Entries
+// are not synced to disk; the hash of one that a power failure damaged is wrong.
 //
 // A nil *cache and a nil *entry are valid, and keep nothing.
 type cache struct {
@@ -36,7 +34,7 @@ type cache struct {
 
 	warned atomic.Bool
 	mu     sync.Mutex
-	size   int64 // of all entries; counted at the first write
+	size   int64 // of all entries, once known
 	known  bool
 }
 
@@ -51,15 +49,14 @@ func (c *cache) path(d sources.Digest) string {
 	return filepath.Join(c.dir, "sha256", d.Hex())
 }
 
-// warn logs once that the cache does not work, until it does again.
+// warn logs that the cache does not work, once until it works again.
 func (c *cache) warn(what string, err error) {
 	if !c.warned.Swap(true) {
 		c.log.Warn("the package cache cannot be used, packages are fetched each time", "dir", c.dir, "doing", what, "error", err)
 	}
 }
 
-// open returns an entry of the given size, hashed and ready to be read from its
-// start, or nil.
+// open returns a verified entry of the given size, to be read from its start, or nil.
 func (c *cache) open(d sources.Digest, size int64) *os.File {
 	if c == nil {
 		return nil
@@ -81,7 +78,7 @@ func (c *cache) open(d sources.Digest, size int64) *os.File {
 		c.warn("read", err)
 		return nil
 	}
-	if n != size || hex.EncodeToString(h.Sum(nil)) != d.Hex() {
+	if n != size || sources.DigestSum(h) != d {
 		f.Close()
 		c.log.Warn("dropping a damaged entry of the package cache, fetching it anew", "dir", c.dir, "digest", d)
 		if err := os.Remove(c.path(d)); err != nil && !os.IsNotExist(err) {
@@ -89,7 +86,7 @@ func (c *cache) open(d sources.Digest, size int64) *os.File {
 		}
 		return nil
 	}
-	// The least recently used entries are removed first. An error does no harm.
+	// The least recently used entries are removed first. An error is harmless.
 	now := time.Now()
 	_ = os.Chtimes(f.Name(), now, now)
 	return f
@@ -123,7 +120,7 @@ func (c *cache) put(d sources.Digest, content []byte) {
 	e.commit()
 }
 
-// entry is a content on its way into the cache.
+// entry is a content that is being written to the cache.
 type entry struct {
 	cache *cache
 	name  string // final path
@@ -161,7 +158,7 @@ func (e *entry) write(p []byte) {
 	}
 }
 
-// commit makes the entry visible. The content has been verified.
+// commit adds the entry to the cache. The caller has verified the content.
 func (e *entry) commit() {
 	if e == nil || e.f == nil {
 		return
@@ -191,7 +188,7 @@ func (e *entry) abort() {
 	e.f = nil
 }
 
-// grow counts a new entry and, past the bound, makes room.
+// grow counts a new entry, and makes room if there are too many.
 func (c *cache) grow(size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,7 +229,7 @@ func (c *cache) grow(size int64) {
 	if c.size <= c.max {
 		return
 	}
-	// A tenth more than needed, so that it is not done again for each entry.
+	// Remove a tenth more than needed, so as not to do this for each entry.
 	slices.SortFunc(files, func(a, b file) int {
 		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.path, b.path))
 	})

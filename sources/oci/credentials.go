@@ -24,15 +24,14 @@ type Credentials struct {
 // String returns the source of the credentials, and nothing secret.
 func (c *Credentials) String() string { return c.source }
 
-// GoString is String, so that %#v shows no more.
+// GoString returns the same as String, so that %#v shows nothing secret.
 func (c *Credentials) GoString() string { return c.source }
 
 // ParseCredentials reads the Docker configuration of a pull secret: the value
-// of .dockerconfigjson ({"auths": {…}}), or of the older .dockercfg. Credential
-// helpers are not run: whoever can write a pull secret must not choose a
-// program that runs here. source is for error messages, for instance "Secret
-// crossplane-system/package-pull-secret". The error quotes nothing of the
-// configuration.
+// of .dockerconfigjson ({"auths": {…}}), or of the older .dockercfg. Credential helpers
+// are ignored: a pull secret must not choose a program that runs here. Source is for
+// error messages, for instance "Secret crossplane-system/package-pull-secret". The
+// error quotes nothing of the configuration.
 func ParseCredentials(source string, dockerConfig []byte) (*Credentials, error) {
 	var file struct {
 		Auths map[string]authn.AuthConfig `json:"auths"`
@@ -52,11 +51,11 @@ func ParseCredentials(source string, dockerConfig []byte) (*Credentials, error) 
 	return c, nil
 }
 
-// NoCredentials stands for a source without any, which errors name.
+// NoCredentials returns a source without credentials, for error messages.
 func NoCredentials(source string) *Credentials { return &Credentials{source: source} }
 
-// normalize turns the keys of tools ("https://host/v1/", "host/path/") into
-// host[/path].
+// normalize returns host[/path] for a key of "auths", which may be "https://host/v1/" or
+// "host/path/".
 func normalize(where string) string {
 	where = strings.TrimPrefix(strings.TrimPrefix(where, "https://"), "http://")
 	where = strings.TrimRight(where, "/")
@@ -105,7 +104,7 @@ func matchHost(pattern, host string) bool {
 	return true
 }
 
-// keyring is the credentials that a Client's find returned.
+// keyring has the credentials that a Client's find returned.
 type keyring struct {
 	credentials []*Credentials
 	// key distinguishes sessions by their credentials.
@@ -171,11 +170,11 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *k
 	}
 }
 
-// namePullSecret is advice for those who fetch packages.
+// namePullSecret ends the advice on credentials for packages that are fetched.
 const namePullSecret = ", or have the package name a pull secret (packagePullSecrets)"
 
-// lookedIn returns the sources that were searched for credentials of a
-// repository, and what to do about them.
+// lookedIn describes the sources that were searched for credentials of a repository, and
+// what to do.
 func (c *Client) lookedIn(repository string) string {
 	repo, err := name.NewRepository(repository)
 	if err != nil {

@@ -196,9 +196,8 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// What a Client's find returns is used for the request at hand: rotated
-// credentials are taken up, what the cache has needs none, and other hosts get
-// none.
+// Credentials from a Client's find are used for one request: rotated ones are used at
+// once, cached contents need none, and other hosts get none.
 func TestFoundCredentials(t *testing.T) {
 	t.Parallel()
 	reg := newRegistry(t, registry.Config{Auth: registry.TokenAuth, Username: "robot", Password: "s3cret"})

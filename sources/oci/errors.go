@@ -47,8 +47,8 @@ const (
 	Canceled
 )
 
-// Error is a failed request to a registry. It never holds credentials, nor
-// addresses that may contain them (registries redirect to signed URLs).
+// Error is a failed request to a registry. It has no credentials, and no addresses that
+// may contain them (registries redirect to signed URLs).
 type Error struct {
 	// Subject is the reference, repository or repository@digest.
 	Subject string
@@ -57,32 +57,44 @@ type Error struct {
 	RetryAfter time.Duration
 	// Text says what happened and what to do.
 	Text string
-	// Err is the context's error if that ended the call, else nil.
+	// Err is the context's error if that ended the call.
 	Err error
 }
 
 func (e *Error) Error() string { return e.Subject + ": " + e.Text }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether target is the error of the vocabulary for e.Reason:
-// sources.ErrNotFound for NotFound, sources.ErrLate for TimedOut,
-// sources.ErrUnasked for Unasked.
+// Is reports whether target is the sentinel error for e.Reason: [sources.ErrNotFound]
+// for NotFound, [sources.ErrLate] for TimedOut, [sources.ErrUnasked] for Unasked.
 func (e *Error) Is(target error) bool {
-	return target == sources.ErrUnasked && e.Reason == Unasked || target == sources.ErrNotFound && e.Reason == NotFound || target == sources.ErrLate && e.Reason == TimedOut
+	switch e.Reason {
+	case NotFound:
+		return target == sources.ErrNotFound
+	case TimedOut:
+		return target == sources.ErrLate
+	case Unasked:
+		return target == sources.ErrUnasked
+	}
+	return false
 }
 
-// Temporary reports whether a later attempt may succeed without a change here.
+// say sets the reason and the text, and returns the error.
+func (e *Error) say(r Reason, format string, args ...any) error {
+	e.Reason, e.Text = r, fmt.Sprintf(format, args...)
+	return e
+}
+
+// Temporary reports whether the same request may succeed later.
 func (e *Error) Temporary() bool { return e.Reason >= RateLimited && e.Reason < Canceled }
 
-// MismatchError is the error for content without the requested digest. Nothing
-// of it is used or kept.
+// MismatchError is the error for content without the requested digest. It is not used or
+// kept.
 type MismatchError struct {
 	// Subject is repository@digest.
 	Subject string
 	// Registry is the host that answered.
 	Registry string
-	// Want and Seen are the digests; Seen is empty if the size was already
-	// wrong.
+	// Want and Seen are the digests. Seen is empty if the size was wrong.
 	Want, Seen sources.Digest
 	// WantSize and SeenSize are in bytes, -1 if unknown.
 	WantSize, SeenSize int64
@@ -115,24 +127,24 @@ func identity(d sources.Digest, size int64) string {
 	return fmt.Sprintf("%s, %d bytes", d, size)
 }
 
-// status is an answer with an unexpected status.
+// status is the error for an answer with an unexpected status.
 type status struct {
 	code       int
 	retryAfter time.Duration
 	// message is the registry's text, made printable.
 	message string
-	// unknownName reports whether the repository is missing, rather than a tag
-	// or digest.
+	// unknownName reports whether the repository is missing, not a tag or digest.
 	unknownName bool
 }
 
 func (s *status) Error() string { return fmt.Sprintf("status %d %s", s.code, s.message) }
 
-// statusError reads the useful part of an answer's body.
+// statusError returns the error for an answer.
 func statusError(resp *http.Response) error {
 	return fromTransport(transport.CheckError(resp), resp.Header)
 }
 
+// fromTransport returns a *status for the library's error with one.
 func fromTransport(err error, h http.Header) error {
 	var te *transport.Error
 	if !errors.As(err, &te) {
@@ -165,7 +177,7 @@ func printable(s string) string {
 	return s
 }
 
-// problem is an Error without a subject so far.
+// problem is an [Error] without its subject.
 type problem struct {
 	reason Reason
 	text   string
@@ -180,9 +192,9 @@ var (
 	errScheme = errors.New("not with this scheme")
 )
 
-// explain turns the error of a request about subject into an Error, once. It
-// does not use the cause's text, since that of net/http and the libraries may
-// contain signed addresses or tokens.
+// explain turns the error of a request about subject into an [Error], unless it is one. It
+// does not use the texts of net/http and the libraries, which may contain signed
+// addresses or tokens.
 func (c *Client) explain(subject, repository string, err error) error {
 	var known *Error
 	var mismatch *MismatchError
@@ -191,10 +203,7 @@ func (c *Client) explain(subject, repository string, err error) error {
 	}
 	host := registryOf(repository)
 	e := &Error{Subject: subject}
-	say := func(r Reason, format string, args ...any) error {
-		e.Reason, e.Text = r, fmt.Sprintf(format, args...)
-		return e
-	}
+	say := e.say
 
 	var (
 		unknownCA x509.UnknownAuthorityError
@@ -248,25 +257,22 @@ func (c *Client) explainStatus(e *Error, host, repository string, st *status) er
 	}
 	switch {
 	case st.code == http.StatusNotFound && st.unknownName:
-		e.Reason, e.Text = NotFound, fmt.Sprintf("%s has no such repository%s; is its name right, and may these credentials see it?", host, words)
+		return e.say(NotFound, "%s has no such repository%s; is its name right, and may these credentials see it?", host, words)
 	case st.code == http.StatusNotFound && st.message == "": // as HEAD answers
-		e.Reason, e.Text = NotFound, fmt.Sprintf("%s has no such tag or no such repository; are both names right, and may these credentials see it?", host)
+		return e.say(NotFound, "%s has no such tag or no such repository; are both names right, and may these credentials see it?", host)
 	case st.code == http.StatusNotFound:
-		e.Reason, e.Text = NotFound, fmt.Sprintf("%s has no such tag or digest in this repository%s; list its tags to see what it has", host, words)
+		return e.say(NotFound, "%s has no such tag or digest in this repository%s; list its tags to see what it has", host, words)
 	case st.code == http.StatusUnauthorized, st.code == http.StatusForbidden:
-		e.Reason, e.Text = Unauthorized, fmt.Sprintf("%s refuses access%s; looked for credentials in %s", host, words, c.lookedIn(repository))
+		return e.say(Unauthorized, "%s refuses access%s; looked for credentials in %s", host, words, c.lookedIn(repository))
 	case st.code == http.StatusTooManyRequests:
-		e.Reason, e.Text = RateLimited, fmt.Sprintf("%s limits the rate of requests%s", host, words)
 		if e.RetryAfter > 0 {
-			e.Text += fmt.Sprintf(" and asks to come back in %v", e.RetryAfter)
+			words += fmt.Sprintf(" and asks to come back in %v", e.RetryAfter)
 		}
-		e.Text += "; credentials usually raise the limit"
+		return e.say(RateLimited, "%s limits the rate of requests%s; credentials usually raise the limit", host, words)
 	case st.code >= 500:
-		e.Reason, e.Text = Failing, fmt.Sprintf("%s fails with %d %s%s; try again later", host, st.code, http.StatusText(st.code), words)
-	default:
-		e.Reason, e.Text = Malformed, fmt.Sprintf("%s answers %d %s%s", host, st.code, http.StatusText(st.code), words)
+		return e.say(Failing, "%s fails with %d %s%s; try again later", host, st.code, http.StatusText(st.code), words)
 	}
-	return e
+	return e.say(Malformed, "%s answers %d %s%s", host, st.code, http.StatusText(st.code), words)
 }
 
 // isPlainHTTPAnswer recognizes net/http's own error, which has no type.
@@ -274,8 +280,8 @@ func isPlainHTTPAnswer(err error) bool {
 	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-// http2Reset is the type that net/http's error for a stream reset by the other
-// side can be read as; its own type is not exported (net/http/h2_error.go).
+// http2Reset has the fields of net/http's error for a stream that the other side reset,
+// which is not exported. errors.As converts that to it (net/http/h2_error.go).
 type http2Reset struct {
 	StreamID uint32
 	Code     uint32
@@ -284,7 +290,7 @@ type http2Reset struct {
 
 func (r http2Reset) Error() string { return fmt.Sprintf("HTTP/2 stream reset with code %d", r.Code) }
 
-// isBroken reports whether a connection ended in the middle of something.
+// isBroken reports whether err means that a connection broke.
 func isBroken(err error) bool {
 	if reset := (http2Reset{}); errors.As(err, &reset) {
 		return true
@@ -293,7 +299,7 @@ func isBroken(err error) bool {
 		errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
 }
 
-// innermost unwraps net/url's errors, which quote the address.
+// innermost unwraps err, since net/url's errors quote the address.
 func innermost(err error) error {
 	for {
 		next := errors.Unwrap(err)

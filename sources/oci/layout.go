@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,8 +18,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Reader is where packages and their signatures are read. The errors of its methods
-// are an [*Error], or a [*MismatchError] for content without the requested digest.
+// Reader reads packages and their signatures. The errors of its methods are an [*Error],
+// or a [*MismatchError] for content without the requested digest.
 type Reader interface {
 	// Resolve returns the digest of a reference's tag, or the reference's own.
 	Resolve(ctx context.Context, ref sources.Ref) (sources.Digest, error)
@@ -42,9 +41,9 @@ var (
 )
 
 // Layout reads contents from a directory, an OCI image layout
-// (github.com/opencontainers/image-spec, image-layout.md) that [Recorder.Files]
-// made. It asks no registry: what only one knows is an error that is
-// sources.ErrUnasked. Everything is hashed when it is read.
+// (github.com/opencontainers/image-spec, image-layout.md) made by [Recorder.Files].
+// It asks no registry: the error for contents that it lacks is [sources.ErrUnasked].
+// Everything is hashed when it is read.
 //
 // The index has a manifest for each name, which is in the annotation
 // org.opencontainers.image.ref.name: "repository@digest" for a package, an image's
@@ -53,7 +52,7 @@ type Layout struct {
 	files fs.FS
 	dir   string
 	index layoutIndex
-	// fault is why nothing can be read; nil if it can.
+	// fault is why nothing can be read; nil if the layout is valid.
 	fault *problem
 }
 
@@ -85,13 +84,13 @@ const (
 	maxLayoutIndexBytes = 16 << 20
 )
 
-// evidenceTag matches the tags of cosign's signatures. Whether there is one is known
-// here, unlike for other tags.
+// evidenceTag matches the tags of cosign's signatures. Unlike other tags, one that is not
+// in a layout does not exist.
 var evidenceTag = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\.[a-z]+)?$`)
 
-// OpenLayout returns the layout in a directory of a fleet repository. If there is none,
-// or it is not valid, each content is an error that says so, since not everything in
-// a fleet needs packages.
+// OpenLayout returns the layout in a directory of a fleet repository. If there is no valid
+// one, the methods of the Layout return errors that say so, since not everything in a fleet
+// needs packages.
 func OpenLayout(files fs.FS, dir string) *Layout {
 	l := &Layout{files: files, dir: dir}
 	switch err := l.readIndex(); {
@@ -126,7 +125,7 @@ func (l *Layout) readIndex() error {
 	return nil
 }
 
-// check returns the layout's own fault as an error about subject.
+// check returns the layout's fault, if any, as an error about subject.
 func (l *Layout) check(subject string) error {
 	if l.fault == nil {
 		return nil
@@ -147,7 +146,7 @@ func readFile(files fs.FS, name string, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// Resolve implements [Reader]. It knows the tags of signatures only.
+// Resolve implements [Reader]. It only knows the tags of signatures.
 func (l *Layout) Resolve(_ context.Context, ref sources.Ref) (sources.Digest, error) {
 	if ref.Digest != "" {
 		return ref.Digest, nil
@@ -170,7 +169,7 @@ func (l *Layout) unasked(subject, what string) error {
 	return &Error{Subject: subject, Reason: Unasked, Text: fmt.Sprintf("%s is not in %s, and no registry is asked; run `gitopsd lock` and `gitopsd lock vendor %s` where they can be", what, l.dir, l.dir)}
 }
 
-// Tags implements [Reader] with an error.
+// Tags implements [Reader]. It always fails.
 func (l *Layout) Tags(_ context.Context, repository string) ([]string, error) {
 	return nil, cmp.Or(l.check(repository), l.unasked(repository, "the list of tags"))
 }
@@ -234,7 +233,7 @@ type layoutBlob struct {
 	hash    hash.Hash
 }
 
-// Read implements io.Reader. It returns io.EOF only after the right bytes.
+// Read implements io.Reader. It returns io.EOF only after bytes with the digest.
 func (b *layoutBlob) Read(p []byte) (int, error) {
 	n, err := b.f.Read(p)
 	b.hash.Write(p[:n])
@@ -244,7 +243,7 @@ func (b *layoutBlob) Read(p []byte) (int, error) {
 	case b.n > b.size:
 		return 0, mismatch
 	case err == io.EOF && b.n == b.size:
-		if mismatch.Seen = sources.Digest("sha256:" + hex.EncodeToString(b.hash.Sum(nil))); mismatch.Seen == b.want {
+		if mismatch.Seen = sources.DigestSum(b.hash); mismatch.Seen == b.want {
 			return n, io.EOF
 		}
 		return 0, mismatch
@@ -258,8 +257,7 @@ func (b *layoutBlob) Read(p []byte) (int, error) {
 
 func (b *layoutBlob) Close() error { return b.f.Close() }
 
-// Referrers implements [Reader], for the types that were asked for when the layout
-// was made.
+// Referrers implements [Reader], for the types that the [Recorder] saw.
 func (l *Layout) Referrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
 	if err := l.check(repository + "@" + string(d)); err != nil {
 		return nil, err
@@ -285,7 +283,7 @@ func (l *Layout) Referrers(ctx context.Context, repository string, d sources.Dig
 	return found, nil
 }
 
-// formatIndex returns index.json for descriptors: sorted by name, without
+// formatIndex returns index.json with descriptors, sorted by name and without
 // duplicates, so that equal contents have equal bytes.
 func formatIndex(all []layoutDescriptor) ([]byte, error) {
 	slices.SortFunc(all, func(a, b layoutDescriptor) int {

@@ -48,8 +48,8 @@ func (h *holding) Referrers(_ context.Context, _ string, d sources.Digest, _ str
 
 func (h *holding) Tags(context.Context, string) ([]string, error) { return nil, nil }
 
-// What was read once can be read again from the layout, and nothing else; the same
-// contents have the same bytes.
+// A layout has the contents that were read, and no others. The same contents have the same
+// bytes.
 func TestLayout(t *testing.T) {
 	const repository, artifact = "reg.io/acme/a", "application/x"
 	h := &holding{contents: make(map[sources.Digest]string), tags: make(map[string]sources.Digest), referrers: make(map[sources.Digest][]sources.Digest)}

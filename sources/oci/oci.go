@@ -6,18 +6,22 @@
 // does not know packages (sources/xpkg), the digest that a reference should
 // have (sources/lockfile), or the references of a fleet (sources/resolve).
 //
-// A [Layout] has contents in a directory instead, which a [Recorder] of what was read
-// makes.
+// A [Layout] has contents in a directory instead. A [Recorder] makes it of the contents
+// that were read.
 //
 // Only Resolve and Tags look at tags. Everything else is requested by digest,
 // and content with another digest is never returned.
 //
-// It is the only package that imports go-containerregistry, of which it uses
-// the authentication (pings, challenges, bearer tokens, Docker's credentials)
-// and the upload protocol. Downloads are plain requests on top of that: the
-// library's own Puller pings once a repository, remembers a failed ping for
-// ever, and does not read tags from registries that leave out
-// Docker-Content-Digest.
+// session.go logs in to repositories, with the credentials of credentials.go, and
+// transport.go limits and retries requests. tags.go, referrers.go, blob.go and push.go
+// are the operations besides Resolve and Manifest, which are here. cache.go is the
+// cache, and errors.go explains errors.
+//
+// It is the only package that imports go-containerregistry. It uses the library's
+// authentication (pings, challenges, bearer tokens, Docker's credentials) and upload
+// protocol. Downloads are plain requests on top of that: the library's Puller pings once
+// a repository, remembers a failed ping for ever, and does not read tags from registries
+// that leave out Docker-Content-Digest.
 package oci
 
 import (
@@ -52,9 +56,8 @@ const (
 	maxTagsPageBytes = 16 << 20
 )
 
-// minRate is the rate at which a registry must send, in bytes a second. A slower
-// one may fall behind by Config.Timeout altogether. Time in which the caller does
-// not read does not count.
+// minRate is the rate at which a registry must send, in bytes a second. It may fall
+// behind by Config.Timeout. Time in which the caller does not read does not count.
 const minRate = 16 << 10
 
 // The defaults of [Config].
@@ -93,19 +96,19 @@ type Config struct {
 
 // Client is a client for any number of registries, which must speak TLS unless
 // they are on a loopback address. It is safe for concurrent use. Keep it:
-// connections, challenges and tokens are reused, so that an unchanged reference
-// costs one HEAD.
+// connections, challenges and tokens are reused, so that looking up a tag again takes
+// one request.
 type Client struct {
 	*shared
 	// find returns credentials to try before Docker's; may be nil.
 	find func(context.Context) ([]*Credentials, error)
 	// found are the last credentials that find returned, for errors.
 	found *atomic.Pointer[keyring]
-	// offline is set if no registry may be asked.
+	// offline reports whether no registry may be asked.
 	offline bool
 }
 
-// shared is common to a Client and those that With makes of it.
+// shared is shared by a Client and those that With and Offline return.
 type shared struct {
 	log         *slog.Logger
 	timeout     time.Duration
@@ -171,8 +174,8 @@ func New(cfg Config) (*Client, error) {
 	return &Client{shared: s, found: new(atomic.Pointer[keyring])}, nil
 }
 
-// authorities returns the system's certificate authorities and those in a file;
-// nil, which is the system's, without a file.
+// authorities returns the system's certificate authorities and those in a file, or nil
+// for the system's if there is no file.
 func authorities(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
@@ -194,15 +197,15 @@ func authorities(file string) (*x509.CertPool, error) {
 // With returns a Client that tries the credentials of find before those in
 // Docker's configuration. It shares everything else with c.
 //
-// Find is called for each request, so that credentials may be rotated at any
-// time; cached content needs none. An error of find is the request's, and must
-// not contain credentials.
+// Find is called for each request that the cache cannot answer, so that credentials may
+// be rotated at any time. Its errors are the request's, and must not contain
+// credentials.
 func (c *Client) With(find func(context.Context) ([]*Credentials, error)) *Client {
 	return &Client{shared: c.shared, find: find, found: new(atomic.Pointer[keyring]), offline: c.offline}
 }
 
-// Offline returns a Client that has what is in the cache, and asks no registry:
-// the error for everything else is sources.ErrUnasked. It shares everything with c.
+// Offline returns a Client that only reads the cache. The error for other contents is
+// [sources.ErrUnasked]. It shares everything with c.
 func (c *Client) Offline() *Client {
 	return &Client{shared: c.shared, find: c.find, found: new(atomic.Pointer[keyring]), offline: true}
 }
@@ -211,8 +214,8 @@ func (c *Client) Offline() *Client {
 // names now. A digest in the reference is returned without a request. The error
 // is an [*Error].
 //
-// It costs one HEAD. If the answer has no digest (Docker-Content-Digest is
-// optional), it costs a GET too, whose bytes are hashed.
+// It sends one HEAD request. If the answer has no digest (Docker-Content-Digest is
+// optional), it sends a GET request too, and hashes the content.
 func (c *Client) Resolve(ctx context.Context, ref sources.Ref) (sources.Digest, error) {
 	if ref.Digest != "" {
 		return ref.Digest, nil
@@ -250,8 +253,8 @@ func (c *Client) resolve(ctx context.Context, repository, tag string) (sources.D
 	return d, nil
 }
 
-// headIsFinal reports whether a GET would have the same status as a HEAD. Other
-// refusals, 405 for instance, may concern the method alone.
+// headIsFinal reports whether a GET would have the same status as a HEAD. Other errors,
+// such as 405, may only be about the method.
 func headIsFinal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests:
@@ -261,9 +264,9 @@ func headIsFinal(status int) bool {
 }
 
 // Manifest returns the index or manifest with digest d, of at most
-// maxManifestBytes bytes. Its media type is in the bytes; the registry's
-// Content-Type is not covered by the digest and not returned. The error is a
-// [*MismatchError] if the registry sends other bytes, else an [*Error].
+// maxManifestBytes bytes. Its media type is in the bytes; the digest does not cover the
+// registry's Content-Type. The error is a [*MismatchError] if the registry sends other
+// bytes, else an [*Error].
 func (c *Client) Manifest(ctx context.Context, repository string, d sources.Digest) ([]byte, error) {
 	subject := repository + "@" + string(d)
 	if _, err := sources.ParseDigest(string(d)); err != nil {
@@ -284,8 +287,7 @@ func (c *Client) Manifest(ctx context.Context, repository string, d sources.Dige
 	return raw, nil
 }
 
-// locate returns the repository to read: itself, or the one in the registry's
-// mirror.
+// locate returns the repository to read from: the given one, or the mirror's.
 func (c *Client) locate(repository string) string {
 	host, path, _ := strings.Cut(repository, "/")
 	if mirror, ok := c.mirrors[host]; ok {

@@ -28,7 +28,7 @@ func (c *Client) PushBlob(ctx context.Context, repository string, d sources.Dige
 		return p.Upload(ctx, repo, upload{hash: hash, size: size, open: open})
 	})
 	if err != nil {
-		return c.explainPush(repository, repository, err) // the digest of a layer says nothing to those who push
+		return c.explainPush(repository, repository, err) // the digest of a layer would not help
 	}
 	return nil
 }
@@ -53,7 +53,7 @@ func (c *Client) PushManifest(ctx context.Context, ref sources.Ref, mediaType st
 	return nil
 }
 
-// explainPush is explain for those who push, who have no pull secrets.
+// explainPush is explain without advice about pull secrets.
 func (c *Client) explainPush(subject, repository string, err error) error {
 	err = c.explain(subject, repository, err)
 	if failed, ok := errors.AsType[*Error](err); ok {

@@ -43,8 +43,8 @@ func TestRealm(t *testing.T) {
 	}
 }
 
-// A registry on this machine, without TLS, exchanges credentials for tokens, whichever
-// name it is asked by. What is wrong with the credentials is told with the reference.
+// A registry on this machine, without TLS, exchanges credentials for tokens under any name of
+// the machine. Errors about credentials have the reference.
 func TestLocalTokens(t *testing.T) {
 	t.Parallel()
 	reg := newRegistry(t, registry.Config{Auth: registry.TokenAuth})

@@ -11,18 +11,18 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Recorder notes what is read through its Readers, so that the same can be read
-// again from a [Layout]. It is safe for concurrent use.
+// Recorder records which contents are read through its Readers, to write them to a
+// [Layout]. It is safe for concurrent use.
 type Recorder struct {
 	mu        sync.Mutex
 	manifests map[located]Reader
 	blobs     map[sources.Digest]recordedBlob
-	// tags are the tags that were found, artifacts the referrers by their type.
+	// tags are the resolved tags, artifacts the types of referrers.
 	tags      map[sources.Ref]sources.Digest
 	artifacts map[located]string
 }
 
-// located is a content of a repository.
+// located identifies a content in a repository.
 type located struct {
 	repository string
 	digest     sources.Digest
@@ -34,7 +34,7 @@ type recordedBlob struct {
 	size       int64
 }
 
-// NewRecorder returns a Recorder that has noted nothing.
+// NewRecorder returns an empty Recorder.
 func NewRecorder() *Recorder {
 	return &Recorder{
 		manifests: make(map[located]Reader), blobs: make(map[sources.Digest]recordedBlob),
@@ -98,8 +98,7 @@ type File struct {
 	Content func(ctx context.Context) ([]byte, error)
 }
 
-// Owned reports whether a file in a layout's directory is one that [Recorder.Files]
-// may have returned at some time.
+// Owned reports whether a file in a layout's directory may be from [Recorder.Files].
 func Owned(name string) bool {
 	switch name {
 	case layoutFile, indexFile, attributesFile:
@@ -110,15 +109,15 @@ func Owned(name string) bool {
 	return dir == blobDir+"/" && err == nil
 }
 
-// attributesFile keeps Git from changing line ends, which would change digests.
+// attributesFile prevents Git from changing line endings, and so digests.
 const (
 	attributesFile = ".gitattributes"
 	attributes     = "* -text\n"
 )
 
-// Files returns the files of a layout with everything that was read, in the order in
-// which to write them: the index, which is the last, names nothing that is not there.
-// No file has more than limit bytes; one that would is an error.
+// Files returns the files of a layout with everything that was read, in the order to
+// write them in: the index comes last, after everything that it names. It fails if a
+// content cannot be read again, or has more than limit bytes.
 func (r *Recorder) Files(ctx context.Context, limit int64) ([]File, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +136,7 @@ func (r *Recorder) Files(ctx context.Context, limit int64) ([]File, error) {
 				Digest sources.Digest `json:"digest"`
 			} `json:"manifests"`
 		}
-		_ = json.Unmarshal(raw, &index) // it was read as what it is
+		_ = json.Unmarshal(raw, &index) // readers have checked it
 		for _, m := range index.Manifests {
 			inner[m.Digest] = true
 		}
@@ -159,7 +158,7 @@ func (r *Recorder) Files(ctx context.Context, limit int64) ([]File, error) {
 	add := func(name string, l located) {
 		raw, read := raws[l]
 		if !read {
-			return // nobody needed it
+			return // not needed
 		}
 		var manifest struct {
 			MediaType string `json:"mediaType"`

@@ -15,15 +15,15 @@ import (
 // maxReferrers bounds the referrers of a digest.
 const maxReferrers = 1000
 
-// emptyConfig is the artifact type that registries which know only the
-// configuration's type list for manifests with an empty configuration.
+// emptyConfig is the artifact type of manifests with an empty configuration in registries
+// that only know the configuration's type.
 const emptyConfig = "application/vnd.oci.empty.v1+json"
 
-// Referrers returns the manifests that refer to a digest and are of one
-// artifact type, or may be, in the registry's order. They are listed by the
-// referrers API of the distribution specification or, if the registry does not
-// have it, by the index under the tag "sha256-<hex>". The caller checks their
-// type, and that they refer to the digest. The error is an [*Error].
+// Referrers returns the manifests that refer to a digest and may be of an artifact
+// type, in the registry's order. It uses the referrers API of the distribution
+// specification or, if the registry does not have it, the index under the tag
+// "sha256-<hex>". The caller checks their type, and that they refer to the digest. The
+// error is an [*Error].
 func (c *Client) Referrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
 	located := c.locate(repository)
 	found, err := c.referrers(ctx, located, d, artifactType)
@@ -66,7 +66,7 @@ func (c *Client) referrers(ctx context.Context, repository string, d sources.Dig
 	return nil, &problem{Malformed, fmt.Sprintf("%s lists referrers without an end", registryOf(repository))}
 }
 
-// taggedReferrers reads the index under the tag; without one there are no
+// taggedReferrers reads the index under the tag, which is missing if there are no
 // referrers.
 func (c *Client) taggedReferrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
 	raw, err := c.get(ctx, request{repository: repository, path: "manifests/" + strings.Replace(string(d), ":", "-", 1), accept: acceptManifests}, maxManifestBytes)

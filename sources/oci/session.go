@@ -25,11 +25,11 @@ var acceptManifests = strings.Join([]string{
 	string(types.DockerManifestList), string(types.DockerManifestSchema2),
 }, ",")
 
-// maxSessions bounds the sessions that are kept. Beyond it, which only rotated
-// credentials reach, all are dropped and made anew.
+// maxSessions bounds the sessions. At more, which happens only if credentials are
+// rotated, all are dropped.
 const maxSessions = 10_000
 
-// ping is the answer of a registry's /v2/.
+// ping is a registry's answer to a request for /v2/.
 type ping struct {
 	challenge *transport.Challenge
 	scheme    string // http or https
@@ -39,12 +39,12 @@ type ping struct {
 type session struct {
 	client *http.Client
 	repo   name.Repository
-	base   string // what its URLs start with, to /v2/<name>/
+	base   string // prefix of its URLs, up to /v2/<name>/
 	made   time.Time
 }
 
 type sessionKey struct {
-	repository  string // as it was asked for
+	repository  string // as requested
 	action      string // transport.PullScope or PushScope
 	credentials string
 }
@@ -113,7 +113,7 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 			continue
 		}
 		if err != nil && ctx.Err() == nil {
-			// The registry may return with another scheme or challenge.
+			// The registry may come back with another scheme or challenge.
 			c.forget(key, s)
 		}
 		return resp, err
@@ -163,9 +163,9 @@ func (c *Client) forget(key sessionKey, s *session) {
 	}
 }
 
-// session returns the login to a repository with the credentials own, whose key
-// is in key, and makes it if needed. Concurrent callers share one login, or its
-// failure; a failure is not remembered.
+// session returns the login to a repository with the credentials own, and logs in if
+// needed. Own's key is in key. Concurrent callers share one login and its error, which
+// is not remembered.
 func (c *Client) session(ctx context.Context, key sessionKey, own *keyring) (*session, error) {
 	c.mu.Lock()
 	s := c.sessions[key]
@@ -203,9 +203,9 @@ func (c *Client) session(ctx context.Context, key sessionKey, own *keyring) (*se
 	return v.(*session), nil
 }
 
-// flight runs fn once for all concurrent callers with one key. It outlives the
-// caller that started it, by the registry's timeout at most, so that one
-// caller's short deadline is not another's failure.
+// flight runs fn once for all concurrent callers with a key. It may outlive the caller
+// that started it, by at most the timeout, so that one caller's short deadline does not
+// fail others.
 func (c *Client) flight(ctx context.Context, key string, fn func(context.Context) (any, error)) (any, error) {
 	done := c.flights.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), c.timeout, errSilent)
@@ -272,7 +272,7 @@ func (c *Client) token(ctx context.Context, repo name.Repository, action string,
 	return token, nil
 }
 
-// ping finds a registry's scheme and challenge, once.
+// ping determines a registry's scheme and challenge, once.
 func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
 	host := reg.RegistryStr()
 	c.mu.Lock()
@@ -315,14 +315,14 @@ func (c *Client) ping(ctx context.Context, reg name.Registry) (ping, error) {
 	return v.(ping), nil
 }
 
-// followRealm decides whether credentials may go to the server that a registry names for
-// tokens. A registry must not have them sent in clear text that does without it itself,
-// nor to an address of the networks that this machine is in. One on this machine may name
-// another server on it, whichever of the machine's names it takes.
+// followRealm checks the token server that a registry names. A registry that uses TLS must
+// not have credentials sent without it, and no registry may have them sent to a private
+// address. Only a registry on this machine may name a token server on this machine. Its
+// address is then replaced by the registry's own or localhost.
 func followRealm(p *ping, host string) error {
 	realm, err := url.Parse(p.challenge.Parameters["realm"])
 	if err != nil || !strings.EqualFold(p.challenge.Scheme, "bearer") || realm.Host == host {
-		return nil // what is wrong with it the exchange says
+		return nil // if it is not valid, the exchange fails
 	}
 	ip := net.ParseIP(realm.Hostname())
 	switch {
@@ -358,9 +358,9 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// oneScheme refuses requests with another scheme. The library's ping tries TLS
-// and then, on names and addresses that look private, plain HTTP; here fewer
-// addresses allow that.
+// oneScheme refuses requests with another scheme. The library's ping tries TLS first, and
+// then plain HTTP for names and addresses that look private; here it is only for
+// loopback addresses.
 type oneScheme struct {
 	next   http.RoundTripper
 	scheme string
@@ -373,8 +373,8 @@ func (o oneScheme) RoundTrip(req *http.Request) (*http.Response, error) {
 	return o.next.RoundTrip(req)
 }
 
-// fixedScheme sends requests to a registry with the scheme that its ping found,
-// whatever the library guesses from the name.
+// fixedScheme sends requests to a registry with the scheme that its ping determined,
+// instead of the library's guess.
 type fixedScheme struct {
 	next         http.RoundTripper
 	host, scheme string

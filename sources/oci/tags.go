@@ -59,8 +59,8 @@ func (c *Client) tags(ctx context.Context, repository string) ([]string, error) 
 }
 
 // nextPage returns the query of the next page from a Link header
-// (RFC 8288: <url>; rel="next"). The rest of its address is not used, so that a
-// registry cannot send us elsewhere.
+// (RFC 8288: <url>; rel="next"). The rest of the address is ignored, so that the next
+// page comes from the same registry.
 func nextPage(req *http.Request, link string) (query string, ok bool) {
 	target, rest, ok := strings.Cut(strings.TrimPrefix(link, "<"), ">")
 	if !ok || !strings.HasPrefix(link, "<") || !strings.Contains(rest, "next") {

@@ -15,9 +15,8 @@ import (
 	"time"
 )
 
-// Retries of requests that change nothing (GET, HEAD). Retry-After is honoured
-// up to maxRetryAfter and the context's deadline; beyond them the answer is
-// returned at once, with the time.
+// Retries of requests that change nothing (GET, HEAD). Retry-After is honoured up to
+// maxRetryAfter and the context's deadline. Otherwise the answer is returned at once.
 const (
 	maxAttempts   = 3
 	firstBackoff  = 250 * time.Millisecond
@@ -111,8 +110,8 @@ func (p *baseTransport) named(req *http.Request, ctx context.Context) *http.Requ
 	return named
 }
 
-// silent returns errSilent for net/http's own timeouts, which look like a
-// deadline of the context's, and other errors as they are.
+// silent returns errSilent for net/http's own timeouts, which look like an exceeded
+// deadline, and other errors unchanged.
 func silent(ctx context.Context, err error) error {
 	var timeout net.Error
 	if err != nil && ctx.Err() == nil && errors.As(err, &timeout) && timeout.Timeout() {
@@ -121,8 +120,8 @@ func silent(ctx context.Context, err error) error {
 	return err
 }
 
-// watchedUpload cancels its request when the registry reads nothing of the body
-// for as long as timeout. After its end net/http watches for the answer.
+// watchedUpload cancels its request if the registry reads nothing of the body for
+// timeout. After the body, net/http limits the time to the answer.
 type watchedUpload struct {
 	io.ReadCloser
 	timer   *time.Timer
@@ -144,15 +143,14 @@ func (u *watchedUpload) Close() error {
 	return u.ReadCloser.Close()
 }
 
-// watchedBody cancels its request when a read takes longer than timeout, or when
-// all reads together fall behind minRate by as much. The time between reads,
-// which is the reader's own, does not count.
+// watchedBody cancels its request if a read takes longer than timeout, or if all reads
+// together fall behind minRate by timeout. The time between reads does not count.
 type watchedBody struct {
 	body    io.ReadCloser
 	ctx     context.Context // of the one request that the body belongs to
 	cancel  context.CancelCauseFunc
 	timeout time.Duration
-	left    time.Duration // that may still be waited; what comes adds to it
+	left    time.Duration // time that reads may still take; received bytes add to it
 	timer   *time.Timer
 }
 
@@ -188,7 +186,7 @@ func isTemporary(status int) bool {
 	return false
 }
 
-// retryAfter reads the header of that name: seconds, or a date.
+// retryAfter reads the Retry-After header, which has seconds or a date.
 func retryAfter(h http.Header) (time.Duration, bool) {
 	v := h.Get("Retry-After")
 	if v == "" {
@@ -203,10 +201,9 @@ func retryAfter(h http.Header) (time.Duration, bool) {
 	return 0, false
 }
 
-// checkRedirect follows a registry to its blob store, but not from TLS to plain
-// HTTP, nor from a public registry to an address inside our network (for
-// instance a cloud's metadata service). It sends no credentials to another host
-// or port.
+// checkRedirect allows redirects, for instance to a blob store, but not from TLS to plain
+// HTTP, and not from a public registry to an address inside this network, such as a
+// cloud's metadata service. It removes credentials for other hosts and ports.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	if len(via) >= 5 {

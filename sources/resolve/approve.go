@@ -10,31 +10,30 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// With revisionActivationPolicy: Manual nothing is applied whose digest nobody has
-// seen. A person approves a version for a cluster by a digest in the declaration, or
-// by the cluster's line in the lock, which for such a package only commands write
-// whose result a person commits: the daemon adds neither the line nor a record. So a
-// record that is there since another cluster takes new versions by itself approves
-// nothing.
+// With revisionActivationPolicy: Manual a person approves each version for a cluster,
+// either with a digest in the declaration or with the cluster's line in the lock. Only
+// commands, whose result a person commits, write that line and the records; the daemon
+// adds neither. A record alone approves nothing: it may be there because another cluster
+// activates versions automatically.
 //
 // Until then the cluster keeps the version that the lock selects for it, as if that
-// were declared. With packagePullPolicy: Always a tag that moves waits as well, but
-// for its digest: the lock has its line already.
+// were declared. With packagePullPolicy: Always a moved tag waits too. The lock has its
+// line already, so what is approved is the new digest.
 
 // Waiting is a revision of a package that waits for approval.
 type Waiting struct {
-	// Clusters that it is declared in, sorted.
+	// Clusters that declare it, sorted.
 	Clusters []string
-	// Ref is declared.
+	// Ref is the declared reference.
 	Ref sources.Ref
-	// Active is what stays meanwhile: a version of the same repository, or for a
-	// tag that moved what it was.
+	// Active is the pin that stays: another version, or, if the tag moved, its former
+	// digest.
 	Active sources.Pin
-	// New is what the tag names now; empty if the registry does not say.
+	// New is the tag's digest now; empty if it is unknown.
 	New sources.Digest
 }
 
-// String says what waits, where, and how to approve it.
+// String describes what waits, where, and how to approve it.
 func (w Waiting) String() string {
 	if w.Active.Ref.Version() == w.Ref.Version() {
 		return fmt.Sprintf("%s has a new revision %s that waits for approval: declare %s@%s to activate it", w.Ref, w.New, w.Ref, w.New)
@@ -42,7 +41,7 @@ func (w Waiting) String() string {
 	return fmt.Sprintf("%s waits for approval in %s, where %s stays: %s", w.Ref, strings.Join(w.Clusters, ", "), w.Active.Ref.Version(), toApprove(w.Ref, w.New))
 }
 
-// toApprove says how a version is approved.
+// toApprove says how to approve a version.
 func toApprove(ref sources.Ref, now sources.Digest) string {
 	if now == "" {
 		return "run `gitopsd lock` and commit the change"
@@ -50,11 +49,10 @@ func toApprove(ref sources.Ref, now sources.Digest) string {
 	return fmt.Sprintf("run `gitopsd lock` and commit the change, or declare %s@%s", ref, now)
 }
 
-// Unapproved is an error about a package that a cluster does not have yet and does
-// not get, since it waits for approval.
+// Unapproved is the error for a new package in a cluster that waits for approval.
 type Unapproved struct {
 	Ref sources.Ref
-	// New is what the tag names now; empty if the registry does not say.
+	// New is the tag's digest now; empty if it is unknown.
 	New sources.Digest
 }
 
@@ -62,19 +60,19 @@ func (u *Unapproved) Error() string {
 	return fmt.Sprintf("%s waits for approval, as its revisionActivationPolicy says; %s", u.Ref, toApprove(u.Ref, u.New))
 }
 
-// approved returns the version of a declared package that a cluster may have: the
-// declared one, or the one in the lock while that waits for approval. The error is
+// approved returns the version of a declared package that a cluster may use: the
+// declared one or, while that waits for approval, the one in the lock. The error is
 // an [*Unapproved] if the lock has none.
 func (p *pass) approved(req Request, d sources.Declaration) (sources.Ref, error) {
 	version := d.Ref.Version()
 	_, recorded := p.before.Digest(d.Ref.Repository, version)
 	switch {
 	case p.cfg.Rules.Replaced(d.Ref) != nil:
-		return d.Ref, nil // what replaces it must be in the lock
+		return d.Ref, nil // the replacement must be in the lock
 	case !d.ManualActivation, d.Ref.Digest != "", p.cfg.Approve, p.cfg.Mode == Check:
 		return d.Ref, nil
 	case p.cfg.Mode == Readonly && !recorded, p.before.Contested(d.Ref.Repository, version) != nil:
-		return d.Ref, nil // which is an error
+		return d.Ref, nil // pass.digest has the error
 	}
 	var declared, all []string
 	for _, s := range p.lines[req.Cluster] {
@@ -102,7 +100,7 @@ func (p *pass) approved(req Request, d sources.Declaration) (sources.Ref, error)
 	}
 	active := versionRef(d.Ref.Repository, all[0])
 	if _, recorded := p.before.Digest(active.Repository, all[0]); !recorded && active.Digest == "" {
-		// Its tag would be resolved anew.
+		// Its tag would be resolved again.
 		return sources.Ref{}, fmt.Errorf("%s has no digest of %s %s, which stays in cluster %s while %s waits for approval; restore the record from Git, or %s",
 			sources.LockFile, active.Repository, all[0], req.Cluster, version, toApprove(d.Ref, ""))
 	}
@@ -115,15 +113,15 @@ func (p *pass) waits(ctx context.Context, req Request, d sources.Declaration, ac
 	p.waiting = append(p.waiting, Waiting{Clusters: []string{req.Cluster}, Ref: d.Ref, Active: sources.Pin{Ref: active, Digest: was}, New: p.peek(ctx, req, d)})
 }
 
-// peeked is a reference at its origin.
+// peeked is a reference and its origin.
 type peeked struct {
 	ref  sources.Ref
 	from sources.Origin
 }
 
-// peek returns what a tag that waits for approval stands for, for a person: what the
-// lock has if another cluster has it already, else what the registry has. The
-// registry is asked once a pass, also if it does not say.
+// peek returns the digest of a tag that waits for approval, to show to people, or "" if
+// it is unknown: the lock's, if another cluster uses the tag already, else the
+// registry's, which is asked once a pass.
 func (p *pass) peek(ctx context.Context, req Request, d sources.Declaration) sources.Digest {
 	if known, ok := p.before.Digest(d.Ref.Repository, d.Ref.Version()); ok {
 		return known
@@ -142,7 +140,7 @@ func (p *pass) peek(ctx context.Context, req Request, d sources.Declaration) sou
 	defer cancel()
 	now, err := p.now(ctx, &load{asked: d.Ref, ref: d.Ref, origin: from})
 	if err != nil {
-		now = "" // it may be approved all the same
+		now = "" // it may be approved without
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,8 +148,8 @@ func (p *pass) peek(ctx context.Context, req Request, d sources.Declaration) sou
 	return now
 }
 
-// allWaiting returns what waits for approval: in single clusters, and tags that
-// moved, which do so wherever they are declared.
+// allWaiting returns the revisions that wait for approval: those of single clusters, and
+// moved tags, which wait in all clusters that declare them.
 func (p *pass) allWaiting(requests []Request) []Waiting {
 	all := p.waiting
 	for ref, use := range p.uses {

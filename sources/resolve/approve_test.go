@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"gitopsd.dev/sources"
-	"gitopsd.dev/sources/lockfile"
 )
 
 // With manual activation a version is applied once a person has approved its digest,
@@ -56,10 +55,7 @@ func TestManualActivation(t *testing.T) {
 			s.put("reg.io/dep:v1.0.0", "dep")
 			s.put("reg.io/a:v2", "2")
 			s.put("reg.io/a:v0", "moved since")
-			lock, err := lockfile.Parse("clusters.lock", []byte(tt.lock+"reg.io/a v1 "+string(v1)+"\n@dev reg.io/dep v1.0.0 <- reg.io/a\n"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			lock := parseLock(t, tt.lock+"reg.io/a v1 "+string(v1)+"\n@dev reg.io/dep v1.0.0 <- reg.io/a\n")
 			cfg := s.config()
 			if tt.change != nil {
 				tt.change(&cfg)
@@ -68,7 +64,7 @@ func TestManualActivation(t *testing.T) {
 			ds[0].ManualActivation, ds[0].PullPolicy = true, tt.policy
 			requests := []Request{{Cluster: "dev", Declarations: ds}}
 			if tt.auto {
-				requests = append(requests, Request{Cluster: "auto", Declarations: declare("reg.io/a:v2")})
+				requests = append(requests, request("auto", "reg.io/a:v2"))
 			}
 			res := resolve(t, cfg, lock, requests...)
 			if have := selected(res, "dev"); have != tt.want {
@@ -125,10 +121,7 @@ func TestWaitingAsksOnce(t *testing.T) {
 		lock += fmt.Sprintf("@c%d reg.io/a v1\n", i)
 	}
 	requests = append(requests, Request{Cluster: "new", Declarations: requests[0].Declarations})
-	before, err := lockfile.Parse("clusters.lock", []byte(lock))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := parseLock(t, lock)
 	for name, answer := range map[string]func(ctx context.Context) error{
 		"down":  func(context.Context) error { return errors.New("connection refused") },
 		"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
@@ -155,10 +148,7 @@ func TestConflictWithWhatWaits(t *testing.T) {
 	d := s.put("reg.io/a:v1.0.0", "1")
 	s.put("reg.io/a:v2.0.0", "2")
 	s.put("reg.io/app:v1", "app", "reg.io/a >=2.0.0")
-	lock, err := lockfile.Parse("clusters.lock", []byte("@dev reg.io/a v1.0.0\nreg.io/a v1.0.0 "+string(d)+"\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := parseLock(t, "@dev reg.io/a v1.0.0\nreg.io/a v1.0.0 "+string(d)+"\n")
 	ds := declare("reg.io/a:v2.0.0", "reg.io/app:v1")
 	ds[0].ManualActivation = true
 	res := resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: ds})

@@ -18,8 +18,8 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// maxRounds bounds how often dependencies are chosen anew because a chosen
-// version has others.
+// maxRounds bounds how often dependencies are chosen again because a chosen version has
+// other dependencies.
 const maxRounds = 50
 
 // node is a package in one cluster's graph.
@@ -27,11 +27,11 @@ type node struct {
 	load *load
 	// declared is nil for a dependency.
 	declared *sources.Declaration
-	// held is the declaration, as far as it can be read, of a package that stays
-	// at the version in the lock (held.go); nil for others.
+	// held is the readable part of the declaration of a held package (held.go); nil
+	// for others.
 	held *sources.Declaration
-	// waits is the declared reference while that waits for approval and another is
-	// used (approve.go); zero for others.
+	// waits is the declared reference if it waits for approval and another is used
+	// (approve.go).
 	waits sources.Ref
 	// parents are the repositories that depend on it, as keys of nodes.
 	parents []string
@@ -41,13 +41,13 @@ type node struct {
 // edge is one dependency.
 type edge struct {
 	from *node
-	// parent is the repository of from, as others depend on it.
+	// parent is the key of from.
 	parent string
 	dep    sources.Dependency
 }
 
-// cluster resolves one cluster: its declarations and their dependencies. The
-// selections are the cluster's lines in the lock.
+// cluster resolves the declarations of a cluster and their dependencies. It returns the
+// cluster's lines in the lock, too.
 func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfile.Selection) {
 	if p.cfg.Refuse != nil {
 		return p.refused(req)
@@ -69,7 +69,7 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 				s.Declaration.Kind = n.load.pkg.Meta.Kind // the declaration's may be misspelled
 				out.Held = append(out.Held, s)
 			}
-			continue // its declaration has an error already, and keep has its lines
+			continue // its declaration has an error already, and keep keeps its lines
 		}
 		if n.err != nil {
 			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: n.err, Place: n.place(), repository: repo})
@@ -100,10 +100,11 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 	return out, p.keep(req, nodes, out, selections)
 }
 
-// keep adds the lines that the lock had for packages that failed now or are held,
-// with all that these depend on, so that a failing registry or a typing error
-// removes nothing from the lock. A declaration that failed and that the lock does not
-// know may be one of those that are gone, with another repository.
+// keep adds the lock's lines for packages that failed or are held, and for their
+// dependencies, so that a failing registry or a typing error removes nothing from the
+// lock. If a declaration failed that the lock does not know, it may be one of the lock's
+// under a misspelt repository; then the lines of packages that are no longer declared
+// are kept, too.
 func (p *pass) keep(req Request, nodes map[string]*node, out *Resolution, selections []lockfile.Selection) []lockfile.Selection {
 	kept, failed, now := make(map[string]bool), make(map[string]bool), make(map[string]string)
 	for _, e := range out.Errors {
@@ -151,8 +152,8 @@ func (p *pass) keep(req Request, nodes map[string]*node, out *Resolution, select
 	return selections
 }
 
-// declared loads the declared packages. Two declarations of one repository are
-// an error of both: they define the same objects.
+// declared loads the declared packages. Two declarations of one repository define the
+// same objects, and are an error of both.
 func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*PackageError) {
 	nodes, used := make(map[string]*node), make(map[string]*node)
 	var failed []*PackageError
@@ -198,9 +199,8 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 	return nodes, failed
 }
 
-// dependencies adds the dependencies of the nodes: for each repository one
-// version that satisfies all dependents. The version that the lock has for the
-// cluster stays as long as it satisfies them.
+// dependencies adds the dependencies of the nodes, with one version for each repository
+// that satisfies all dependents. The lock's version stays as long as it does.
 func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*node) {
 	locked, hinted := p.selected(req)
 	for range maxRounds {
@@ -256,8 +256,8 @@ func edges(nodes map[string]*node) map[string][]edge {
 	return wanted
 }
 
-// blame passes the errors of dependencies on to their dependents, and records
-// parents.
+// blame sets the parents of nodes, and fails dependents that a fixed version does not
+// satisfy.
 func blame(nodes map[string]*node, wanted map[string][]edge) {
 	for _, repo := range sortedKeys(wanted) {
 		n := nodes[repo]
@@ -289,7 +289,7 @@ func conflict(e edge, n *node, err error) error {
 	return fmt.Errorf("%s needs %s %s, but %s declares %s; change one of the two", e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.declared.Name, n.load.ref.Version())
 }
 
-// spread fails the dependents of a failed package, with the chain down to the
+// spread fails the dependents of failed packages, with errors that show the chain to the
 // cause.
 func spread(nodes map[string]*node) {
 	for changed := true; changed; {
@@ -310,8 +310,7 @@ func spread(nodes map[string]*node) {
 	}
 }
 
-// breakCycles fails every package in a cycle, with an error that shows the
-// cycle.
+// breakCycles fails every package in a cycle, with an error that shows it.
 func breakCycles(nodes map[string]*node) {
 	children := make(map[string][]string)
 	for _, repo := range sortedKeys(nodes) {
@@ -344,10 +343,10 @@ func breakCycles(nodes map[string]*node) {
 	}
 }
 
-// selected returns the dependencies that the lock selects for a cluster, by
-// repository, without those that are resolved anew: one version each, unless a
-// merge left several. A package that was declared until now is among them. The
-// hint may have one more, with its record.
+// selected returns the versions of dependencies that the lock selects for a cluster, by
+// repository, without those that are updated. There is one for each, unless a merge left
+// several. Packages that were declared until now are included. hinted has the hint's
+// versions with a record.
 func (p *pass) selected(req Request) (locked map[string][]string, hinted map[string]string) {
 	locked, hinted = make(map[string][]string), make(map[string]string)
 	former := make(map[string][]string) // of packages that were declared
@@ -375,10 +374,10 @@ func (p *pass) selected(req Request) (locked map[string][]string, hinted map[str
 	return locked, hinted
 }
 
-// choose returns the version of a dependency that satisfies all dependents: the
-// locked one; else that of an interrupted run, if it still exists; else, where
-// one was locked, the highest recorded one; else the highest that other clusters
-// have (fleet.go); else the highest in the registry.
+// choose returns a version of a dependency that satisfies all dependents: the locked
+// one; else the hinted one, if it still exists; else, if one was locked, the highest
+// recorded one; else the highest of other clusters (fleet.go); else the highest in
+// the registry.
 func (p *pass) choose(ctx context.Context, req Request, repo string, locked []string, hinted string, wanted []edge) (sources.Ref, error) {
 	var digest sources.Digest
 	var ranges []edge
@@ -405,8 +404,7 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 	}
 	var suits []string
 	for _, tag := range locked {
-		// A tag that was locked stays locked, even if it is no version by
-		// today's rules.
+		// A locked tag stays, even if versions.Parse does not accept it.
 		if v, err := semver.NewVersion(tag); err == nil {
 			if ok, err := all(v, ranges); err == nil && ok {
 				suits = append(suits, tag)
@@ -431,8 +429,8 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 		}
 	}
 	if len(locked) > 0 {
-		// The cluster has a version that does not satisfy any more: most likely
-		// after a revert. The version before is recorded.
+		// The locked version no longer satisfies the dependents, most likely after a
+		// revert. Then the version before is recorded.
 		open, _ := p.allowed(repo, p.before.Versions(repo))
 		best, err := highest(open, ranges)
 		if err != nil || best != "" {
@@ -453,10 +451,7 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 		return sources.Ref{}, fmt.Errorf("looking for a version that satisfies %s: %w", chain(wanted), err)
 	}
 	best, err := p.highestOpen(ctx, req, repo, tags, wanted)
-	if err != nil {
-		return sources.Ref{}, err
-	}
-	return sources.Ref{Repository: repo, Tag: best}, nil
+	return sources.Ref{Repository: repo, Tag: best}, err
 }
 
 // highest returns the highest version among tags that satisfies all dependents,
@@ -478,8 +473,8 @@ func all(v *semver.Version, wanted []edge) (bool, error) {
 	return true, nil
 }
 
-// satisfies reports whether a declared package satisfies a dependency. A
-// package that is declared by digest alone has no version to compare.
+// satisfies reports whether a pin satisfies a constraint. It fails if the constraint is a
+// range and the pin has no version.
 func satisfies(pin sources.Pin, constraint string) (bool, error) {
 	if d, err := sources.ParseDigest(constraint); err == nil {
 		return pin.Digest == d, nil
@@ -495,7 +490,7 @@ func satisfies(pin sources.Pin, constraint string) (bool, error) {
 	return c.Check(v), nil
 }
 
-// chain shows dependencies in one line.
+// chain describes dependencies in one line.
 func chain(wanted []edge) string {
 	var parts []string
 	for _, e := range wanted {
@@ -504,27 +499,20 @@ func chain(wanted []edge) string {
 	return strings.Join(parts, " and ")
 }
 
-type tagList struct {
-	once sync.Once
-	tags []string
-	err  error
-}
-
-// list returns a repository's tags, which are requested once a pass.
+// list returns a repository's tags. They are requested once a pass.
 func (p *pass) list(ctx context.Context, images sources.ImageConfigs, repo string) ([]string, error) {
 	from, err := images.Origin(sources.Ref{Repository: repo}, nil)
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
-	l, known := p.tags[from]
+	tags, known := p.tags[from]
 	if !known {
-		l = new(tagList)
-		p.tags[from] = l
+		tags = sync.OnceValues(func() ([]string, error) { return p.cfg.Tags(ctx, from) })
+		p.tags[from] = tags
 	}
 	p.mu.Unlock()
-	l.once.Do(func() { l.tags, l.err = p.cfg.Tags(ctx, from) })
-	return l.tags, l.err
+	return tags()
 }
 
 // pinned returns the reference with the digest that it resolved to.
@@ -534,11 +522,11 @@ func (l *load) pinned() sources.Ref {
 	return ref
 }
 
-// fixed reports whether the cluster's manifests, and not the dependents, decide on
-// the version.
+// fixed reports whether the cluster's manifests decide on the version, and not the
+// dependents.
 func (n *node) fixed() bool { return n.declared != nil || n.held != nil }
 
-// alone reports whether the package does without its dependencies.
+// alone reports whether the package's dependencies are ignored.
 func (n *node) alone() bool {
 	return n.declared != nil && n.declared.SkipDependencyResolution || n.held != nil && n.held.SkipDependencyResolution
 }
@@ -554,7 +542,7 @@ func (n *node) name() string {
 	}
 }
 
-// place returns where it is declared; "" for a dependency.
+// place returns the place of the declaration, or "" for a dependency.
 func (n *node) place() string {
 	if n.declared == nil {
 		return ""

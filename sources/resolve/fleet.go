@@ -8,19 +8,19 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// When a cluster was registered does not decide on what it gets: a new dependency
-// gets a version that another cluster of the fleet has, if one suits, though newer
-// ones may have been published since. What others have is what the lock selects for
-// them, and what is declared now; both are known before the first cluster is
-// resolved, so that the order of clusters does not matter.
+// A new dependency gets a version that another cluster of the fleet has, if one
+// satisfies its dependents, even if newer ones have been published. So the time at which
+// a cluster was registered does not matter. A cluster has the versions that the lock
+// selects for it and those that it declares. Both are known before the first cluster is
+// resolved, so that the order of clusters does not matter, either.
 
-// fleet is what the clusters have before a resolution.
+// fleet describes the clusters before a resolution.
 type fleet struct {
-	// versions are the tags that each cluster has, by repository.
+	// versions are the tags of each repository by cluster.
 	versions map[string]map[string][]string
 	// selecting are the clusters that select or declare a version.
 	selecting map[sources.Ref][]string
-	requests  map[string]Request
+	requests  map[string]Request // by cluster
 }
 
 // survey fills p.fleet.
@@ -53,9 +53,8 @@ func (p *pass) survey(requests []Request) {
 	}
 }
 
-// reached returns the repositories that a cluster's declarations still lead to by its
-// lines in the lock. What only depended on packages that are no longer declared is
-// not among them.
+// reached returns the repositories that a cluster declares, and all that they depend on
+// according to its lines in the lock.
 func (p *pass) reached(req Request, lines []lockfile.Selection) map[string]bool {
 	reached := make(map[string]bool)
 	for _, d := range req.Declarations {
@@ -78,8 +77,7 @@ func (p *pass) reached(req Request, lines []lockfile.Selection) map[string]bool 
 	return reached
 }
 
-// contestedIn returns the dependencies of a cluster for which its lines have several
-// versions, so that none is followed.
+// contestedIn returns the dependencies with several versions in a cluster's lines.
 func contestedIn(lines []lockfile.Selection) map[string]bool {
 	contested, version := make(map[string]bool), make(map[string]string)
 	for _, s := range lines {
@@ -93,10 +91,11 @@ func contestedIn(lines []lockfile.Selection) map[string]bool {
 	return contested
 }
 
+// has notes that a cluster has a version.
 func (f *fleet) has(cluster string, ref sources.Ref) {
 	f.selects(cluster, ref)
 	if ref.Tag == "" {
-		return // a digest is in no range
+		return // a digest satisfies no range
 	}
 	if f.versions[ref.Repository] == nil {
 		f.versions[ref.Repository] = make(map[string][]string)
@@ -104,6 +103,7 @@ func (f *fleet) has(cluster string, ref sources.Ref) {
 	f.versions[ref.Repository][cluster] = append(f.versions[ref.Repository][cluster], ref.Tag)
 }
 
+// selects notes that a cluster selects or declares a version.
 func (f *fleet) selects(cluster string, ref sources.Ref) {
 	key := versionRef(ref.Repository, ref.Version())
 	if !slices.Contains(f.selecting[key], cluster) {
@@ -111,9 +111,9 @@ func (f *fleet) selects(cluster string, ref sources.Ref) {
 	}
 }
 
-// elsewhere returns the tags of a repository that other clusters have. One that is
-// only declared there and that the lock does not record counts if the declaring
-// cluster can have it: its mistakes are no other's.
+// elsewhere returns the tags of a repository that other clusters have. A tag without a
+// record in the lock counts only if it loads for the cluster that declares it, so that
+// its mistakes do not spread.
 func (p *pass) elsewhere(ctx context.Context, req Request, repository string) []string {
 	var tags []string
 	for _, cluster := range sortedKeys(p.fleet.versions[repository]) {
@@ -127,8 +127,7 @@ func (p *pass) elsewhere(ctx context.Context, req Request, repository string) []
 	return tags
 }
 
-// possible reports whether no declaration of a cluster names a tag that it cannot
-// have.
+// possible reports whether a tag loads wherever a cluster declares it.
 func (p *pass) possible(ctx context.Context, cluster, repository, tag string) bool {
 	req := p.fleet.requests[cluster]
 	for _, d := range req.Declarations {
@@ -142,15 +141,14 @@ func (p *pass) possible(ctx context.Context, cluster, repository, tag string) bo
 	return true
 }
 
-// updates reports whether a repository is resolved anew in a cluster. What the
-// cluster keeps because of an error is not.
+// updates reports whether a repository is updated in a cluster. Packages that the cluster
+// keeps because of an error are not.
 func (p *pass) updates(req Request, repository string) bool {
 	return p.cfg.Update != nil && p.cfg.Update(req.Cluster, repository) && unreadable(req, repository) == nil
 }
 
-// updatesVersion reports whether the digest of a reference is resolved anew: some
-// cluster updates its repository, and no cluster that keeps what it has selects the
-// version.
+// updatesVersion reports whether the digest of a reference is resolved again: a cluster
+// updates its repository, and no cluster that does not selects the version.
 func (p *pass) updatesVersion(ref sources.Ref) bool {
 	if p.cfg.Update == nil {
 		return false

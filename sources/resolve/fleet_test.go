@@ -7,8 +7,8 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// What a cluster gets does not depend on when it was registered, nor on the order of
-// clusters: what suits and is in the fleet comes before what was published since.
+// A new cluster gets the versions of the fleet that satisfy its packages, rather than newer
+// ones, in any order of clusters.
 func TestNewClusterGetsWhatTheFleetHas(t *testing.T) {
 	publish := func(s *shelf, versions ...string) {
 		for _, v := range versions {
@@ -84,7 +84,7 @@ func TestNewClusterGetsWhatTheFleetHas(t *testing.T) {
 			requests := func(c clusters) []Request {
 				var all []Request
 				for _, name := range sortedKeys(c) {
-					all = append(all, Request{Cluster: name, Declarations: declare(c[name]...)})
+					all = append(all, request(name, c[name]...))
 				}
 				return all
 			}
@@ -129,7 +129,7 @@ func TestUpdateOfOneClustersTag(t *testing.T) {
 		var s shelf
 		s.put("reg.io/a:v1", "old")
 		s.put("reg.io/a:v2", "old")
-		requests := []Request{{Cluster: "dev", Declarations: declare("reg.io/a:v1")}, {Cluster: "prod", Declarations: declare(tt.prod)}}
+		requests := []Request{request("dev", "reg.io/a:v1"), request("prod", tt.prod)}
 		lock := resolve(t, s.config(), new(lockfile.File), requests...).Lock
 		before, _ := lock.Digest("reg.io/a", "v1")
 		s.put("reg.io/a:v1", "moved")
@@ -152,7 +152,7 @@ func TestNewDependencyIsNothingThatFailsElsewhere(t *testing.T) {
 	var s shelf
 	s.put("reg.io/app:v1", "app", "reg.io/lib ^1")
 	s.put("reg.io/lib:v1.2.0", "lib")
-	requests := []Request{{Cluster: "dev", Declarations: declare("reg.io/lib:v1.9.0")}, {Cluster: "prod", Declarations: declare("reg.io/app:v1")}}
+	requests := []Request{request("dev", "reg.io/lib:v1.9.0"), request("prod", "reg.io/app:v1")}
 	res := resolve(t, s.config(), new(lockfile.File), requests...)
 	if have := selected(res, "prod"); have != "app:v1 lib:v1.2.0" {
 		t.Errorf("prod has %q (%v)", have, faults(res))

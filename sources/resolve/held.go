@@ -8,15 +8,14 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// A declaration that cannot be read does not count as absent. Its package stays at
-// the version in the lock: other packages cannot choose another, and those that
-// depend on it go on with that one. Where not even the repository can be read, this
-// holds for every package of the cluster that the lock has as declared and that no
-// other declaration is for, and no dependency gets a version that the lock does not
-// select for the cluster.
+// A package is held at the version in the lock if its declaration cannot be read.
+// Packages that depend on it continue with that version. If not even the repository can be
+// read, all packages of the cluster are held that the lock has as declared and that no
+// other declaration is for, and dependencies only get versions that the lock selects for
+// the cluster.
 
-// hold adds a node for each package that is held. The cluster does not get it anew,
-// since how it is to be installed is unknown.
+// hold adds a node for each held package. It is not installed again, since the settings in
+// its declaration are unknown.
 func (p *pass) hold(ctx context.Context, req Request, nodes map[string]*node) {
 	for _, h := range p.held(req) {
 		n := &node{held: h.declaration, err: h.err}
@@ -28,19 +27,19 @@ func (p *pass) hold(ctx context.Context, req Request, nodes map[string]*node) {
 	}
 }
 
-// heldPackage is what the lock has for a declaration that cannot be read.
+// heldPackage is the lock's version for a declaration that cannot be read.
 type heldPackage struct {
 	declaration *sources.Declaration
-	// repository is the declared one; ref may be what replaces it.
+	// repository is the declared one; ref may be its replacement.
 	repository string
 	ref        sources.Ref
 	err        error
 }
 
-// held returns the packages of a cluster that are held, sorted by repository.
+// held returns the held packages of a cluster, sorted by repository.
 func (p *pass) held(req Request) []heldPackage {
 	if len(req.Unreadable) == 0 {
-		return nil // most often
+		return nil // the usual case
 	}
 	var all []heldPackage
 	for _, s := range p.lines[req.Cluster] {
@@ -64,8 +63,8 @@ func (p *pass) held(req Request) []heldPackage {
 	return all
 }
 
-// unreadable returns the declaration with errors that a repository may be declared
-// by, nil if there is none or another declares it.
+// unreadable returns the declaration with errors that may be for a repository, or nil if
+// there is none or another declaration is for the repository.
 func unreadable(req Request, repository string) *sources.Declaration {
 	if len(req.Unreadable) == 0 {
 		return nil

@@ -58,7 +58,7 @@ func TestUnreadableDeclaration(t *testing.T) {
 			publish(&s)
 			lock := new(lockfile.File)
 			if tt.locked != nil {
-				lock = resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: declare(tt.locked...)}).Lock
+				lock = resolve(t, s.config(), lock, request("dev", tt.locked...)).Lock
 			}
 			s.put("reg.io/lib:v1.9.0", "newer", "reg.io/base ^1")
 			s.put("reg.io/lib:v2.0.0", "newest")

@@ -7,19 +7,18 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// The digests that an interrupted run resolved and used are kept where more
-// people can write than may change the lock. So nothing is taken from there
-// that the registry does not confirm:
+// The hint has the digests that an interrupted run resolved and used. More people may
+// write it than may change the lock, so the registry must confirm it:
 //
-//   - a digest is what the tag stands for now; if not, the package has an error,
-//     since either the tag was moved or somebody else wrote the record;
-//   - a dependency gets the version that it got before, if that still is one which
-//     its dependents ask for, and the registry has it.
+//   - A tag must still have the hint's digest. Otherwise the package has an error,
+//     since either the tag was moved or somebody else wrote the hint.
+//   - A dependency gets the hint's version, if the registry has it and it satisfies
+//     the dependents.
 //
-// The lock comes first, and all other records follow from the digest.
+// The lock takes precedence, and all other records follow from the digest.
 
-// Moved is an error about a tag that names another digest than when an
-// interrupted run resolved it.
+// Moved is the error for a tag whose digest differs from the one that an interrupted run
+// resolved.
 type Moved struct {
 	Key lockfile.Key
 	// Recorded is the digest of the interrupted run, Now the registry's.
@@ -52,8 +51,8 @@ func (p *pass) unmoved(key lockfile.Key, now sources.Digest) error {
 	return nil
 }
 
-// unsettled returns the lines of the hint about packages that could not be
-// resolved now: clusters may run them.
+// unsettled returns the hint's lines about packages that could not be resolved now. Clusters
+// may run them.
 func (p *pass) unsettled(requests []Request, clusters map[string]*Resolution) *lockfile.File {
 	left := new(lockfile.File)
 	keep := func(repository, version string) {
@@ -61,7 +60,7 @@ func (p *pass) unsettled(requests []Request, clusters map[string]*Resolution) *l
 			left.Adopt(p.hint, repository, version)
 		}
 	}
-	if string(p.hint.Format()) == "" {
+	if len(p.hint.Format()) == 0 {
 		return left
 	}
 	for _, req := range requests {

@@ -10,15 +10,6 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-func parse(t *testing.T, text string) *lockfile.File {
-	t.Helper()
-	f, err := lockfile.Parse("clusters.lock", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
 func resolveHinted(t *testing.T, cfg Config, lock, hint *lockfile.File, requests ...Request) *Result {
 	t.Helper()
 	res, err := Resolve(t.Context(), cfg, lock, hint, requests)
@@ -28,13 +19,13 @@ func resolveHinted(t *testing.T, cfg Config, lock, hint *lockfile.File, requests
 	return res
 }
 
-// What an interrupted run selected stays, whatever the registry has by now: the
-// dependency, and no higher one.
+// The version of a dependency that an interrupted run selected stays, though the registry
+// has a higher one.
 func TestHintKeepsDependencies(t *testing.T) {
 	var s shelf
 	s.put("reg.io/app:v1", "a", "reg.io/lib >=v1.0.0")
 	s.put("reg.io/lib:v1.0.0", "1")
-	req := Request{Cluster: "dev", Declarations: declare("reg.io/app:v1")}
+	req := request("dev", "reg.io/app:v1")
 	first := resolve(t, s.config(), new(lockfile.File), req)
 	s.put("reg.io/lib:v2.0.0", "2")
 	res := resolveHinted(t, s.config(), new(lockfile.File), first.Lock, req)
@@ -87,7 +78,7 @@ func TestHint(t *testing.T) {
 			}
 			lock := new(lockfile.File)
 			if tt.lock != nil {
-				lock = parse(t, tt.lock(&s))
+				lock = parseLock(t, tt.lock(&s))
 			}
 			cfg := s.config()
 			digest := cfg.Digest
@@ -97,7 +88,7 @@ func TestHint(t *testing.T) {
 				}
 				return digest(ctx, from, tag)
 			}
-			res := resolveHinted(t, cfg, lock, parse(t, tt.hint(&s)), Request{Cluster: "dev", Declarations: declare("reg.io/app:v1")})
+			res := resolveHinted(t, cfg, lock, parseLock(t, tt.hint(&s)), request("dev", "reg.io/app:v1"))
 			if have := selected(res, "dev"); have != tt.want {
 				t.Errorf("selected %q, want %q", have, tt.want)
 			}
@@ -121,19 +112,19 @@ func TestHintOfAlways(t *testing.T) {
 	s.put("reg.io/app:v1", "a")
 	ds := declare("reg.io/app:v1")
 	ds[0].PullPolicy = sources.PullAlways
-	res := resolveHinted(t, s.config(), new(lockfile.File), parse(t, "reg.io/app v1 "+digest0()+"\n"), Request{Cluster: "dev", Declarations: ds})
+	res := resolveHinted(t, s.config(), new(lockfile.File), parseLock(t, "reg.io/app v1 "+digest0()+"\n"), Request{Cluster: "dev", Declarations: ds})
 	if faults(res) != nil || selected(res, "dev") != "app:v1" {
 		t.Errorf("%v, selected %q", faults(res), selected(res, "dev"))
 	}
 }
 
-// What could not be looked at stays a hint.
+// Lines of the hint stay while the registry cannot confirm them.
 func TestHintStaysWhileTheRegistryIsDown(t *testing.T) {
 	var s shelf
 	s.put("reg.io/app:v1", "a")
 	s.down = true
-	hint := parse(t, "@dev reg.io/app v1\n@prod reg.io/b v1 <- reg.io/a\nreg.io/app v1 "+digest0()+"\nreg.io/b v1 "+digest0()+"\nreg.io/c v1 "+digest0()+"\n")
-	res := resolveHinted(t, s.config(), new(lockfile.File), hint, Request{Cluster: "dev", Declarations: declare("reg.io/app:v1")}, Request{Cluster: "prod", Failed: true})
+	hint := parseLock(t, "@dev reg.io/app v1\n@prod reg.io/b v1 <- reg.io/a\nreg.io/app v1 "+digest0()+"\nreg.io/b v1 "+digest0()+"\nreg.io/c v1 "+digest0()+"\n")
+	res := resolveHinted(t, s.config(), new(lockfile.File), hint, request("dev", "reg.io/app:v1"), Request{Cluster: "prod", Failed: true})
 	want := "@dev reg.io/app v1\n@prod reg.io/b v1 <- reg.io/a\nreg.io/app v1 " + digest0() + "\nreg.io/b v1 " + digest0() + "\n"
 	if have := string(res.Unsettled.Format()); have != want {
 		t.Errorf("not settled:\n%s", have)
@@ -169,8 +160,8 @@ func TestContestedLock(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := s.config()
 			cfg.Update = tt.update
-			lock := parse(t, "@prod reg.io/lib v8.0.0 <- reg.io/app\n"+tt.lock)
-			res := resolve(t, cfg, lock, Request{Cluster: "dev", Declarations: tt.declared}, Request{Cluster: "prod", Declarations: declare("reg.io/app:v1")})
+			lock := parseLock(t, "@prod reg.io/lib v8.0.0 <- reg.io/app\n"+tt.lock)
+			res := resolve(t, cfg, lock, Request{Cluster: "dev", Declarations: tt.declared}, request("prod", "reg.io/app:v1"))
 			if have := selected(res, "dev"); have != tt.want {
 				t.Errorf("selected %q, want %q (%v)", have, tt.want, faults(res))
 			}

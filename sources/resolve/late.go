@@ -11,9 +11,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// latePart is the part of its time that a reference gets if its registry was
-// late before in the pass. Cached content needs no more, and a hundred packages
-// do not wait in turn for a registry that hangs.
+// latePart divides the time of a reference if its registry was late before in the pass.
+// That is enough for cached content, and a hundred packages do not wait in turn for a
+// registry that hangs.
 const latePart = 10
 
 // timed returns cfg with a time limit for every request to a registry.
@@ -42,8 +42,7 @@ func (p *pass) timed(cfg Config) Config {
 	return cfg
 }
 
-// within calls a registry, and remembers for the rest of the pass if it is
-// late.
+// within calls a registry, and notes for the rest of the pass if it is late.
 func within[T any](ctx context.Context, p *pass, from sources.Origin, ask func(context.Context) (T, error)) (T, error) {
 	host, _, _ := strings.Cut(from.Repository, "/")
 	limit := p.cfg.Timeout

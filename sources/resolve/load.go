@@ -30,19 +30,19 @@ type pass struct {
 	forgotten map[sources.Ref]bool
 	loads     map[loadKey]*load
 	uses      map[sources.Ref]*use
-	tags      map[sources.Origin]*tagList
-	late      map[string]bool // registries that were, in this pass
+	tags      map[sources.Origin]func() ([]string, error)
+	late      map[string]bool // registries that were late in this pass
 	fetched   map[content]*sources.Package
 	waiting   []Waiting // of single clusters
 	peeks     map[peeked]sources.Digest
 	unasked   map[sources.Ref]bool
 
-	// For the choice of versions (rules.go), which one goroutine at a time makes.
+	// For the choice of versions (rules.go), by one goroutine at a time.
 	retracted map[retracted][]rules.Retraction
-	avoided   map[sources.Ref]string // retracted, and chosen: why
+	avoided   map[sources.Ref]string // reasons for the retraction of chosen versions
 
-	// named are tags that moved, with the digest that a declaration has beside
-	// the tag: it activates that digest, wherever the tag is declared.
+	// named are moved tags with the digest beside the tag in a declaration. It is
+	// activated wherever the tag is declared.
 	named map[sources.Ref]sources.Digest
 }
 
@@ -53,7 +53,7 @@ func newPass(cfg Config, lock, hint *lockfile.File) *pass {
 	p := &pass{
 		before: lock, hint: hint, lines: lock.AllSelections(), lock: lock.Clone(), forgotten: make(map[sources.Ref]bool),
 		loads: make(map[loadKey]*load), uses: make(map[sources.Ref]*use),
-		tags: make(map[sources.Origin]*tagList), named: make(map[sources.Ref]sources.Digest),
+		tags: make(map[sources.Origin]func() ([]string, error)), named: make(map[sources.Ref]sources.Digest),
 		late: make(map[string]bool), unasked: make(map[sources.Ref]bool), retracted: make(map[retracted][]rules.Retraction),
 		fetched: make(map[content]*sources.Package), avoided: make(map[sources.Ref]string), peeks: make(map[peeked]sources.Digest),
 	}
@@ -61,31 +61,31 @@ func newPass(cfg Config, lock, hint *lockfile.File) *pass {
 	return p
 }
 
-// use is what all clusters together require of a reference. After prefetch's
-// first half one goroutine at a time uses it.
+// use is how the clusters together use a reference. Once prefetch has started loads, one
+// goroutine at a time uses it.
 type use struct {
-	always bool // some cluster asks for packagePullPolicy: Always
-	never  bool // all of them ask for Never
-	manual bool // some cluster activates by hand
-	asked  bool // some cluster asks for it by its own name, and not for what it replaces
+	always bool // a cluster has packagePullPolicy: Always
+	never  bool // all clusters have packagePullPolicy: Never
+	manual bool // a cluster has revisionActivationPolicy: Manual
+	asked  bool // a cluster declares it, and not only a package that it replaces
 
-	now     sources.Digest // what its tag stands for, once that was asked
-	waiting sources.Digest // what waits for approval
+	now     sources.Digest // the tag's digest, once it was looked up
+	waiting sources.Digest // the digest that waits for approval
 }
 
-// loadKey distinguishes loads of a reference with different results: clusters
-// have mirrors, credentials and signers of their own.
+// loadKey distinguishes loads of a reference that may have different results, since
+// clusters have their own mirrors, credentials and signers.
 type loadKey struct {
 	asked   sources.Ref
 	secrets string
 	images  string
 }
 
-// load is one reference, resolved, verified and fetched once.
+// load resolves, verifies and fetches a reference once.
 type load struct {
 	once sync.Once
-	// asked is what declarations and dependents name, ref what is used: the same,
-	// unless by replaces it.
+	// asked is the reference of declarations and dependents; ref is the one that is
+	// used, which differs if by replaces it.
 	asked, ref sources.Ref
 	by         *rules.Replace
 	images     sources.ImageConfigs
@@ -101,17 +101,16 @@ type load struct {
 	err         error
 }
 
-// prefetch loads declared references in parallel, but one after the other where
-// clusters reach a reference in different ways. The policies of all clusters
-// are known before the first load starts, so that the order of clusters does
-// not matter.
+// prefetch loads declared references in parallel. Loads of one reference that differ
+// run one after the other. The policies of all clusters are known before the first load
+// starts, so that the order of clusters does not matter.
 func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 	type wanted struct {
 		key loadKey
 		do  func()
 	}
 	byRef := make(map[sources.Ref][]wanted)
-	peeks := make(map[sources.Ref][]wanted) // at what waits for approval
+	peeks := make(map[sources.Ref][]wanted) // for references that wait for approval
 	loads := func(key loadKey, l *load) {
 		byRef[l.ref] = append(byRef[l.ref], wanted{key, func() { l.once.Do(func() { p.run(ctx, l) }) }})
 	}
@@ -126,7 +125,8 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			}
 			if err != nil {
 				continue
-			} else if old != d.Ref {
+			}
+			if old != d.Ref {
 				if key, l, err := p.find(ctx, old, d.PullSecrets, req.Images); err == nil {
 					loads(key, l)
 				}
@@ -134,7 +134,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			}
 			key, l, err := p.find(ctx, d.Ref, d.PullSecrets, req.Images)
 			if err != nil {
-				continue // load has the error again
+				continue // load returns the error again
 			}
 			u, known := p.uses[l.ref]
 			if !known {
@@ -158,7 +158,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 		}
 	}
 	p.activate()
-	// A look at what is not used yet takes no time from what is.
+	// References that are not used yet come last.
 	for _, phase := range []map[sources.Ref][]wanted{byRef, peeks} {
 		g := new(errgroup.Group)
 		g.SetLimit(cmp.Or(p.cfg.Parallel, 8))
@@ -173,14 +173,13 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 				return nil
 			})
 		}
-		_ = g.Wait() // the loads keep their errors
+		_ = g.Wait() // loads have their own errors
 	}
 	return nil
 }
 
-// activate finds the tags that moved to a declared digest. Only
-// packagePullPolicy: Always allows a tag to move. In place of a package the lock
-// must have the digest first.
+// activate finds the tags that moved to a declared digest. Only packagePullPolicy:
+// Always allows a tag to move. The digest of a replacement must be in the lock first.
 func (p *pass) activate() {
 	if p.cfg.Mode != Add {
 		return
@@ -198,14 +197,14 @@ func (p *pass) activate() {
 	}
 	for tag := range p.named {
 		if twice[tag] {
-			delete(p.named, tag) // two digests for one tag: neither is believed
+			delete(p.named, tag) // with two digests, neither is used
 			continue
 		}
 		p.forget(tag)
 	}
 }
 
-// use returns what is required of a reference; nothing of a dependency's.
+// use returns the use of a reference. A dependency's is the zero value.
 func (p *pass) use(ref sources.Ref) *use {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -217,7 +216,7 @@ func (p *pass) use(ref sources.Ref) *use {
 	return u
 }
 
-// find returns the load of a reference; it may not have run yet.
+// find returns the load of a reference, which may not have run yet.
 func (p *pass) find(ctx context.Context, asked sources.Ref, secrets []string, images sources.ImageConfigs) (loadKey, *load, error) {
 	key := loadKey{asked: asked, secrets: strings.Join(secrets, ",")}
 	if len(images) > 0 {
@@ -241,7 +240,7 @@ func (p *pass) find(ctx context.Context, asked sources.Ref, secrets []string, im
 	return key, l, nil
 }
 
-// load loads a reference for one cluster, once.
+// load returns the load of a reference, and runs it the first time.
 func (p *pass) load(ctx context.Context, ref sources.Ref, secrets []string, images sources.ImageConfigs) *load {
 	_, l, err := p.find(ctx, ref, secrets, images)
 	if err != nil {
@@ -266,7 +265,7 @@ func (p *pass) run(ctx context.Context, l *load) {
 		}
 		policy, err := l.policy()
 		if err != nil {
-			return fmt.Errorf("%s: %w", l.ref, err) // before anybody is asked for it
+			return fmt.Errorf("%s: %w", l.ref, err) // before the registry is asked
 		}
 		d, err := p.digest(ctx, l)
 		if err != nil {
@@ -286,8 +285,8 @@ func (p *pass) run(ctx context.Context, l *load) {
 	}
 }
 
-// fetched adds the origin to an error, if it differs from the declared name and the
-// error does not have it.
+// fetched adds the origin to an error, if it differs from the declared name and is not in
+// the error.
 func (l *load) fetched(err error) error {
 	var mismatch *lockfile.Mismatch
 	if l.by != nil && !errors.As(err, &mismatch) && !strings.Contains(err.Error(), l.by.Place) {
@@ -297,4 +296,9 @@ func (l *load) fetched(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w\n(%s is fetched from %s)", err, l.ref.Repository, l.origin)
+}
+
+// key returns the lock's key for an item of the package.
+func (l *load) key(item string) lockfile.Key {
+	return lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: item}
 }

@@ -1,18 +1,21 @@
 // Package resolve turns the package references of a fleet and its lock into
-// pins and packages: one resolution per reference and pass, shared by all
-// clusters.
+// pins and packages. Each reference is resolved once a pass, for all clusters
+// (load.go).
 //
 // A reference that the lock records is not resolved again: it is fetched by the
 // recorded digest and verified against every record. A reference without a
-// record is resolved once and its records are added. A package that disagrees
-// with the lock has a [*lockfile.Mismatch], which stops it and its dependents
-// in every cluster, and nothing else.
+// record is resolved once and its records are added. A package that differs from
+// the lock has a [*lockfile.Mismatch], which stops it and its dependents in every
+// cluster, and nothing else.
 //
-// The digests of an interrupted run are a hint (hint.go), which is compared
-// with the registry.
+// depend.go resolves the dependencies of a cluster, by the fleet's rules (rules.go)
+// and the versions of other clusters (fleet.go). approve.go is about versions that wait
+// for approval, held.go about declarations that cannot be read, hint.go about the
+// digests of an interrupted run, late.go about registries that do not answer in time,
+// and tags.go about tags that do not exist.
 //
 // The package does no input or output of its own. It reaches registries through
-// the functions in [Config] (sources/oci and sources/xpkg).
+// the functions in [Config], which sources/oci and sources/xpkg implement.
 package resolve
 
 import (
@@ -30,7 +33,7 @@ import (
 	"gitopsd.dev/sources/rules"
 )
 
-// Mode is what may happen to the lock.
+// Mode says how the lock is used.
 type Mode int
 
 const (
@@ -38,54 +41,55 @@ const (
 	Add Mode = iota
 	// Readonly refuses a package without records.
 	Readonly
-	// Check adds nothing and looks every tag up again, those of controllers' images
-	// too, so that a moved tag is a mismatch.
+	// Check adds nothing and looks every tag up again, including the tags of
+	// controllers' images, so that a moved tag is a mismatch.
 	Check
 )
 
-// Config configures [Resolve]. Digest, Fetch and Tags are required. An error of
-// theirs is the error of the package; sources.ErrNotFound and sources.ErrLate
-// in its chain are told from others.
+// Config configures [Resolve]. Digest, Fetch and Tags are required. Their errors are
+// errors of the package. [sources.ErrNotFound], [sources.ErrLate] and
+// [sources.ErrUnasked] in the chain are treated differently from others.
 type Config struct {
 	// Digest asks the registry for the digest of a tag.
 	Digest func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error)
 	// Verify checks that an authority of the policy has signed a digest, and
-	// returns a description of it. It is called for every use of a package or a
-	// controller's image that has a policy, before Fetch. Nil refuses these.
+	// describes the signature. It is called before Fetch for every package and
+	// controller's image with a policy. If it is nil, these are refused.
 	Verify VerifyFunc
-	// Fetch reads the package with that digest.
+	// Fetch reads the package with a digest.
 	Fetch func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error)
 	// Tags lists a repository's tags, for dependencies by range.
 	Tags func(ctx context.Context, from sources.Origin) ([]string, error)
-	// Platforms lists the platforms of a controller's image that is not the
-	// package itself; none for a single image. Nil records none.
+	// Platforms lists the platforms of a controller's image that is not the package
+	// itself; none for a single image. If it is nil, none are recorded.
 	Platforms func(ctx context.Context, from sources.Origin, d sources.Digest) ([]sources.Child, error)
-	// Types returns the hash of the types that a package defines, for the lock.
+	// Types returns the hash of the types that a package defines, for the lock. If it
+	// is nil, none is recorded.
 	Types func(*sources.Package) (string, error)
-	// Mode is what may happen to the lock.
+	// Mode says how the lock is used.
 	Mode Mode
-	// Update reports whether a repository is resolved anew in a cluster, whatever
-	// the lock has. The digest of a version is, if that is so in every cluster
-	// that selects it. Nil is false for all.
+	// Update reports whether a repository is resolved again in a cluster, whatever
+	// the lock has. A version's digest is resolved again if all clusters that select it
+	// update it. Nil updates nothing.
 	Update func(cluster, repository string) bool
-	// Rules are the fleet's own for versions. Refuse is why they are not known: no
-	// package is resolved then, and the lock keeps all its lines.
+	// Rules are the fleet's rules for versions. Refuse is why they are unknown, if
+	// they are: then no package is resolved, and the lock keeps all its lines.
 	Rules  rules.Rules
 	Refuse error
 	// Directory returns the digest of the package that is built from a directory,
-	// for Rules.Replaces. Fetch is then asked for that digest, with the directory in
-	// the origin. Nil fails.
+	// for Rules.Replaces. Fetch is then called with that digest and the directory as
+	// origin. If it is nil, such packages fail.
 	Directory func(ctx context.Context, name string) (sources.Digest, error)
-	// Approve reports whether a person decides on what is added to the lock, and so
-	// approves new versions of packages with revisionActivationPolicy: Manual
-	// (approve.go), and replacements that the lock does not record yet (rules.go).
+	// Approve reports whether a person reviews what is added to the lock. That approves
+	// new versions of packages with revisionActivationPolicy: Manual (approve.go) and
+	// replacements that the lock does not record yet (rules.go).
 	Approve bool
 	// Parallel bounds the packages that are resolved and fetched at a time; by
 	// default 8.
 	Parallel int
-	// Timeout is the time in which a reference must be resolved, verified and
-	// fetched. A late one has an error, and delays nothing else (late.go). By
-	// default [DefaultTimeout].
+	// Timeout is the time in which a reference must be resolved, verified and fetched;
+	// by default [DefaultTimeout]. A late one has an error, and does not delay others
+	// (late.go).
 	Timeout time.Duration
 }
 
@@ -96,9 +100,9 @@ const DefaultTimeout = 2 * time.Minute
 type VerifyFunc func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error)
 
 // Verify checks the signature of a pin by the policy that the ImageConfigs have
-// for it, and returns who signed it; "" if there is no policy. It fails with
-// verify's error, if the ImageConfigs contradict each other, and if verify is
-// nil and there is a policy.
+// for it, and returns a description of the signature, or "" if there is no policy. It
+// fails with verify's error, if the ImageConfigs contradict each other, and if there
+// is a policy and verify is nil.
 func Verify(ctx context.Context, verify VerifyFunc, images sources.ImageConfigs, pin sources.Pin, from sources.Origin) (string, error) {
 	policy, err := images.Verification(pin.Ref, from)
 	if err != nil {
@@ -122,59 +126,55 @@ func verifyBy(ctx context.Context, verify VerifyFunc, policy *sources.Verificati
 type Request struct {
 	Cluster      string
 	Declarations []sources.Declaration
-	// Images define where packages are fetched from, and who must have signed
-	// them.
+	// Images say where packages are fetched from, and who must have signed them.
 	Images sources.ImageConfigs
-	// Unreadable are declarations with errors, as far as they can be read; Ref has
-	// the repository at most. The lock keeps what it selects for them (held.go).
+	// Unreadable are the readable parts of declarations with errors. Their Ref has at
+	// most a repository. Their packages are held at the lock's version (held.go).
 	Unreadable []sources.Declaration
 	// Failed reports whether the cluster's manifests could not be read. The
 	// lock then keeps all its lines for the cluster.
 	Failed bool
 }
 
-// Result is the outcome for all clusters. Packages with errors leave the rest
-// of it complete.
+// Result is the result for all clusters. It is complete except for packages with errors.
 type Result struct {
 	// Lock is the lock after the resolution.
 	Lock *lockfile.File
 	// Clusters by name, one for each request that did not fail.
 	Clusters map[string]*Resolution
-	// Waiting are revisions that wait for approval, while the clusters keep those
-	// before; sorted.
+	// Waiting are the revisions that wait for approval, sorted.
 	Waiting []Waiting
-	// Unasked are the tags that a check would look up again, and that it took for
-	// unmoved since no registry may be asked (sources.ErrUnasked); sorted.
+	// Unasked are the tags that mode Check could not look up because no registry may be
+	// asked ([sources.ErrUnasked]), sorted. They are assumed not to have moved.
 	Unasked []sources.Ref
 	// Unsettled are the lines of the hint that this resolution could not
 	// settle. Pass them to the next one.
 	Unsettled *lockfile.File
 }
 
-// Resolution is what one cluster gets.
+// Resolution is the result for one cluster.
 type Resolution struct {
 	// Selected are its packages, sorted by repository.
 	Selected []sources.Selected
-	// Held are packages that it keeps as they are, since their declarations cannot
-	// be read, sorted by repository; those whose declarations have not even a
-	// repository are left out.
+	// Held are packages that stay as they are because their declarations cannot be
+	// read, sorted by repository. Declarations without a repository are left out.
 	Held []sources.Selected
-	// Errors are for packages that it does not get, sorted by name.
+	// Errors are about packages that could not be resolved, sorted by name.
 	Errors []*PackageError
-	// Notes are about packages that it gets in spite of a rule.
+	// Notes are about packages that are selected despite a rule.
 	Notes []string
 }
 
-// PackageError is the reason that a cluster does not get a package.
+// PackageError is an error about a package of a cluster.
 type PackageError struct {
 	// Name is the declaration's, or a dependency's repository.
 	Name string
 	Ref  sources.Ref
 	Err  error
-	// Place is where it is declared, as [sources.Declaration.Place] has it; empty for a
+	// Place is the declaration's, as [sources.Declaration.Place] returns it; empty for a
 	// dependency.
 	Place string
-	// repository is the one that was asked for, before Ref replaced it.
+	// repository is the declared one, which Ref may replace.
 	repository string
 }
 
@@ -182,9 +182,9 @@ func (e *PackageError) Error() string { return fmt.Sprintf("package %s: %v", e.N
 func (e *PackageError) Unwrap() error { return e.Err }
 
 // Resolve resolves the clusters' declarations against a lock, which it does not
-// change. Hint has the records and selections of a run that was interrupted
-// before it committed them; nil for none. The error is the context's; the
-// errors of packages are in the result.
+// change. Hint has the records and selections that an interrupted run did not commit,
+// and may be nil. Errors of packages are in the result. Resolve fails if the context
+// ends, or if the replacement of a held package cannot be determined.
 func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, requests []Request) (*Result, error) {
 	p := newPass(cfg, lock, hint)
 	p.survey(requests)
@@ -213,10 +213,10 @@ func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, request
 	return res, nil
 }
 
-// fromLock adds to the error for a missing package that its digest comes from
-// the lock, if it does: the declaration does not have it.
+// fromLock explains the error for a missing package if its digest comes from the lock,
+// and not from the declaration.
 func (p *pass) fromLock(l *load, err error) error {
-	key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version()}
+	key := l.key("")
 	locked, isLocked := p.before.Digest(key.Repository, key.Version)
 	if !isLocked || locked != l.pin.Digest || l.ref.Digest != "" || !errors.Is(err, sources.ErrNotFound) {
 		return err
@@ -239,7 +239,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	if err := p.locked(l, isLocked); err != nil {
 		return "", err
 	}
-	key := lockfile.Key{Repository: ref.Repository, Version: version}
+	key := l.key("")
 	named, isNamed := p.named[sources.Ref{Repository: ref.Repository, Tag: ref.Tag}]
 	switch {
 	case isNamed && (ref.Digest == "" || ref.Digest == named) && (l.by == nil || p.cfg.Approve):
@@ -256,14 +256,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return ref.Digest, nil
 	case isLocked && p.cfg.Mode == Check:
 		now, err := p.now(ctx, l)
-		if errors.Is(err, sources.ErrUnasked) {
-			p.leave(ref)
-			return locked, nil
-		}
-		if err == nil && now != locked {
-			err = &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(now), SeenIn: "the registry"}
-		}
-		return locked, err
+		return locked, p.unchanged(ref, key, locked, now, err)
 	case isLocked && use.always && p.cfg.Mode == Add && (l.by == nil || p.cfg.Approve):
 		return p.moved(ctx, l, locked)
 	case isLocked:
@@ -283,8 +276,8 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	return now, err
 }
 
-// now looks a tag up, once a pass and by whichever way answers first, so that
-// clusters with different mirrors get the same digest.
+// now looks a tag up once a pass, at the first origin that answers, so that clusters with
+// different mirrors get the same digest.
 func (p *pass) now(ctx context.Context, l *load) (sources.Digest, error) {
 	use := p.use(l.ref)
 	if use.now != "" {
@@ -301,11 +294,11 @@ func errNotLocked(ref sources.Ref) error {
 	return fmt.Errorf("%s is not in clusters.lock, which is read-only here; run `gitopsd lock` and commit the change", ref)
 }
 
-// moved looks a locked tag up again, for packagePullPolicy: Always. A tag that
-// moved is a new revision, activated by the policy. If the registry does not
-// answer, the locked revision stays.
+// moved looks a locked tag up again, for packagePullPolicy: Always. A moved tag is a new
+// revision, which revisionActivationPolicy activates. If the registry does not answer,
+// the locked revision stays.
 func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sources.Digest, error) {
-	// If there is no answer, time is left for the locked digest.
+	// Leave time for the locked digest.
 	look, cancel := context.WithTimeout(ctx, p.cfg.Timeout/2)
 	defer cancel()
 	now, err := p.now(look, l)
@@ -320,7 +313,7 @@ func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sourc
 	return now, nil
 }
 
-// forget removes a version's records, once: later ones were made in this pass.
+// forget removes a version's records, once. Later records are from this pass.
 func (p *pass) forget(ref sources.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -331,8 +324,8 @@ func (p *pass) forget(ref sources.Ref) {
 	}
 }
 
-// restore restores the records of versions that were not replaced: the new
-// digest of a tag was missing or refused, and clusters run the old one.
+// restore restores the forgotten records of versions that have no new ones, because the
+// tag's new digest was missing or refused. Clusters run the old one.
 func (p *pass) restore() {
 	for version := range p.forgotten {
 		if len(p.lock.Records(version.Repository, version.Tag)) == 0 {
@@ -341,10 +334,10 @@ func (p *pass) restore() {
 	}
 }
 
-// record compares a package with its records in the lock, and adds missing
-// ones. All items are compared before the first is added.
+// record compares a package with its records in the lock, and adds missing records if
+// none differs.
 func (p *pass) record(ctx context.Context, l *load) error {
-	pkg, seenIn := l.pkg, "the registry"
+	pkg := l.pkg
 	items := map[string]string{"": string(pkg.Digest), lockfile.ItemContent: string(pkg.Content)}
 	for _, c := range pkg.Children {
 		items[c.Platform] = string(c.Digest)
@@ -367,24 +360,23 @@ func (p *pass) record(ctx context.Context, l *load) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for item, sum := range p.lock.Records(l.ref.Repository, l.ref.Version()) {
-		// Of a package without a controller older locks have the package itself as the
-		// controller's image. That record stays, and means nothing.
+		// Older locks have the package itself as the controller's image of packages without
+		// a controller. That record is ignored.
 		if item == lockfile.ItemRuntime && sum == string(pkg.Digest) {
 			continue
 		}
 		if _, there := items[item]; !there {
-			key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: item}
 			return fmt.Errorf("%s has no %s, which %s records for it; the lock was changed by hand: restore it, or accept what the registry has with `gitopsd lock --update=%s`",
-				l.pin, item, lockfile.Where(p.lock.Line(key)), l.ref.Repository)
+				l.pin, item, lockfile.Where(p.lock.Line(l.key(item))), l.ref.Repository)
 		}
 	}
 	staged := p.lock.Clone()
 	for _, item := range sortedKeys(items) {
-		key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: item}
+		key := l.key(item)
 		if _, there := p.lock.Lookup(key); !there && p.cfg.Mode == Readonly {
 			return fmt.Errorf("clusters.lock has no record of %s and is read-only here; run `gitopsd lock` and commit the change", key)
 		}
-		if err := staged.Record(key, items[item], seenIn); err != nil {
+		if err := staged.Record(key, items[item], seenInRegistry); err != nil {
 			return err
 		}
 	}
@@ -392,9 +384,9 @@ func (p *pass) record(ctx context.Context, l *load) error {
 	return nil
 }
 
-// runtime pins a Provider's controller image, by the lock's digest if it has
-// one. ImageConfigs apply to this image too; clusters pull it by the rewritten
-// name. A package with types alone has none.
+// runtime pins a Provider's controller image, by the lock's digest if there is one. A
+// package with only types has no such image. ImageConfigs apply to the image too, and
+// clusters pull it by the rewritten name.
 func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) error {
 	digest, origin := l.pin.Digest, l.origin
 	if l.pkg.Meta.Image == "" && !l.pkg.Runnable && !p.replacesController(l) {
@@ -423,9 +415,9 @@ func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) er
 	return nil
 }
 
-// replacesController reports whether a package that is built from a directory stands
-// for one with a controller, by the lock. A plan then shows another image: what will be
-// published has a controller too, and the directory is only its types.
+// replacesController reports whether a package that is built from a directory replaces one
+// with a controller, by the lock. The directory has only the types of the package to be
+// published, which will have a controller too.
 func (p *pass) replacesController(l *load) bool {
 	if l.by == nil || l.by.Directory == "" {
 		return false
@@ -434,9 +426,9 @@ func (p *pass) replacesController(l *load) bool {
 	return recorded
 }
 
-// image resolves a controller image that is not the package itself. Recorded
-// platforms are compared like other records, if the image can be read: only
-// nodes may have access to it, and its digest is compared anyway.
+// image resolves a controller image that is not the package itself. Its platforms are
+// compared with their records if the image can be read. It need not be: its digest is
+// compared anyway, and perhaps only nodes have access to it.
 func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sources.Origin, items map[string]string) (sources.Digest, error) {
 	p.mu.Lock()
 	locked := p.lock.Records(l.ref.Repository, l.ref.Version())
@@ -445,7 +437,8 @@ func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sourc
 	digest := ref.Digest
 	if digest == "" {
 		if digest = sources.Digest(sum); isLocked && p.cfg.Mode == Check {
-			if err := p.checkImage(ctx, l, ref, origin, digest); err != nil {
+			now, err := p.cfg.Digest(ctx, origin, ref.Tag)
+			if err = p.unchanged(ref, l.key(lockfile.ItemRuntime), digest, now, err); err != nil {
 				return "", err
 			}
 		} else if !isLocked {
@@ -454,7 +447,7 @@ func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sourc
 				return "", err
 			}
 			if was, _ := p.hint.Digest(l.ref.Repository, l.ref.Version()); was == l.pin.Digest {
-				err = p.unmoved(lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: lockfile.ItemRuntime}, digest)
+				err = p.unmoved(l.key(lockfile.ItemRuntime), digest)
 			}
 			if err != nil {
 				return "", err
@@ -485,33 +478,27 @@ func (p *pass) image(ctx context.Context, l *load, ref sources.Ref, origin sourc
 	return digest, nil
 }
 
-// checkImage looks the tag of a recorded controller image up again.
-func (p *pass) checkImage(ctx context.Context, l *load, ref sources.Ref, origin sources.Origin, recorded sources.Digest) error {
-	now, err := p.cfg.Digest(ctx, origin, ref.Tag)
+// seenInRegistry is the place of content that differs from the lock.
+const seenInRegistry = "the registry"
+
+// unchanged compares a tag's digest, or the error of looking it up, with the lock. If no
+// registry may be asked, it notes the tag.
+func (p *pass) unchanged(ref sources.Ref, key lockfile.Key, locked, now sources.Digest, err error) error {
 	switch {
 	case errors.Is(err, sources.ErrUnasked):
-		p.leave(ref)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.unasked[ref] = true
 		return nil
-	case err != nil || now == recorded:
+	case err != nil || now == locked:
 		return err
 	}
-	key := lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: lockfile.ItemRuntime}
-	return &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(recorded), Seen: string(now), SeenIn: "the registry"}
+	return &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(now), SeenIn: seenInRegistry}
 }
 
-// leave notes a tag that was to be looked up, and about which nobody may be asked.
-func (p *pass) leave(ref sources.Ref) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.unasked[ref] = true
-}
-
-// ParseImage parses a container image's name.
-func ParseImage(s string) (sources.Ref, error) { return sources.ParseRef(imageName(s)) }
-
-// imageName completes a container image's name as the kubelet does: short names
-// are Docker Hub's.
-func imageName(s string) string {
+// ParseImage parses a container image's name. It completes a short name as the kubelet
+// does, for Docker Hub.
+func ParseImage(s string) (sources.Ref, error) {
 	host, _, hasHost := strings.Cut(s, "/")
 	if !hasHost {
 		s = "docker.io/library/" + s
@@ -521,5 +508,5 @@ func imageName(s string) string {
 	if name := s[strings.LastIndexByte(s, '/'):]; !strings.ContainsAny(name, ":@") {
 		s += ":latest"
 	}
-	return s
+	return sources.ParseRef(s)
 }

@@ -14,13 +14,12 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// A fleet asks the registry once for each reference, and once it is locked
-// nothing any more.
+// The registry is asked once for each reference, and not again once that is locked.
 func TestLockedIsNotAskedAgain(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "1")
 	s.put("reg.io/b:v2", "2", "reg.io/a >=v1")
-	both := []Request{{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/b:v2")}, {Cluster: "prod", Declarations: declare("reg.io/b:v2")}}
+	both := []Request{request("dev", "reg.io/a:v1", "reg.io/b:v2"), request("prod", "reg.io/b:v2")}
 	res := resolve(t, s.config(), new(lockfile.File), both...)
 	if err := faults(res); err != nil {
 		t.Fatal(err)
@@ -83,7 +82,7 @@ func TestMovedTag(t *testing.T) {
 			var s shelf
 			s.put("reg.io/a:v1", "old")
 			old := *s.packages["reg.io/a:v1"]
-			lock := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a:v1")}).Lock
+			lock := resolve(t, s.config(), new(lockfile.File), request("dev", "reg.io/a:v1")).Lock
 			s.packages["reg.io/a:old"] = &old
 			s.packages["reg.io/a:v1"] = &sources.Package{Repository: "reg.io/a", Digest: sources.DigestOf([]byte("moved")), Content: sources.DigestOf([]byte("new")), Meta: old.Meta}
 
@@ -110,12 +109,12 @@ func TestMovedTag(t *testing.T) {
 	}
 }
 
-// One tag has one digest in the fleet: what one cluster's declaration activates
-// is active wherever the tag is declared, and two digests are an error.
+// A tag has one digest in the fleet: a declaration activates a digest wherever the tag is
+// declared, and two digests are an error.
 func TestActivationIsTheFleets(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "old")
-	lock := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a:v1")}).Lock
+	lock := resolve(t, s.config(), new(lockfile.File), request("dev", "reg.io/a:v1")).Lock
 	s.put("reg.io/a:v1", "new")
 	moved := s.packages["reg.io/a:v1"].Digest
 	waiting, activating := declare("reg.io/a:v1"), declare("reg.io/a:v1")
@@ -141,20 +140,17 @@ func TestActivationIsTheFleets(t *testing.T) {
 	}
 }
 
-// What the lock records of a package is checked, and a mismatch stops that
-// package in every cluster and nothing else.
+// A package is compared with its records in the lock, and a mismatch stops it in every
+// cluster, and nothing else.
 func TestMismatchStopsOnePackage(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "1")
 	s.put("reg.io/b:v1", "2")
-	reqs := []Request{{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/b:v1")}, {Cluster: "prod", Declarations: declare("reg.io/a:v1")}}
+	reqs := []Request{request("dev", "reg.io/a:v1", "reg.io/b:v1"), request("prod", "reg.io/a:v1")}
 	lock := resolve(t, s.config(), new(lockfile.File), reqs...).Lock
 	text := strings.Replace(string(lock.Format()), "reg.io/a v1/package.yaml "+string(s.packages["reg.io/a:v1"].Content),
 		"reg.io/a v1/package.yaml "+string(sources.DigestOf(nil)), 1)
-	forged, err := lockfile.Parse("clusters.lock", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	forged := parseLock(t, text)
 	res := resolve(t, s.config(), forged, reqs...)
 	if have := selected(res, "dev"); have != "b:v1" {
 		t.Errorf("dev gets %q, want b:v1", have)
@@ -171,18 +167,15 @@ func TestMismatchStopsOnePackage(t *testing.T) {
 	}
 }
 
-// A digest that the registry does not have is the lock's word, or the
-// declaration's: the error says where to look, and other packages go on.
+// The error for a digest that the registry does not have says whether it comes from the
+// lock or the declaration, and other packages are resolved.
 func TestDigestThatIsNowhere(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "a")
 	s.put("reg.io/b:v1", "b")
 	wrong := sources.DigestOf([]byte("edited"))
-	lock, err := lockfile.Parse("clusters.lock", []byte("@dev reg.io/a v1\n@dev reg.io/b v1\nreg.io/a v1 "+string(wrong)+"\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	res := resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/b:v1")})
+	lock := parseLock(t, "@dev reg.io/a v1\n@dev reg.io/b v1\nreg.io/a v1 "+string(wrong)+"\n")
+	res := resolve(t, s.config(), lock, request("dev", "reg.io/a:v1", "reg.io/b:v1"))
 	if have := selected(res, "dev"); have != "b:v1" {
 		t.Errorf("selected %s", have)
 	}
@@ -192,7 +185,7 @@ func TestDigestThatIsNowhere(t *testing.T) {
 			t.Errorf("%q is not in: %s", want, text)
 		}
 	}
-	res = resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a@" + string(wrong))})
+	res = resolve(t, s.config(), new(lockfile.File), request("dev", "reg.io/a@"+string(wrong)))
 	if text := fmt.Sprint(faults(res)); !strings.Contains(text, string(wrong)) || strings.Contains(text, "clusters.lock") {
 		t.Errorf("a digest in the declaration is blamed on the lock: %s", text)
 	}
@@ -249,11 +242,8 @@ func TestDependencies(t *testing.T) {
 			var s shelf
 			publish(&s)
 			s.put("reg.io/lost:v1.0.0", "l", "reg.io/nowhere ^1")
-			lock, err := lockfile.Parse("clusters.lock", []byte(tt.lock))
-			if err != nil {
-				t.Fatal(err)
-			}
-			req := Request{Cluster: "dev", Declarations: declare(tt.declared...)}
+			lock := parseLock(t, tt.lock)
+			req := request("dev", tt.declared...)
 			res := resolve(t, s.config(), lock, req)
 			if have := selected(res, "dev"); have != tt.want(&s) {
 				t.Errorf("selected %q, want %q (%v)", have, tt.want(&s), faults(res))
@@ -279,7 +269,7 @@ func TestRegistryDownKeepsTheLock(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "1", "reg.io/b *")
 	s.put("reg.io/b:v1.0.0", "2")
-	req := Request{Cluster: "dev", Declarations: declare("reg.io/a:v1")}
+	req := request("dev", "reg.io/a:v1")
 	lock := resolve(t, s.config(), new(lockfile.File), req).Lock
 	s.down = true
 	res := resolve(t, s.config(), lock, req, Request{Cluster: "prod", Failed: true})
@@ -298,15 +288,15 @@ func TestMisspelledRepositoryKeepsTheLock(t *testing.T) {
 	s.put("reg.io/a:v1", "1", "reg.io/b *")
 	s.put("reg.io/b:v1.0.0", "2")
 	s.put("reg.io/c:v1", "3")
-	before := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/a:v1", "reg.io/c:v1")}).Lock
-	res := resolve(t, s.config(), before, Request{Cluster: "dev", Declarations: declare("reg.io/aa:v1", "reg.io/c:v1")})
+	before := resolve(t, s.config(), new(lockfile.File), request("dev", "reg.io/a:v1", "reg.io/c:v1")).Lock
+	res := resolve(t, s.config(), before, request("dev", "reg.io/aa:v1", "reg.io/c:v1"))
 	if faults(res) == nil {
 		t.Error("reg.io/aa is found")
 	}
 	if string(res.Lock.Format()) != string(before.Format()) {
 		t.Errorf("the lock became\n%s\nit was\n%s", res.Lock.Format(), before.Format())
 	}
-	res = resolve(t, s.config(), before, Request{Cluster: "dev", Declarations: declare("reg.io/c:v1")})
+	res = resolve(t, s.config(), before, request("dev", "reg.io/c:v1"))
 	if lines := res.Lock.Selections("dev"); len(lines) != 1 || lines[0].Repository != "reg.io/c" {
 		t.Errorf("lines %v", lines)
 	}
@@ -380,7 +370,7 @@ func TestLateRegistry(t *testing.T) {
 		}
 		return tags(ctx, from)
 	}
-	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: declare(refs...)})
+	res := resolve(t, cfg, new(lockfile.File), request("dev", refs...))
 	if have := selected(res, "dev"); have != "good:v1" {
 		t.Errorf("selected %s, want good:v1", have)
 	}
@@ -396,7 +386,7 @@ func TestLateRegistry(t *testing.T) {
 	}
 }
 
-// What is not done in time is late, whatever it waits for.
+// A package that takes too long is late, whatever it waits for.
 func TestTimeout(t *testing.T) {
 	var s shelf
 	s.put("reg.io/good:v1", "good")
@@ -411,7 +401,7 @@ func TestTimeout(t *testing.T) {
 		}
 		return fetch(ctx, from, d)
 	}
-	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: declare("slow.io/bad:v1", "reg.io/good:v1")})
+	res := resolve(t, cfg, new(lockfile.File), request("dev", "slow.io/bad:v1", "reg.io/good:v1"))
 	if have := selected(res, "dev"); have != "good:v1" {
 		t.Errorf("selected %s, want good:v1", have)
 	}
@@ -624,7 +614,7 @@ func TestDeclarationFaults(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := s.config()
 			cfg.Mode = tt.mode
-			res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: tt.declared}, Request{Cluster: "prod", Declarations: declare("reg.io/b:v1")})
+			res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: tt.declared}, request("prod", "reg.io/b:v1"))
 			if err := res.Clusters["dev"].Errors; len(err) == 0 || !strings.Contains(err[0].Error(), tt.want) {
 				t.Errorf("errors %v, want one with %q", err, tt.want)
 			}
@@ -666,7 +656,7 @@ func TestWaysToAPackage(t *testing.T) {
 		return sources.ImageConfig{Name: by, Prefixes: []string{"reg.io/"}, Verification: &sources.Verification{ImageConfig: by, Authorities: []sources.Authority{{Name: by}}}}
 	}
 	res := resolve(t, cfg, new(lockfile.File),
-		Request{Cluster: "direct", Declarations: declare("reg.io/a:v1")},
+		request("direct", "reg.io/a:v1"),
 		Request{Cluster: "mirrored", Declarations: declare("reg.io/a:v1"), Images: sources.ImageConfigs{rewrite("mirror.io/"), {Name: "pull", Prefixes: []string{"mirror.io/"}, PullSecret: "key"}, signed("good")}},
 		Request{Cluster: "nowhere", Declarations: declare("reg.io/a:v1"), Images: sources.ImageConfigs{rewrite("nowhere.io/")}},
 		Request{Cluster: "unsigned", Declarations: declare("reg.io/a:v1"), Images: sources.ImageConfigs{signed("bad")}},

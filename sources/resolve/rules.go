@@ -16,19 +16,18 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// The fleet's rules come before every choice of a version:
+// The fleet's rules apply to every choice of a version:
 //
-//   - An excluded version is chosen for no dependency, and a declaration that
-//     names it is refused. A dependency that has it in the lock keeps it, with a
-//     note: what runs does not change because of a rule.
-//   - A selected version is that of the dependency in every cluster that does not
-//     declare the package, whatever the lock has. It is an error if it does not
-//     satisfy all dependents.
-//   - A version that its publisher retracted is chosen only if nothing else in the
-//     registry satisfies the dependents. The retractions are read from the highest
-//     version, as Go does, and only when the registry is asked for a version.
+//   - An excluded version is not chosen for dependencies, and a declaration of it is an
+//     error. A dependency with this version in the lock keeps it, with a note: rules do
+//     not change what runs.
+//   - A selected version is used for the dependency in every cluster that does not
+//     declare the package, whatever the lock has. It must satisfy all dependents.
+//   - A retracted version is chosen only if no other in the registry satisfies the
+//     dependents. Retractions are read from the highest version, as in Go, and only
+//     when a version is chosen from the registry.
 
-// refused returns the resolution of a cluster while nobody may choose versions.
+// refused returns the resolution of a cluster while no version may be chosen.
 func (p *pass) refused(req Request) (*Resolution, []lockfile.Selection) {
 	out := new(Resolution)
 	for _, d := range req.Declarations {
@@ -37,12 +36,12 @@ func (p *pass) refused(req Request) (*Resolution, []lockfile.Selection) {
 	return out, p.lines[req.Cluster]
 }
 
-// excluded returns an error if a declaration names an excluded version.
+// excluded returns an error if a declared version is excluded and not replaced.
 func (p *pass) excluded(ref sources.Ref) error {
-	e := p.cfg.Rules.Excluded(ref)
 	if p.cfg.Rules.Replaced(ref) != nil {
-		return nil // something else is used in its place
+		return nil
 	}
+	e := p.cfg.Rules.Excluded(ref)
 	if e == nil && ref.Digest != "" {
 		e = p.alike(ref.Repository, ref.Digest)
 	}
@@ -52,8 +51,8 @@ func (p *pass) excluded(ref sources.Ref) error {
 	return fmt.Errorf("%s is %s; declare another version", ref, e)
 }
 
-// alike returns the entry that excludes another version with the same digest, if
-// the lock knows one: it is the same package.
+// alike returns the entry that excludes another version with the same digest in the lock,
+// which is the same package; nil if there is none.
 func (p *pass) alike(repository string, d sources.Digest) *rules.Exclude {
 	for i, e := range p.cfg.Rules.Excludes {
 		if e.Repository != repository {
@@ -68,7 +67,7 @@ func (p *pass) alike(repository string, d sources.Digest) *rules.Exclude {
 	return nil
 }
 
-// allowed returns the tags that are not excluded, and why the others are.
+// allowed returns the tags that are not excluded, and the reasons for the others.
 func (p *pass) allowed(repository string, tags []string) (allowed, why []string) {
 	for _, tag := range tags {
 		ref := sources.Ref{Repository: repository, Tag: tag}
@@ -84,14 +83,14 @@ func (p *pass) allowed(repository string, tags []string) (allowed, why []string)
 	return allowed, why
 }
 
-// version returns the version of a dependency by the fleet's rules, else as
-// [pass.choose] does. It is the one that dependents see; find replaces it.
+// version returns the version of a dependency by the fleet's rules, or else by
+// [pass.choose]. It is the version that dependents see, before any replacement.
 func (p *pass) version(ctx context.Context, req Request, repo string, locked map[string][]string, hinted map[string]string, wanted []edge) (sources.Ref, error) {
 	if s := p.cfg.Rules.Selected(repo); s != nil {
 		return p.selectedVersion(ctx, req, s, wanted)
 	}
 	if by := p.cfg.Rules.Fixed(repo); by != nil {
-		return sources.Ref{Repository: repo}, nil // in place of any
+		return sources.Ref{Repository: repo}, nil // replaces any version
 	}
 	from := p.cfg.Rules.VersionsOf(repo)
 	stays := slices.Clone(locked[from])
@@ -99,7 +98,7 @@ func (p *pass) version(ctx context.Context, req Request, repo string, locked map
 		if by.Repository != repo || by.Version == "" {
 			continue
 		}
-		// The lock has what replaces the version.
+		// The lock has the replacement of the version.
 		ref, _, err := p.replacement(ctx, sources.Ref{Repository: repo, Tag: by.Version})
 		if err == nil && slices.Contains(locked[ref.Repository], ref.Version()) && !slices.Contains(stays, by.Version) {
 			stays = append(stays, by.Version)
@@ -107,15 +106,15 @@ func (p *pass) version(ctx context.Context, req Request, repo string, locked map
 	}
 	hint := hinted[from]
 	if was := locked[repo]; hint == "" && from != repo && len(stays) == 0 && len(was) == 1 {
-		hint = was[0] // its version stays when it is replaced, if there is the same
+		hint = was[0] // keep the version if the replacement has the same
 	}
 	ref, err := p.choose(ctx, req, from, stays, hint, wanted)
 	ref.Repository = repo
 	return ref, err
 }
 
-// replacement returns what is used in place of a reference, and the entry that says
-// so; the reference itself and nil if nothing is.
+// replacement returns the reference that replaces another, and the entry for it; asked
+// and nil if there is none.
 func (p *pass) replacement(ctx context.Context, asked sources.Ref) (sources.Ref, *rules.Replace, error) {
 	by := p.cfg.Rules.Replaced(asked)
 	if by == nil {
@@ -141,7 +140,7 @@ func (p *pass) replacement(ctx context.Context, asked sources.Ref) (sources.Ref,
 	return ref, by, nil
 }
 
-// locked returns an error if a replacement is not in the lock and must be.
+// locked returns an error if a replacement must be in the lock and is not.
 func (p *pass) locked(l *load, isLocked bool) error {
 	if l.by == nil || isLocked || l.by.Local || p.cfg.Approve {
 		return nil
@@ -153,8 +152,8 @@ func (p *pass) locked(l *load, isLocked bool) error {
 	return fmt.Errorf("%s is replaced by %s (%s), which %s does not record; run `gitopsd lock` and commit the change", l.asked, with, l.by.Place, sources.LockFile)
 }
 
-// policy returns who must have signed the package. A replacement is no way around a
-// signature: where no policy concerns it, that of the replaced package does.
+// policy returns who must have signed the package. If no policy applies to a replacement,
+// the replaced package's does, so that it is no way around a signature.
 func (l *load) policy() (*sources.Verification, error) {
 	policy, err := l.images.Verification(l.ref, l.origin)
 	if l.by == nil || err != nil {
@@ -165,15 +164,15 @@ func (l *load) policy() (*sources.Verification, error) {
 	}
 	switch {
 	case l.by.Local:
-		return nil, err // it is only planned
+		return nil, err // only for a plan
 	case policy != nil && l.by.Directory != "":
 		return nil, fmt.Errorf("ImageConfig %s asks for a signature, and the directory %s has none", policy.ImageConfig, l.by.Directory)
 	}
 	return policy, err
 }
 
-// distinct fails dependencies if a package would be installed twice: by its own name
-// and in place of another, or in place of two.
+// distinct fails dependencies if a repository would be installed twice: by its own name and
+// as a replacement, or as two replacements.
 func distinct(nodes map[string]*node) {
 	used := make(map[string][]string) // repositories as used -> keys of nodes
 	for _, repo := range sortedKeys(nodes) {
@@ -204,7 +203,7 @@ func distinct(nodes map[string]*node) {
 	}
 }
 
-// place returns where the digest beside a tag is written.
+// place returns the place of the reference's digest.
 func (l *load) place() string {
 	if l.by == nil {
 		return "the declaration"
@@ -212,7 +211,7 @@ func (l *load) place() string {
 	return l.by.Place
 }
 
-// replaced returns the repository that a load replaces, "" if none.
+// replaced returns the repository that a load replaces, or "" if there is none.
 func replaced(l *load) string {
 	if l.by == nil {
 		return ""
@@ -220,8 +219,8 @@ func replaced(l *load) string {
 	return l.asked.Repository
 }
 
-// selectedVersion returns the version that the fleet selects for a dependency, if
-// it satisfies all dependents.
+// selectedVersion returns the version that the fleet selects for a dependency. It fails
+// unless that satisfies all dependents.
 func (p *pass) selectedVersion(ctx context.Context, req Request, s *rules.Select, wanted []edge) (sources.Ref, error) {
 	l := &load{asked: s.Ref, ref: s.Ref, pin: sources.Pin{Ref: s.Ref, Digest: s.Ref.Digest}}
 	if slices.ContainsFunc(wanted, func(e edge) bool { return isDigest(e.dep.Constraint) }) {
@@ -254,16 +253,14 @@ func isDigest(s string) bool {
 	return err == nil
 }
 
-// retracted is the publisher's retractions of a repository, as a cluster may
-// read them.
+// retracted identifies the retractions of a repository, as a cluster may read them.
 type retracted struct {
 	origin sources.Origin
 	policy string
 }
 
-// highestOpen chooses the highest version in a registry that satisfies all dependents
-// and is neither excluded nor retracted. If all others are retracted, it is one of
-// these.
+// highestOpen returns the highest version in a registry that satisfies all dependents and
+// is neither excluded nor retracted, or else the highest retracted one.
 func (p *pass) highestOpen(ctx context.Context, req Request, repo string, tags []string, wanted []edge) (string, error) {
 	open, why := p.allowed(repo, tags)
 	left := slices.Clone(open)
@@ -305,8 +302,8 @@ func (p *pass) highestOpen(ctx context.Context, req Request, repo string, tags [
 	return highestRetracted, nil
 }
 
-// highestElsewhere returns the highest version that other clusters have, that satisfies
-// all dependents and is not excluded; "" if there is none.
+// highestElsewhere returns the highest version of other clusters that satisfies all
+// dependents and is not excluded, or "".
 func (p *pass) highestElsewhere(ctx context.Context, req Request, repo string, wanted []edge) (string, error) {
 	left, _ := p.allowed(repo, p.elsewhere(ctx, req, repo))
 	for {
@@ -323,8 +320,8 @@ func (p *pass) highestElsewhere(ctx context.Context, req Request, repo string, w
 	}
 }
 
-// peekDependency returns the digest of a version that may be chosen, empty if it is
-// not known; then the load has the error.
+// peekDependency returns the digest of a version that may be chosen, or "" if it is
+// unknown. Loading that version has the error then.
 func (p *pass) peekDependency(ctx context.Context, req Request, ref sources.Ref) sources.Digest {
 	if d, ok := p.before.Digest(ref.Repository, ref.Tag); ok {
 		return d
@@ -354,9 +351,8 @@ func noVersion(repo string, wanted []edge, tags, why []string) error {
 	return errors.New(text)
 }
 
-// retractions returns what the highest of the tags that are not excluded says
-// about the others: nothing, if it cannot be read or lacks the signature that the cluster
-// requires.
+// retractions returns the retractions in the highest of the tags, or none if it cannot be
+// read or lacks the signature that the cluster requires.
 func (p *pass) retractions(ctx context.Context, req Request, repo string, tags []string) []rules.Retraction {
 	tag := Latest(tags)
 	if tag == "" {
@@ -384,7 +380,7 @@ func (p *pass) retractions(ctx context.Context, req Request, repo string, tags [
 	if known {
 		return all
 	}
-	all, _ = p.readRetractions(ctx, req, ref, origin) // they are the publisher's advice; who gives none is not at fault
+	all, _ = p.readRetractions(ctx, req, ref, origin) // only advice; without it all versions are open
 	p.retracted[of] = all
 	return all
 }
@@ -409,13 +405,13 @@ func (p *pass) readRetractions(ctx context.Context, req Request, ref sources.Ref
 	return rules.Retractions(pkg), nil
 }
 
-// content is a package in a pass.
+// content identifies a fetched package.
 type content struct {
 	from   sources.Origin
 	digest sources.Digest
 }
 
-// fetch fetches a package, once in a pass also if it is read for its retractions.
+// fetch fetches a package once a pass, be it for its content or its retractions.
 func (p *pass) fetch(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
 	key := content{from, d}
 	p.mu.Lock()
@@ -433,8 +429,8 @@ func (p *pass) fetch(ctx context.Context, from sources.Origin, d sources.Digest)
 	return pkg, err
 }
 
-// Latest returns the version among tags whose publisher speaks for the package:
-// the highest release, or the highest pre-release if there is no release.
+// Latest returns the tag of the version whose metadata has the retractions: the highest
+// release, or the highest pre-release if there is no release.
 func Latest(tags []string) string {
 	release := func(v *semver.Version) (bool, error) { return v.Prerelease() == "", nil }
 	tag, _ := versions.Highest(tags, release)
@@ -444,7 +440,7 @@ func Latest(tags []string) string {
 	return tag
 }
 
-// notes are about versions that a cluster has in spite of a rule.
+// notes describes the versions that a cluster has despite a rule.
 func (p *pass) notes(out *Resolution) []string {
 	var notes []string
 	for _, s := range out.Selected {

@@ -37,7 +37,7 @@ func bases() *shelf {
 }
 
 func TestRules(t *testing.T) {
-	app := []Request{{Cluster: "dev", Declarations: declare("reg.io/app:v1.0.0")}}
+	app := []Request{request("dev", "reg.io/app:v1.0.0")}
 	s := bases()
 	locked := resolve(t, s.config(), new(lockfile.File), app...).Lock
 	if l := string(locked.Format()); !strings.Contains(l, "@dev reg.io/base v1.2.0 <- reg.io/app") {
@@ -112,7 +112,7 @@ func TestRules(t *testing.T) {
 			}
 			reqs := app
 			if tt.declare != nil {
-				reqs = []Request{{Cluster: "dev", Declarations: declare(tt.declare...)}}
+				reqs = []Request{request("dev", tt.declare...)}
 			}
 			res := resolve(t, cfg, lock, reqs...)
 			err := faults(res)
@@ -140,12 +140,12 @@ func TestRules(t *testing.T) {
 // A refused version leaves the lock's lines for what runs, and adds none.
 func TestRefusedStays(t *testing.T) {
 	s := bases()
-	before := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/base:v1.1.0")}).Lock
+	before := resolve(t, s.config(), new(lockfile.File), request("dev", "reg.io/base:v1.1.0")).Lock
 	cfg := s.config()
 	cfg.Rules = rules.Rules{Excludes: []rules.Exclude{exclude(t, "reg.io/base", ">=1.1.0")}}
 	for _, ref := range []string{"reg.io/base:v1.1.0", "reg.io/base:v1.2.0"} {
 		s.asked = nil
-		res := resolve(t, cfg, before, Request{Cluster: "dev", Declarations: declare(ref)})
+		res := resolve(t, cfg, before, request("dev", ref))
 		if err := faults(res); err == nil || string(res.Lock.Format()) != string(before.Format()) || len(s.asked) > 0 {
 			t.Errorf("%s: %v, asked %q, lock\n%s", ref, err, s.asked, res.Lock.Format())
 		}
@@ -156,11 +156,11 @@ func TestRefusedStays(t *testing.T) {
 // lock.
 func TestUnknownRules(t *testing.T) {
 	s := bases()
-	before := resolve(t, s.config(), new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/app:v1.0.0")}).Lock
+	before := resolve(t, s.config(), new(lockfile.File), request("dev", "reg.io/app:v1.0.0")).Lock
 	cfg := s.config()
 	cfg.Refuse = errors.New("the Packages document has errors")
 	s.asked = nil
-	res := resolve(t, cfg, before, Request{Cluster: "dev", Declarations: declare("reg.io/app:v1.0.0", "reg.io/exact:v1.0.0")}, Request{Cluster: "new", Declarations: declare("reg.io/app:v1.0.0")})
+	res := resolve(t, cfg, before, request("dev", "reg.io/app:v1.0.0", "reg.io/exact:v1.0.0"), request("new", "reg.io/app:v1.0.0"))
 	if string(res.Lock.Format()) != string(before.Format()) || len(s.asked) > 0 || len(res.Clusters["dev"].Selected) > 0 {
 		t.Errorf("asked %q, lock\n%s", s.asked, res.Lock.Format())
 	}
@@ -193,8 +193,8 @@ func verifyAllBut(d sources.Digest) VerifyFunc {
 	}
 }
 
-// What replaces a package is in the lock under its own name, and dependents see the
-// version that they ask for.
+// The lock has a replacement under its own name, and dependents see the version of the
+// replaced package.
 func TestReplace(t *testing.T) {
 	built := sources.DigestOf([]byte("reg.io/base:builtbuilt"))
 	s := bases()
@@ -299,7 +299,7 @@ func TestReplace(t *testing.T) {
 
 // A dependency keeps its version when it is replaced, if there is the same.
 func TestReplacedKeepsVersion(t *testing.T) {
-	app := Request{Cluster: "dev", Declarations: declare("reg.io/app:v1.0.0")}
+	app := request("dev", "reg.io/app:v1.0.0")
 	for was, want := range map[string]string{"v1.0.0": "app:v1.0.0 fork:v1.0.0", "v1.1.0": "app:v1.0.0 fork:v1.9.0"} {
 		s := bases()
 		s.put("reg.io/fork:v1.0.0", "fork")
@@ -329,7 +329,7 @@ func TestReplacementMoves(t *testing.T) {
 	cfg := s.config()
 	cfg.Rules.Replaces = []rules.Replace{{Repository: "reg.io/base", With: sources.Ref{Repository: "reg.io/fork"}}}
 	cfg.Approve = true
-	req := Request{Cluster: "dev", Declarations: declare("reg.io/base:v1.1.0")}
+	req := request("dev", "reg.io/base:v1.1.0")
 	req.Declarations[0].PullPolicy = sources.PullAlways
 	before := resolve(t, cfg, new(lockfile.File), req).Lock
 	moved := s.put("reg.io/fork:v1.1.0", "moved")
@@ -353,7 +353,7 @@ func TestReplacementByDigest(t *testing.T) {
 		return []rules.Replace{{Repository: "reg.io/base", With: sources.Ref{Repository: "reg.io/fork", Tag: "v1.1.0", Digest: d}, Place: "clusters.yaml:9"}}
 	}
 	always := func(cluster, ref string) Request {
-		req := Request{Cluster: cluster, Declarations: declare(ref)}
+		req := request(cluster, ref)
 		req.Declarations[0].PullPolicy = sources.PullAlways
 		return req
 	}
@@ -380,7 +380,7 @@ func TestReplacementByDigest(t *testing.T) {
 // A replacement that fails takes nothing of what it replaces out of the lock.
 func TestReplacementFails(t *testing.T) {
 	s := bases()
-	req := Request{Cluster: "dev", Declarations: declare("reg.io/base:v1.1.0")}
+	req := request("dev", "reg.io/base:v1.1.0")
 	before := resolve(t, s.config(), new(lockfile.File), req).Lock
 	cfg := s.config()
 	cfg.Rules.Replaces = []rules.Replace{{Repository: "reg.io/base", With: sources.Ref{Repository: "reg.io/gone"}}}
@@ -394,11 +394,11 @@ func TestReplacementFails(t *testing.T) {
 // An excluded version that another cluster has is not a new cluster's.
 func TestExcludedElsewhere(t *testing.T) {
 	s := bases()
-	dev := Request{Cluster: "dev", Declarations: declare("reg.io/app:v1.0.0")}
+	dev := request("dev", "reg.io/app:v1.0.0")
 	before := resolve(t, s.config(), new(lockfile.File), dev).Lock
 	cfg := s.config()
 	cfg.Rules.Excludes = []rules.Exclude{exclude(t, "reg.io/base", "v1.2.0")}
-	res := resolve(t, cfg, before, dev, Request{Cluster: "new", Declarations: declare("reg.io/app:v1.0.0")})
+	res := resolve(t, cfg, before, dev, request("new", "reg.io/app:v1.0.0"))
 	if old, now := selected(res, "dev"), selected(res, "new"); faults(res) != nil || old != "app:v1.0.0 base:v1.2.0" || now != "app:v1.0.0 base:v1.1.0" {
 		t.Errorf("dev has %s, new %s, %v", old, now, faults(res))
 	}
@@ -409,7 +409,7 @@ func TestExcludedDigestElsewhere(t *testing.T) {
 	s := bases()
 	cfg := s.config()
 	cfg.Rules.Excludes = []rules.Exclude{exclude(t, "reg.io/base", string(s.packages["reg.io/base:v1.1.0"].Digest))}
-	res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/base:v1.1.0")}, Request{Cluster: "new", Declarations: declare("reg.io/app:v1.0.0")})
+	res := resolve(t, cfg, new(lockfile.File), request("dev", "reg.io/base:v1.1.0"), request("new", "reg.io/app:v1.0.0"))
 	if now := selected(res, "new"); now != "app:v1.0.0 base:v1.2.0" || selected(res, "dev") != "" {
 		t.Errorf("new has %s, dev %s, %v", now, selected(res, "dev"), faults(res))
 	}
@@ -422,7 +422,7 @@ func TestReplacedIsHeld(t *testing.T) {
 	cfg := s.config()
 	cfg.Rules.Replaces = []rules.Replace{{Repository: "reg.io/base", With: sources.Ref{Repository: "reg.io/fork"}, Place: "clusters.yaml:9"}}
 	cfg.Approve = true
-	before := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: declare("reg.io/base:v1.1.0", "reg.io/app:v1.0.0")}).Lock
+	before := resolve(t, cfg, new(lockfile.File), request("dev", "reg.io/base:v1.1.0", "reg.io/app:v1.0.0")).Lock
 	cfg.Approve = false
 	broken := declare("reg.io/base:v1.1.0")[0]
 	broken.Ref = sources.Ref{Repository: "reg.io/base"}

@@ -12,8 +12,7 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// shelf is what a registry holds: "repository:tag" -> a package. Its functions
-// are those of Config, and it notes every question.
+// shelf is a registry with packages by "repository:tag". It records every request.
 type shelf struct {
 	mu       sync.Mutex
 	packages map[string]*sources.Package
@@ -102,13 +101,23 @@ func declare(refs ...string) []sources.Declaration {
 	return ds
 }
 
-func resolve(t *testing.T, cfg Config, lock *lockfile.File, requests ...Request) *Result {
+// request declares packages in a cluster.
+func request(cluster string, refs ...string) Request {
+	return Request{Cluster: cluster, Declarations: declare(refs...)}
+}
+
+func parseLock(t *testing.T, text string) *lockfile.File {
 	t.Helper()
-	res, err := Resolve(t.Context(), cfg, lock, nil, requests)
+	f, err := lockfile.Parse("clusters.lock", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res
+	return f
+}
+
+func resolve(t *testing.T, cfg Config, lock *lockfile.File, requests ...Request) *Result {
+	t.Helper()
+	return resolveHinted(t, cfg, lock, nil, requests...)
 }
 
 func selected(res *Result, cluster string) string {

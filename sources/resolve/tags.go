@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// noTag is the error for a tag that a repository does not have, though it has others.
+// noTag is the error for a missing tag in a repository with other tags.
 type noTag struct {
 	ref     sources.Ref
 	nearest []string
@@ -19,17 +19,17 @@ type noTag struct {
 }
 
 func (e *noTag) Error() string {
-	what := "are"
+	verb := "are"
 	if len(e.nearest) == 1 {
-		what = "is"
+		verb = "is"
 	}
-	return fmt.Sprintf("%s: the repository has no such tag; the nearest %s %s", e.ref, what, strings.Join(e.nearest, ", "))
+	return fmt.Sprintf("%s: the repository has no such tag; the nearest %s %s", e.ref, verb, strings.Join(e.nearest, ", "))
 }
 
 func (e *noTag) Unwrap() error { return e.err }
 
-// nearest turns the error for a tag that was not found into one that names the tags most
-// like it, if the registry lists them.
+// nearest returns an error for a missing tag that names the most similar tags, if the
+// registry lists them.
 func (p *pass) nearest(ctx context.Context, l *load, err error) error {
 	if !errors.Is(err, sources.ErrNotFound) || l.ref.Tag == "" || p.cfg.Tags == nil {
 		return err

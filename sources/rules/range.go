@@ -16,15 +16,15 @@ import (
 // Range is a set of versions of one package. The zero value contains none.
 type Range struct {
 	text string
-	// One of the following is set, or none: then only text itself is contained.
+	// Either constraint or both low and high are set. If none is, the range contains
+	// only text itself.
 	constraint *semver.Constraints
 	low, high  *semver.Version
 }
 
-// ParseRange reads a range: one version or other tag ("v1.2.0"), a digest, a
-// range as dependencies have it (">=1.2.0 <1.2.4"), or an interval with both ends
-// as go.mod has it ("[v1.3.0, v1.3.4]"). Pre-releases between the ends are
-// contained.
+// ParseRange reads a range: a version or other tag ("v1.2.0"), a digest, a constraint
+// as in dependencies (">=1.2.0 <1.2.4"), or a closed interval as in go.mod
+// ("[v1.3.0, v1.3.4]"). A range contains the pre-releases between its ends.
 func ParseRange(text string) (Range, error) {
 	r := Range{text: strings.TrimSpace(text)}
 	if r.text == "" {
@@ -38,7 +38,7 @@ func ParseRange(text string) (Range, error) {
 		return r.interval(inside)
 	}
 	if v, err := versions.Parse(r.text); err == nil && full(r.text) {
-		r.low, r.high = v, v // equal, however it is written
+		r.low, r.high = v, v // with or without v
 		return r, nil
 	}
 	c, err := semver.NewConstraint(r.text)
@@ -74,8 +74,8 @@ func (r Range) interval(inside string) (Range, error) {
 
 var literal = regexp.MustCompile(`\d+(?:\.\d+){0,2}(?:-[0-9A-Za-z.-]+)?`)
 
-// empty reports whether no version satisfies a constraint. It tries those at and
-// beside each version in the text, between which nothing changes.
+// empty reports whether no version satisfies a constraint. It tries each version in the
+// text and its neighbours. Other versions satisfy it only if one of these does.
 func empty(c *semver.Constraints, text string) bool {
 	tries := []semver.Version{*semver.New(0, 0, 0, "", "")}
 	for _, s := range literal.FindAllString(text, 1000) {
@@ -97,7 +97,7 @@ func (r Range) Contains(version string) bool {
 	if version == r.text {
 		return version != ""
 	}
-	// Tags such as v1.2 move: nobody knows which version they are.
+	// Tags such as v1.2 move.
 	if r.constraint == nil && r.low == nil || !full(version) {
 		return false
 	}
@@ -109,6 +109,11 @@ func (r Range) Contains(version string) bool {
 		return r.constraint.Check(v)
 	}
 	return v.Compare(r.low) >= 0 && v.Compare(r.high) <= 0
+}
+
+// contains reports whether the tag or the digest of a reference is in the range.
+func (r Range) contains(ref sources.Ref) bool {
+	return ref.Tag != "" && r.Contains(ref.Tag) || ref.Digest != "" && r.Contains(string(ref.Digest))
 }
 
 // full reports whether a tag that is a version has all three numbers.

@@ -1,10 +1,10 @@
-// Package rules is about versions of packages that should not be used, or that
-// somebody chose: what a fleet says in its Packages document ([Rules]), and what
-// publishers say in later versions ([ParseRetractions]). go.mod has the same with
-// exclude, replace and retract.
+// Package rules has rules for versions of packages, like exclude, replace and retract in
+// go.mod: a fleet's own ([Rules]), from its Packages document, and the retractions that
+// publishers declare in later versions ([ParseRetractions]). range.go has sets of
+// versions.
 //
 // The package is pure. sources/clusters reads the document, sources/resolve and
-// reconcile/upgrade apply it, and sources/xpkg checks a publisher's annotation.
+// reconcile/upgrade apply the rules, and sources/xpkg checks a publisher's annotation.
 package rules
 
 import (
@@ -16,60 +16,62 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Rules are a fleet's own. The zero value has none. They are immutable.
+// Rules are a fleet's rules. The zero value has none. They are immutable.
 type Rules struct {
 	// Excludes are versions that are not used.
 	Excludes []Exclude
-	// Selects are the versions of undeclared dependencies, one for each
+	// Selects are the versions of dependencies that are not declared, one for each
 	// repository.
 	Selects []Select
-	// Replaces are used in place of packages: at most one for each version of a
-	// repository, and one for all its other versions.
+	// Replaces are the replacements of packages: for each repository at most one for
+	// each version, and one for all other versions.
 	Replaces []Replace
 }
 
-// Exclude is versions of a package that are not used.
+// Exclude excludes versions of a package.
 type Exclude struct {
 	Repository string
 	Versions   Range
-	// Reason is a person's, and is not empty.
+	// Reason is for people, and is not empty.
 	Reason string
 	// Place is the file and line of the entry.
 	Place string
 }
 
-// String returns the reason and where it is written.
+// String returns the reason and the place.
 func (e *Exclude) String() string { return fmt.Sprintf("excluded: %s (%s)", e.Reason, e.Place) }
 
-// Select is the version of a dependency, in every cluster that does not declare
-// the package.
+// Select selects the version of a dependency in every cluster that does not declare the
+// package.
 type Select struct {
-	Ref   sources.Ref
+	Ref sources.Ref
+	// Place is the file and line of the entry.
 	Place string
 }
 
-// Replace is something that is used in place of a package. The package keeps its
-// own version where others depend on it.
+// Replace replaces a package by another repository or a directory. Packages that depend
+// on it still see its own version.
 type Replace struct {
 	Repository string
-	// Version is the one that is replaced, a tag; empty for all.
+	// Version that is replaced, a tag; empty for all.
 	Version string
-	// With is another repository; without a tag and a digest it has the same
-	// version. Directory is one of the fleet repository, to build a package from.
-	// Exactly one is set.
+	// With is another repository. Without a tag and a digest it replaces a version by
+	// the same version. Directory is a directory in the fleet repository that the
+	// package is built from. Exactly one of the two is set.
 	With      sources.Ref
 	Directory string
-	// Local reports whether Directory is a person's, for a plan. Nothing about it
-	// enters the lock.
+	// Local reports whether Directory is on a person's machine, for a plan. Nothing
+	// about it enters the lock.
 	Local bool
+	// Place is the file and line of the entry.
 	Place string
 }
 
 // fixed reports whether the replacement is the same for all versions.
 func (r *Replace) fixed() bool { return r.Directory != "" || r.With.Version() != "" }
 
-// Fixed returns the entry that is used in place of all versions of a package,
-// whatever they are; nil if there is none.
+// Fixed returns the entry that replaces all versions of a package by the same content,
+// or nil if there is none.
 func (r *Rules) Fixed(repository string) *Replace {
 	if by := r.Replaced(sources.Ref{Repository: repository}); by != nil && by.fixed() {
 		return by
@@ -77,8 +79,8 @@ func (r *Rules) Fixed(repository string) *Replace {
 	return nil
 }
 
-// VersionsOf returns the repository among whose versions one of the package is
-// chosen: its own, or that of a replacement with the same versions.
+// VersionsOf returns the repository to choose a version of a package from: its own, or
+// the repository that replaces it version by version.
 func (r *Rules) VersionsOf(repository string) string {
 	if by := r.Replaced(sources.Ref{Repository: repository}); by != nil && !by.fixed() {
 		return by.With.Repository
@@ -86,8 +88,8 @@ func (r *Rules) VersionsOf(repository string) string {
 	return repository
 }
 
-// Replaced returns the entry that replaces a version of a package, nil if there is
-// none. A reference without a version has the entry for all versions.
+// Replaced returns the entry that replaces a version of a package, or nil if there is
+// none. For a reference without a version it is the entry for all versions.
 func (r *Rules) Replaced(ref sources.Ref) *Replace {
 	var all *Replace
 	for i, by := range r.Replaces {
@@ -106,14 +108,14 @@ func (r *Rules) Replaced(ref sources.Ref) *Replace {
 // digest, or both. It returns nil if there is none.
 func (r *Rules) Excluded(ref sources.Ref) *Exclude {
 	for i, e := range r.Excludes {
-		if e.Repository == ref.Repository && (ref.Tag != "" && e.Versions.Contains(ref.Tag) || ref.Digest != "" && e.Versions.Contains(string(ref.Digest))) {
+		if e.Repository == ref.Repository && e.Versions.contains(ref) {
 			return &r.Excludes[i]
 		}
 	}
 	return nil
 }
 
-// Selected returns the chosen version of a dependency, nil if there is none.
+// Selected returns the entry that selects a version of a dependency, or nil.
 func (r *Rules) Selected(repository string) *Select {
 	i := slices.IndexFunc(r.Selects, func(s Select) bool { return s.Ref.Repository == repository })
 	if i < 0 {
@@ -122,35 +124,35 @@ func (r *Rules) Selected(repository string) *Select {
 	return &r.Selects[i]
 }
 
-// Idle describes the rules that concern no package, one line for each. Has reports
-// whether some cluster has a repository's package, depends whether the version of one
-// is chosen for some cluster, and replaced whether some cluster has the replacement.
+// Idle describes the rules that apply to no package, one line for each. Has reports
+// whether any cluster has a package, depends whether its version is chosen for any
+// cluster, and replaced whether any cluster has a replacement.
 func (r *Rules) Idle(has, depends func(repository string) bool, replaced func(Replace) bool) []string {
 	var idle []string
 	for _, e := range r.Excludes {
 		if !has(e.Repository) {
-			idle = append(idle, fmt.Sprintf("%s: no cluster has %s, of which %s is excluded", e.Place, e.Repository, e.Versions))
+			idle = append(idle, fmt.Sprintf("%s: excludes %s of %s, which no cluster has", e.Place, e.Versions, e.Repository))
 		}
 	}
 	for _, s := range r.Selects {
 		if !depends(s.Ref.Repository) {
-			idle = append(idle, fmt.Sprintf("%s: no package depends on %s, for which a version is selected", s.Place, s.Ref.Repository))
+			idle = append(idle, fmt.Sprintf("%s: selects a version of %s, but no package depends on it", s.Place, s.Ref.Repository))
 		}
 	}
 	for _, by := range r.Replaces {
 		if !replaced(by) {
-			idle = append(idle, fmt.Sprintf("%s: no cluster has %s, which is replaced", by.Place, strings.TrimSuffix(by.Repository+" "+by.Version, " ")))
+			idle = append(idle, fmt.Sprintf("%s: replaces %s, which no cluster has", by.Place, strings.TrimSuffix(by.Repository+" "+by.Version, " ")))
 		}
 	}
 	return idle
 }
 
-// RetractAnnotation, on a package's meta object, names versions of the package
-// that its publisher takes back: lines of "VERSIONS: reason". Later versions
-// repeat it, since the highest one counts.
+// RetractAnnotation, on a package's meta object, lists versions of the package that its
+// publisher retracts, in lines of "VERSIONS: reason". The highest version's annotation
+// counts, so later versions must repeat it.
 const RetractAnnotation = "meta.gitopsd.dev/retract"
 
-// Retraction is versions of a package that its publisher takes back.
+// Retraction retracts versions of a package.
 type Retraction struct {
 	Versions Range
 	// Reason is the publisher's, on one line, without control characters.
@@ -160,7 +162,7 @@ type Retraction struct {
 // String returns the reason.
 func (r Retraction) String() string { return "retracted: " + r.Reason }
 
-// Bounds of an annotation, which is not the fleet's own.
+// Bounds of an annotation, which is untrusted.
 const (
 	maxRetractions = 1000
 	maxReason      = 300
@@ -211,10 +213,10 @@ func cut(entry string) (versions, reason string, ok bool) {
 	return prefix + strings.TrimSpace(versions), strings.TrimSpace(reason), ok
 }
 
-// oneLine returns text that a terminal shows as it is, of a bounded length.
+// oneLine makes untrusted text fit for a line on a terminal, of a bounded length.
 func oneLine(text string) string {
 	text = strings.Map(func(r rune) rune {
-		if !unicode.IsGraphic(r) { // nor what changes the direction of text
+		if !unicode.IsGraphic(r) { // removes changes of the direction of text, too
 			return -1
 		}
 		return r
@@ -225,23 +227,23 @@ func oneLine(text string) string {
 	return text
 }
 
-// Retracted returns the retraction of a version, the first of several. Ref is as
-// for [Rules.Excluded].
+// Retracted returns the first retraction of a version, given as for [Rules.Excluded], and
+// reports whether there is one.
 func Retracted(all []Retraction, ref sources.Ref) (Retraction, bool) {
 	for _, r := range all {
-		if ref.Tag != "" && r.Versions.Contains(ref.Tag) || ref.Digest != "" && r.Versions.Contains(string(ref.Digest)) {
+		if r.Versions.contains(ref) {
 			return r, true
 		}
 	}
 	return Retraction{}, false
 }
 
-// Retractions returns what a package says about versions of itself. Invalid
-// entries are left out.
+// Retractions returns the retractions in a package's metadata. Invalid entries are left
+// out.
 func Retractions(pkg *sources.Package) []Retraction {
 	metadata, _ := pkg.Meta.Document.Tree["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)
 	text, _ := annotations[RetractAnnotation].(string)
-	all, _ := ParseRetractions(text) // it is checked when the package is built
+	all, _ := ParseRetractions(text) // checked when the package is built
 	return all
 }

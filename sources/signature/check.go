@@ -22,8 +22,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// signPredicate is the type of cosign 3's statement that an image is signed,
-// and nothing else.
+// signPredicate is the type of cosign 3's statement that only says that an image is
+// signed.
 const signPredicate = "https://sigstore.dev/cosign/sign/v1"
 
 // proven is the content of a valid signature.
@@ -31,15 +31,14 @@ type proven struct {
 	// predicateType of the signed statement; signPredicate for a plain
 	// signature.
 	predicateType string
-	// issuer and subject of the signer's certificate, if there is one.
+	// issuer and subject of the signer's certificate; empty for a key.
 	issuer, subject string
 }
 
 // check verifies that the authority signed the evidence, and that the evidence
 // is about digest d. The evidence is untrusted until then.
 func (a *authority) check(e evidence, d sources.Digest) (p proven, err error) {
-	// A panic of the libraries is a refusal: somebody put the evidence there to
-	// pass.
+	// If the libraries panic, the evidence is refused: it may be an attack.
 	defer func() {
 		if r := recover(); r != nil {
 			p, err = proven{}, fmt.Errorf("it is malformed: %v", r)
@@ -99,25 +98,22 @@ func (a *authority) checkSimple(e evidence, d sources.Digest) (proven, error) {
 
 var errOtherKey = errors.New("it is not by this key")
 
-// payload is a document of the simple signing format.
-type payload struct {
-	Critical struct {
-		Image struct {
-			Digest string `json:"docker-manifest-digest"`
-		} `json:"image"`
-		Type string `json:"type"`
-	} `json:"critical"`
-}
-
-// parsePayload returns the digest in a payload. The name of the image is
-// ignored: packages are signed under one name and copied to others.
+// parsePayload returns the digest in a payload of the simple signing format. The name
+// of the image is ignored: packages are signed under one name and copied to others.
 func parsePayload(raw []byte) (sources.Digest, error) {
-	var p payload
+	var p struct {
+		Critical struct {
+			Image struct {
+				Digest string `json:"docker-manifest-digest"`
+			} `json:"image"`
+			Type string `json:"type"`
+		} `json:"critical"`
+	}
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return "", errors.New("what it signs is not a simple signing payload")
+		return "", errors.New("its payload is not in the simple signing format")
 	}
 	if p.Critical.Type != "cosign container image signature" {
-		return "", fmt.Errorf("what it signs is of type %q, not an image's signature", printable(p.Critical.Type))
+		return "", fmt.Errorf("its payload is of type %q, not an image's signature", printable(p.Critical.Type))
 	}
 	return sources.ParseDigest(p.Critical.Image.Digest)
 }
@@ -180,8 +176,8 @@ func (m *keyMaterial) PublicKeyVerifier(string) (root.TimeConstrainedVerifier, e
 	return m.key, nil
 }
 
-// oldBundle is the version of bundles that has as much as the annotations of
-// older signatures: a promise of the log instead of a proof.
+// oldBundle is the version of bundles that, like the annotations of older signatures,
+// has the log's promise instead of a proof.
 const oldBundle = "application/vnd.dev.sigstore.bundle+json;version=0.1"
 
 // simpleBundle makes a bundle of a payload's signature and annotations.
@@ -228,8 +224,8 @@ func (e evidence) envelopeBundle(byKey bool) (*bundle.Bundle, error) {
 	})
 }
 
-// material returns the signer and time in the annotations. For a key it is only
-// the key's name, which is ignored.
+// material returns the certificate and the times in the annotations, or an empty key
+// identifier for a key.
 func (e evidence) material(byKey bool) (*protobundle.VerificationMaterial, error) {
 	if byKey {
 		return &protobundle.VerificationMaterial{Content: &protobundle.VerificationMaterial_PublicKey{PublicKey: &protocommon.PublicKeyIdentifier{}}}, nil

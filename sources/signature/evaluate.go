@@ -18,12 +18,12 @@ type evaluation struct {
 // result is the evaluation by one authority.
 type result struct {
 	authority authority
-	// evidence is what it accepted.
+	// evidence that it accepted.
 	evidence []evidence
 	// missing are the predicate types without evidence so far.
 	missing []string
 	signer  proven
-	// refused are the reasons for refused evidence, each once.
+	// refused are the reasons for refusing evidence, each once.
 	refused []string
 }
 
@@ -49,8 +49,7 @@ func (b *evaluation) wantsAttestations() bool {
 	return slices.ContainsFunc(b.results, func(h *result) bool { return len(h.authority.Attestations) > 0 })
 }
 
-// add checks evidence, and returns the first result that is complete, nil if
-// none is.
+// add checks evidence, and returns the first complete result, or nil.
 func (b *evaluation) add(e evidence) *result {
 	b.seen++
 	for _, h := range b.results {
@@ -82,7 +81,7 @@ func (h *result) refuse(why string) {
 	}
 }
 
-// describe returns a complete result in one line.
+// describe describes a complete result in one line.
 func (h *result) describe(policy *sources.Verification) string {
 	a := h.authority
 	what := "signed"
@@ -130,10 +129,10 @@ func either(expr, text string) string {
 	return text
 }
 
-// maxFound bounds what a refusal lists for an authority.
+// maxFound bounds the reasons that a refusal lists for an authority.
 const maxFound = 5
 
-// found describes the evidence and why it is not enough.
+// found describes the evidence, and why it is not enough.
 func (b *evaluation) found(dropped int) []string {
 	var all []string
 	if b.seen == 0 {

@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/sources/oci"
 )
 
-// Limits of what is read for one package. Whoever may write to a repository may
-// put any number of signatures there.
+// Limits for one package. Everyone who may write to a repository may put any number of
+// signatures there.
 const (
 	// maxSignatures bounds the signatures that are read.
 	maxSignatures = 100
@@ -58,7 +58,7 @@ type finder struct {
 	reg          Registry
 	repository   string
 	digest       sources.Digest
-	attestations bool // also look for those that are kept apart
+	attestations bool // also look under the tag for attestations
 
 	seen, bytes int64
 	// dropped counts signatures that were not read.
@@ -68,9 +68,8 @@ type finder struct {
 // errEnough ends a search.
 var errEnough = errors.New("enough")
 
-// find passes evidence to take until that returns false. Missing evidence is no
-// error, and neither is evidence that is too large or malformed, so that it
-// cannot hide a valid signature.
+// find passes evidence to take until that returns false. Evidence that is missing, too
+// large or malformed is not an error, so that it cannot hide a valid signature.
 func (f *finder) find(ctx context.Context, take func(evidence) bool) error {
 	err := f.bundles(ctx, take)
 	if err == nil {
@@ -105,7 +104,7 @@ func (f *finder) bundles(ctx context.Context, take func(evidence) bool) error {
 		}
 		f.seen++
 		layers, err := f.layers(ctx, d)
-		if isMissing(err) {
+		if errors.Is(err, sources.ErrNotFound) {
 			f.dropped++
 			continue
 		} else if err != nil {
@@ -123,17 +122,17 @@ func (f *finder) bundles(ctx context.Context, take func(evidence) bool) error {
 	return nil
 }
 
-// tagged finds evidence under a tag made of the digest.
+// tagged finds evidence under the tag of the digest with a suffix.
 func (f *finder) tagged(ctx context.Context, suffix, mediaType string, take func(evidence) bool) error {
 	tag := strings.Replace(string(f.digest), ":", "-", 1) + suffix
 	d, err := f.reg.Resolve(ctx, sources.Ref{Repository: f.repository, Tag: tag})
-	if isMissing(err) {
+	if errors.Is(err, sources.ErrNotFound) {
 		return nil
 	} else if err != nil {
 		return err
 	}
 	layers, err := f.layers(ctx, d)
-	if isMissing(err) {
+	if errors.Is(err, sources.ErrNotFound) {
 		f.dropped++
 		return nil
 	} else if err != nil {
@@ -151,7 +150,7 @@ func (f *finder) tagged(ctx context.Context, suffix, mediaType string, take func
 	return nil
 }
 
-// full reports whether a limit is reached, and counts what is left out.
+// full reports whether there are too many signatures, and counts the one left out.
 func (f *finder) full() bool {
 	if f.seen < maxSignatures {
 		return false
@@ -187,7 +186,7 @@ func (f *finder) layer(ctx context.Context, l descriptor, take func(evidence) bo
 	content, err := f.blob(ctx, d, l.Size)
 	var mismatch *oci.MismatchError
 	switch {
-	case isMissing(err), errors.As(err, &mismatch):
+	case errors.Is(err, sources.ErrNotFound), errors.As(err, &mismatch):
 		f.dropped++
 		return nil
 	case err != nil:
@@ -219,11 +218,4 @@ func (f *finder) blob(ctx context.Context, d sources.Digest, size int64) ([]byte
 		err = fmt.Errorf("%s@%s: have %d bytes, want %d", f.repository, d, len(content), size)
 	}
 	return content, err
-}
-
-// isMissing reports whether err means that the registry does not have the
-// content.
-func isMissing(err error) bool {
-	var e *oci.Error
-	return errors.As(err, &e) && e.Reason == oci.NotFound
 }

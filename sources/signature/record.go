@@ -14,13 +14,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// maxRecords bounds the files that are kept; what was used least recently goes
-// first.
+// maxRecords bounds the files. The least recently used are removed first.
 const maxRecords = 4096
 
-// records keep the evidence that satisfied a policy, in files named by the
-// digest of everything it depends on. It is checked again at each use: whoever
-// can write there can cause another lookup, but no acceptance.
+// records keeps the evidence that satisfied a policy, in files named by the digest of
+// everything that it depends on. Evidence is checked again at each use, so that the
+// files need not be trusted.
 //
 // A nil *records is valid, and keeps nothing.
 type records struct {
@@ -56,10 +55,10 @@ func (r *records) read(key sources.Digest) []evidence {
 	}
 	var kept []evidence
 	if json.Unmarshal(text, &kept) != nil {
-		return nil // the next write mends it
+		return nil // the next write replaces it
 	}
 	now := time.Now()
-	_ = os.Chtimes(f.Name(), now, now) // decides what goes first; failing is harmless
+	_ = os.Chtimes(f.Name(), now, now) // for sweep; an error is harmless
 	return kept
 }
 
@@ -93,7 +92,8 @@ func (r *records) write(key sources.Digest, all []evidence) {
 	r.sweep()
 }
 
-// sweep removes the oldest records beyond the bound, a tenth more than needed.
+// sweep removes the least recently used records if there are too many, and a tenth
+// more than needed.
 func (r *records) sweep() {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil || len(entries) <= maxRecords {

@@ -6,22 +6,21 @@ import (
 	"unicode"
 )
 
-// Refusal is the error for a package without a signature of an authority. It is
-// a security error: nothing of the package is used.
+// Refusal is the error for a package that no authority has signed. It is a security
+// error: the package is not used.
 type Refusal struct {
 	// Subject is repository@digest.
 	Subject string
 	// ImageConfig that asks for a signature.
 	ImageConfig string
-	// Wanted describes the evidence that would do, each by itself.
+	// Wanted describes the evidence that would be accepted, one line for each
+	// authority.
 	Wanted []string
-	// Found describes the evidence that exists, with the reasons why it is not
-	// enough.
+	// Found describes the evidence that exists, and why it is not enough.
 	Found []string
 }
 
-// Error says what was required, what was found, what it may mean and what to
-// do.
+// Error says what was required and found, what it may mean and what to do.
 func (r *Refusal) Error() string {
 	return fmt.Sprintf(refusalText, r.Subject, r.ImageConfig, indent("wanted", "or", r.Wanted), indent("found", "and", r.Found), r.Subject, r.ImageConfig)
 }

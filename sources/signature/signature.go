@@ -3,10 +3,10 @@
 // certificate of a Sigstore instance.
 //
 // It finds signatures (find.go), checks each (check.go) for all authorities
-// (evaluate.go), explains a refusal to a person (refusal.go), and keeps the
-// evidence of a valid one (record.go). Digests are signed: sources/resolve
-// turns tags into digests, sources/oci reads from registries, and
-// sources.ImageConfigs has the policy of a package.
+// (evaluate.go), explains a refusal (refusal.go), and keeps the evidence of a
+// valid signature (record.go). Signatures are of digests: sources/resolve turns tags into
+// digests. sources/oci reads from registries, and sources.ImageConfigs has the policy of a
+// package.
 //
 // It is the only package that imports sigstore's libraries.
 package signature
@@ -30,8 +30,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Registry is where signatures are read; *oci.Client is one. Content that the
-// registry does not have is sources.ErrNotFound, for each method.
+// Registry reads signatures; *oci.Client is one. The error of each method is
+// [sources.ErrNotFound] if the registry does not have the content.
 type Registry interface {
 	// Resolve returns the digest of a tag.
 	Resolve(ctx context.Context, ref sources.Ref) (sources.Digest, error)
@@ -48,11 +48,12 @@ type Registry interface {
 // Config configures a [Verifier]. The zero value verifies signatures by keys in
 // the policy, and keeps no evidence.
 type Config struct {
-	// Key returns a public key that is not in the policy itself, as PEM.
+	// Key returns a public key that is not in the policy itself, as PEM. If it is nil,
+	// no such key is accepted.
 	Key func(context.Context, *sources.VerificationKey) ([]byte, error)
 	// TrustRootFile is the trusted_root.json of the Sigstore instance that
 	// certifies keyless signers. It is read for each verification, so that it
-	// may be renewed at any time. Without it no keyless signature is accepted.
+	// may be replaced at any time. Without it no keyless signature is accepted.
 	TrustRootFile string
 	// Dir is the directory for evidence; empty to keep none.
 	Dir string
@@ -66,7 +67,7 @@ type Verifier struct {
 	records *records
 }
 
-// New makes a Verifier. It reads nothing.
+// New returns a Verifier. It reads no files.
 func New(cfg Config) *Verifier {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -82,10 +83,10 @@ func New(cfg Config) *Verifier {
 // repository, and returns a description, for instance "signed by key platform
 // (ImageConfig cosign)".
 //
-// The evidence is kept under the digest and the policy with its keys and trust
-// root. The next time it is checked again, without the registry. The error is a
-// [*Refusal] if the package is not signed as it must be; others mean that this
-// could not be determined.
+// The evidence is kept under the digest and the policy with its keys and trust root, and
+// is checked again the next time, without the registry. The error is a [*Refusal] if the
+// package is not signed as required; other errors mean that this could not be
+// determined.
 func (v *Verifier) Verify(ctx context.Context, reg Registry, repository string, d sources.Digest, policy *sources.Verification) (string, error) {
 	subject := repository + "@" + string(d)
 	authorities, key := v.authorities(ctx, d, policy)
@@ -124,12 +125,12 @@ type authority struct {
 	sources.Authority
 	key  signature.Verifier
 	root *root.TrustedRoot
-	// err is the reason that it has neither, and accepts nothing.
+	// err is why it has neither; then it accepts nothing.
 	err error
 }
 
-// authorities loads the keys and trust roots of a policy, as far as it can, and
-// returns the name for the evidence that satisfies it.
+// authorities returns the authorities of a policy with their keys and trust roots, and the
+// key for the evidence in records.
 func (v *Verifier) authorities(ctx context.Context, d sources.Digest, policy *sources.Verification) ([]authority, sources.Digest) {
 	material := []any{d, policy}
 	var all []authority
@@ -179,7 +180,7 @@ func (v *Verifier) key(ctx context.Context, k *sources.VerificationKey) (signatu
 	return verifier, text, nil
 }
 
-// maxTrustRoot bounds the file, in bytes; the public instance's has 7,000.
+// maxTrustRoot bounds the file, in bytes. The public instance's has 7,000.
 const maxTrustRoot = 4 << 20
 
 var errNoTrustRoot = errors.New("keyless signatures need the trusted_root.json of the Sigstore instance that certifies their signers: name the file with --trust-root " +

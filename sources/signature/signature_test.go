@@ -87,7 +87,7 @@ func trustRoot(t *testing.T, i *sigstore.Instance) string {
 	return name
 }
 
-// What a package carries, who is trusted, and what comes of it.
+// Verify accepts signatures of trusted authorities, and refuses others.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	key, other := must(sigstore.NewKey()), must(sigstore.NewKey())
@@ -236,7 +236,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// What cannot be found out is no refusal, and says what to do.
+// Errors of a verification are not refusals, and say what to do.
 func TestVerifyErrors(t *testing.T) {
 	t.Parallel()
 	key := must(sigstore.NewKey())
@@ -312,8 +312,7 @@ func TestHostileRegistry(t *testing.T) {
 	}
 }
 
-// What satisfied a policy once is enough for that digest and policy, without the
-// registry, and is checked nonetheless.
+// Recorded evidence satisfies a policy without the registry, and is checked again.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	key, next := must(sigstore.NewKey()), must(sigstore.NewKey())

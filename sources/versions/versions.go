@@ -1,7 +1,7 @@
-// Package versions chooses among the tags of a repository that are versions:
-// the newest that may replace an installed one, the one that a person asks for
-// by a range, and the highest for a dependency. It is pure: sources/oci lists
-// tags, and sources/resolve decides when a dependency gets a version.
+// Package versions chooses among the tags of a repository that are versions: the newest
+// that may replace an installed one ([Find]), the one that a person's query selects
+// ([Select]), and the highest for a dependency ([Highest]). It is pure: sources/oci
+// lists tags, and sources/resolve decides when a dependency gets a version.
 package versions
 
 import (
@@ -17,7 +17,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Latest is the query for the newest version there is.
+// Latest is the query for the newest version.
 const Latest = "latest"
 
 // ErrNotVersion is in the chain of errors about a tag or digest that cannot be
@@ -38,25 +38,25 @@ func (n Need) String() string { return fmt.Sprintf("%s (needed by %s)", n.Constr
 type Options struct {
 	// Needs are the requirements of the dependents.
 	Needs []Need
-	// Prerelease allows pre-releases even if the current version is none.
+	// Prerelease allows pre-releases even if the current version is a release.
 	Prerelease bool
 }
 
-// Newer are the versions that may replace one.
+// Newer are versions that may replace the current one.
 type Newer struct {
-	// Update is the newest of the same major version that satisfies all
-	// dependents; empty if the current one is.
+	// Update is the newest version with the same major number that satisfies all
+	// dependents; empty if there is none newer than the current one.
 	Update string
-	// Latest is the newest of all; empty if the current one is.
+	// Latest is the newest version; empty if there is none newer than the current one.
 	Latest string
 	// Held are the needs that Latest does not satisfy.
 	Held []Need
 }
 
-// Find returns the newer versions among tags. Tags that are not full semantic
-// versions (three numbers, with or without v) are ignored: "v1" and "stable"
-// move, and a date is no version. The error is [ErrNotVersion] if the current
-// tag is one of these, or about a need that is no range.
+// Find returns the newer versions among tags. Tags that are not full semantic versions
+// (three numbers, with or without v) are ignored: "v1" and "stable" move, and a date is
+// not a version. The error is [ErrNotVersion] if the current tag is such a tag, or about
+// a need that is not a range.
 func Find(tags []string, current string, opts Options) (Newer, error) {
 	at, err := parse(current)
 	if err != nil {
@@ -83,10 +83,11 @@ func Find(tags []string, current string, opts Options) (Newer, error) {
 	return n, nil
 }
 
-// Select returns the version that a query names: a tag, [Latest], or the
-// highest in a range. A tag that looks like a range is a tag. Current decides
-// on pre-releases, and between "v1.2.3" and "1.2.3". It fails if the query is
-// neither a tag nor a range, or no tag in the range satisfies the needs.
+// Select returns the tag that a query selects: one of the tags, even if it looks like a
+// range, [Latest], or a range, for its highest version. Pre-releases are considered
+// if current is one. Of "v1.2.3" and "1.2.3" the one written like current is selected.
+// Select fails if the query is neither a tag nor a range, or if no tag in the range
+// satisfies the needs.
 func Select(query string, tags []string, current string, opts Options) (string, error) {
 	if query != Latest && slices.Contains(tags, query) {
 		return query, nil
@@ -147,10 +148,9 @@ func List(tags []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Parse reads a tag that is a version: a full semantic version, with or without
-// v, or its first one or two numbers ("v1", "1.2"), which moves. The error is
-// [ErrNotVersion] for others: a date (20240102, 2024-01-02) and a commit
-// (1234567) are no versions.
+// Parse reads a tag that is a version: a full semantic version, with or without v, or
+// its first one or two numbers ("v1", "1.2"). The error is [ErrNotVersion] for other
+// tags, such as dates (20240102, 2024-01-02) and commits (1234567).
 func Parse(tag string) (*semver.Version, error) {
 	if v, err := parse(tag); err == nil {
 		return v, nil
@@ -161,8 +161,8 @@ func Parse(tag string) (*semver.Version, error) {
 	return semver.NewVersion(tag)
 }
 
-// beginning is the beginning of a version. No major version is as high as a
-// year.
+// beginning matches the first one or two numbers of a version. The first has at most
+// three digits, and so is not a year.
 var beginning = regexp.MustCompile(`^v?(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]*))?$`)
 
 // parse reads a full semantic version.
@@ -173,8 +173,8 @@ func parse(tag string) (*semver.Version, error) {
 	return semver.NewVersion(tag)
 }
 
-// Highest returns the tag of the highest version that accept accepts, or "". Of
-// equal versions it is the full one, which does not move, then the first by
+// Highest returns the tag of the highest version that accept accepts, or "". Of equal
+// versions it prefers those with more numbers, which do not move, and then the first by
 // name. The error is accept's.
 func Highest(tags []string, accept func(*semver.Version) (bool, error)) (string, error) {
 	var best *semver.Version
@@ -203,8 +203,8 @@ func higher(a, b *semver.Version) int {
 	return cmp.Or(b.Compare(a), cmp.Compare(numbers(b), numbers(a)), cmp.Compare(a.Original(), b.Original()))
 }
 
-// sorted returns the full versions among tags, highest first; of two that are
-// equal, the one written like current comes first.
+// sorted returns the full versions among tags, highest first. Of equal versions, the one
+// with or without v like current comes first.
 func sorted(tags []string, current string) []*semver.Version {
 	var all []*semver.Version
 	for _, t := range tags {
@@ -224,6 +224,7 @@ func sorted(tags []string, current string) []*semver.Version {
 	return all
 }
 
+// unmet returns the needs that a version does not satisfy.
 func unmet(v *semver.Version, needs []Need) ([]Need, error) {
 	var all []Need
 	for _, n := range needs {

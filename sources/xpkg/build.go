@@ -18,17 +18,17 @@ import (
 	"gitopsd.dev/sources/rules"
 )
 
-// Build makes a package of a directory of YAML files. One document, usually in
+// Build makes a package from a directory of YAML files. One document, usually in
 // crossplane.yaml, is the meta object; the package installs all others. The
-// directory examples at the root, names that start with a dot, and files that
-// are not YAML are left out.
+// directory examples at the root, directories with names that start with a dot, and
+// files that are not YAML are left out.
 //
-// The package is one image with one layer, annotated as the base layer, that
-// holds package.yaml: the files as they are, the one with the meta object first,
-// the others sorted by path. The same files give the same digest.
+// The package is an image with one layer, which is annotated as the base layer and has
+// package.yaml. That consists of the unchanged files: first the one with the meta object,
+// then the others sorted by path. The same files give the same digest.
 //
-// Invalid files are an [*InvalidError] with file and line; other errors are the
-// file system's.
+// The error for invalid files is an [*InvalidError] with file and line. Other errors are
+// the file system's.
 func Build(dir fs.FS) (*Image, error) {
 	stream, meta, err := packageStream(dir)
 	if err != nil {
@@ -92,9 +92,8 @@ func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
 	return stream.Bytes(), meta, nil
 }
 
-// lintRetractions checks what the publisher says about other versions. Readers
-// leave out what they cannot read of it, so that it is no fault of a package in a
-// registry.
+// lintRetractions checks the annotation with retractions. Readers ignore invalid ones, so
+// packages in registries are not checked.
 func lintRetractions(docs []sources.Document, places []string) error {
 	for i, d := range docs {
 		group, _ := groupVersion(d)
@@ -150,8 +149,8 @@ func readFiles(dir fs.FS) ([]file, error) {
 	return files, err
 }
 
-// separate refuses text that would change its meaning, or the next file's, in a
-// stream of several files.
+// separate matches text that would change the meaning of files that are joined to a
+// stream.
 var separate = regexp.MustCompile(`(?m)^(?:%|\.\.\.\s*$)`)
 
 func readFile(dir fs.FS, name string) (file, error) {
@@ -165,11 +164,7 @@ func readFile(dir fs.FS, name string) (file, error) {
 	}
 	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{Nodes: maxDocumentValues})
 	if err != nil {
-		problem := &invalid{text: name + ": " + shorten(err.Error())}
-		if errors.Is(err, sources.ErrLimit) {
-			problem.cause = sources.ErrLimit
-		}
-		return file{}, problem
+		return file{}, malformed(name+": ", err)
 	}
 	content = bytes.TrimPrefix(content, []byte("\ufeff"))
 	content = bytes.TrimPrefix(content, []byte("---\n"))

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -20,22 +19,22 @@ import (
 // Runtime is the image of a package's controller, or an index with one for each
 // platform.
 type Runtime struct {
-	// Source has the image: an *oci.Client, or an [*Image] of Open.
+	// Source has the image. It is an *oci.Client, or an [*Image] from [Open].
 	Source Source
 	// Repository of the image; an *Image ignores it.
 	Repository string
 	Digest     sources.Digest
 }
 
-// BuildWithRuntime makes a package as [Build] does, as a layer on top of its
-// controller's image, which is how Crossplane's tools publish Providers and
-// Functions. From an index it makes a package for each platform. The image is
-// in files of the system's temporary directory until the caller closes it. It
-// fails as Build does, with errors of the Source, and with an [*InvalidError]
-// for a runtime that is no image, or has no program to run.
+// BuildWithRuntime makes a package as [Build] does, with its layer on top of its
+// controller's image, as Crossplane's tools publish Providers and Functions. For an index
+// it makes a package for each platform. The contents are in the system's temporary
+// directory until the caller closes the image. It fails as Build does, with errors of the
+// Source, and with an [*InvalidError] for a runtime that is not an image, or that has no
+// program to run.
 //
-// Layers of the runtime that are not compressed are compressed; the others, its
-// entrypoint, user and environment stay as they are.
+// Uncompressed layers of the runtime are compressed. Other layers, its entrypoint, user
+// and environment stay as they are.
 func BuildWithRuntime(ctx context.Context, dir fs.FS, runtime Runtime) (*Image, error) {
 	stream, meta, err := packageStream(dir)
 	if err != nil {
@@ -68,7 +67,7 @@ func BuildWithRuntime(ctx context.Context, dir fs.FS, runtime Runtime) (*Image, 
 type embedder struct {
 	ctx     context.Context
 	runtime *reader
-	// spool is a directory with the contents, files the open ones.
+	// spool is the directory of the contents in files.
 	spool string
 	files []*os.File
 	image *Image
@@ -90,7 +89,7 @@ func (e *embedder) embed(stream []byte, runtime sources.Digest) (*Image, error) 
 		return nil, err
 	}
 	e.image = &Image{contents: make(map[sources.Digest]*io.SectionReader), file: e}
-	e.add(e.base.compressed)
+	e.image.add(e.base.compressed)
 	m, err := e.runtime.manifest(e.ctx, runtime)
 	if err != nil {
 		return nil, err
@@ -152,16 +151,16 @@ func (e *embedder) child(m *manifest, d sources.Digest) (descriptor, *platform, 
 	if err != nil {
 		return none, nil, err
 	}
-	out.Config = &descriptor{MediaType: mediaOCIConfig, Digest: e.add(configuration), Size: int64(len(configuration))}
+	out.Config = &descriptor{MediaType: mediaOCIConfig, Digest: e.image.add(configuration), Size: int64(len(configuration))}
 	raw, err := json.Marshal(out)
 	if err != nil {
 		return none, nil, err
 	}
-	return descriptor{MediaType: mediaOCIManifest, Digest: e.add(raw), Size: int64(len(raw))}, own, nil
+	return descriptor{MediaType: mediaOCIManifest, Digest: e.image.add(raw), Size: int64(len(raw))}, own, nil
 }
 
-// config returns a runtime's configuration with the package's layer added; all
-// other fields stay.
+// config returns a runtime's configuration with the package's layer added. Other fields
+// stay as they are.
 func (e *embedder) config(d descriptor) (map[string]any, *platform, error) {
 	known, err := e.runtime.config(e.ctx, d)
 	if err != nil {
@@ -194,7 +193,7 @@ func (e *embedder) config(d descriptor) (map[string]any, *platform, error) {
 	return c, &known.platform, nil
 }
 
-// mapping returns the mapping under a key, and makes it if there is none.
+// mapping returns the mapping under a key, and adds it if there is none.
 func mapping(m map[string]any, key string) map[string]any {
 	o, ok := m[key].(map[string]any)
 	if !ok {
@@ -233,10 +232,10 @@ func (e *embedder) layer(l descriptor) (descriptor, error) {
 	from := io.MultiReader(bytes.NewReader(start), blob)
 	mediaType := mediaOCILayerGzip
 	switch {
-	case bytes.HasPrefix(start, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+	case bytes.HasPrefix(start, zstdMagic):
 		mediaType = mediaOCILayerZstd
 		_, err = io.Copy(to, from)
-	case bytes.HasPrefix(start, []byte{0x1f, 0x8b}):
+	case bytes.HasPrefix(start, gzipMagic):
 		_, err = io.Copy(to, from)
 	default:
 		compressed := gzip.NewWriter(to)
@@ -246,10 +245,7 @@ func (e *embedder) layer(l descriptor) (descriptor, error) {
 	if err != nil {
 		return l, err
 	}
-	d := sources.Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
+	d := sources.DigestSum(h)
 	e.image.contents[d] = io.NewSectionReader(f, 0, to.n)
 	return descriptor{MediaType: mediaType, Digest: d, Size: to.n}, nil
 }
-
-// add stores a small content.
-func (e *embedder) add(content []byte) sources.Digest { return e.image.add(content) }

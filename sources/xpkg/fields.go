@@ -10,11 +10,11 @@ import (
 	"gitopsd.dev/sources/rules"
 )
 
-// fields are the fields of a mapping, with those of the mappings and lists of mappings
-// in it; nil for a value that is not looked into.
+// fields are the fields of a mapping, or of the mappings in a list, with their own fields;
+// nil for values that are not checked.
 type fields map[string]fields
 
-// metaFields are those of the meta objects (github.com/crossplane/crossplane,
+// metaFields are the fields of meta objects (github.com/crossplane/crossplane,
 // apis/pkg/meta).
 var metaFields = map[sources.PackageKind]fields{
 	sources.Provider:      specFields(fields{"controller": {"image": nil, "permissionRequests": {"verbs": nil, "apiGroups": nil, "resources": nil, "resourceNames": nil, "nonResourceURLs": nil}}}),
@@ -32,13 +32,13 @@ func specFields(own fields) fields {
 	return fields{"apiVersion": nil, "kind": nil, "metadata": nil, "spec": spec}
 }
 
-// metaAnnotations are the annotations with a meaning in the metadata of a package.
+// metaAnnotations are gitopsd's annotations of meta objects.
 var metaAnnotations = []string{rules.RetractAnnotation, metaPrefix + "leader-election"}
 
 const metaPrefix = "meta.gitopsd.dev/"
 
-// lintMeta finds fields and annotations of the meta object that mean nothing. It is for
-// authors: a reader takes packages whose fields newer tools know.
+// lintMeta finds unknown fields and annotations of the meta object. It is for authors:
+// readers accept packages with fields of newer tools.
 func lintMeta(docs []sources.Document, places []string) []string {
 	var problems []string
 	for i, d := range docs {

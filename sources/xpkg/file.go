@@ -4,11 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -18,9 +18,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// A package file (.xpkg) is a tar archive of an image in two forms, as "docker
-// save" writes it: the OCI image layout, and Docker's manifest.json over the
-// same blobs, which Crossplane's tools read.
+// A package file (.xpkg) is a tar archive of an image, as "docker save" writes it. It has
+// an OCI image layout, and Docker's manifest.json for the same blobs, which Crossplane's
+// tools read.
 const (
 	layoutFile         = "oci-layout"
 	layoutIndex        = "index.json"
@@ -54,7 +54,7 @@ func (i *Image) WriteFile(name string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // once it is renamed, there is none
+	defer os.Remove(f.Name()) // fails once it is renamed
 	_, err = i.WriteTo(f)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
 		return err
@@ -86,22 +86,19 @@ func (i *Image) writeFiles(archive *tar.Writer) error {
 	if err != nil {
 		return err
 	}
-	mediaType := mediaTypeOr(m, mediaOCIManifest)
-	if m.Manifests != nil {
-		mediaType = mediaTypeOr(m, mediaOCIIndex)
-	}
 	index, err := json.Marshal(manifest{
 		SchemaVersion: 2,
 		MediaType:     mediaOCIIndex,
-		Manifests:     &[]descriptor{{MediaType: mediaType, Digest: i.root, Size: root.Size()}},
+		Manifests:     &[]descriptor{{MediaType: m.mediaType(), Digest: i.root, Size: root.Size()}},
 	})
 	if err != nil {
 		return err
 	}
-	small := []struct {
+	type small struct {
 		name    string
 		content []byte
-	}{{layoutFile, []byte(layoutVersion)}, {layoutIndex, index}}
+	}
+	files := []small{{layoutFile, []byte(layoutVersion)}, {layoutIndex, index}}
 	if m.Manifests == nil {
 		docker := dockerImage{Config: layoutBlobs + m.Config.Digest.Hex()}
 		for _, l := range m.Layers {
@@ -111,22 +108,14 @@ func (i *Image) writeFiles(archive *tar.Writer) error {
 		if err != nil {
 			return err
 		}
-		small = append(small, struct {
-			name    string
-			content []byte
-		}{dockerManifestFile, content})
+		files = append(files, small{dockerManifestFile, content})
 	}
-	for _, f := range small {
+	for _, f := range files {
 		if err := writeFile(archive, f.name, int64(len(f.content)), bytes.NewReader(f.content)); err != nil {
 			return err
 		}
 	}
-	digests := make([]sources.Digest, 0, len(i.contents))
-	for d := range i.contents {
-		digests = append(digests, d)
-	}
-	slices.Sort(digests)
-	for _, d := range digests {
+	for _, d := range slices.Sorted(maps.Keys(i.contents)) {
 		content := i.contents[d]
 		if err := writeFile(archive, layoutBlobs+d.Hex(), content.Size(), io.NewSectionReader(content, 0, content.Size())); err != nil {
 			return err
@@ -143,9 +132,9 @@ func writeFile(archive *tar.Writer, name string, size int64, content io.Reader) 
 	return err
 }
 
-// Open opens a package file of WriteTo, Crossplane's tools or "docker save".
-// Contents stay in the file, and are hashed here, once. The caller closes the
-// image. A file in another format is an [*InvalidError].
+// Open opens a package file from WriteTo, Crossplane's tools or "docker save". Contents
+// stay in the file, and are hashed once, by Open. The caller closes the image. The error
+// for a file in another format is an [*InvalidError].
 func Open(name string) (*Image, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -172,7 +161,7 @@ func open(f *os.File) (*Image, error) {
 		if _, err := io.Copy(h, io.NewSectionReader(content, 0, content.Size())); err != nil {
 			return nil, err
 		}
-		d := sources.Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
+		d := sources.DigestSum(h)
 		if claimed, ok := strings.CutPrefix(name, layoutBlobs); ok && claimed != d.Hex() {
 			return nil, bad("it is damaged: %.200s has digest %s", name, d)
 		}
@@ -198,7 +187,7 @@ func open(f *os.File) (*Image, error) {
 	return img, nil
 }
 
-// listFiles finds the offsets of the files in an archive.
+// listFiles returns the files in an archive.
 func listFiles(f *os.File) (map[string]*io.SectionReader, error) {
 	files := make(map[string]*io.SectionReader)
 	archive := tar.NewReader(f)
@@ -216,7 +205,7 @@ func listFiles(f *os.File) (map[string]*io.SectionReader, error) {
 		if len(files) == maxFileEntries {
 			return nil, tooMuch("it has more than %d files", maxFileEntries)
 		}
-		// The reader has read the header and nothing after it.
+		// The reader has not read past the header.
 		offset, err := f.Seek(0, io.SeekCurrent)
 		if err != nil {
 			return nil, err
@@ -255,8 +244,8 @@ func layoutRoot(index *io.SectionReader) (sources.Digest, error) {
 	return sources.ParseDigest(string((*m.Manifests)[0].Digest))
 }
 
-// fromDocker makes the manifest that Docker's format leaves out, with the
-// annotations that Crossplane's tools keep in labels.
+// fromDocker makes the manifest that Docker's format lacks, with the annotations that
+// Crossplane's tools keep in labels.
 func (i *Image) fromDocker(files map[string]*io.SectionReader, digests map[string]sources.Digest) error {
 	var list []dockerImage
 	if err := readSmall(files[dockerManifestFile], &list); err != nil {
@@ -286,8 +275,8 @@ func (i *Image) fromDocker(files map[string]*io.SectionReader, digests map[strin
 		}
 		l := descriptor{MediaType: mediaOCILayer, Digest: digests[path.Clean(name)], Size: content.Size()}
 		i.contents[l.Digest] = content
-		magic := make([]byte, 2)
-		if _, err := content.ReadAt(magic, 0); err == nil && bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		magic := make([]byte, len(gzipMagic))
+		if _, err := content.ReadAt(magic, 0); err == nil && bytes.Equal(magic, gzipMagic) {
 			l.MediaType = mediaOCILayerGzip
 		}
 		if what := c.Config.Labels[fmt.Sprintf("%s:%s", annotation, l.Digest)]; what != "" {
@@ -299,7 +288,6 @@ func (i *Image) fromDocker(files map[string]*io.SectionReader, digests map[strin
 	if err != nil {
 		return err
 	}
-	i.root = sources.DigestOf(raw)
-	i.contents[i.root] = io.NewSectionReader(bytes.NewReader(raw), 0, int64(len(raw)))
+	i.root = i.add(raw)
 	return nil
 }

@@ -14,24 +14,22 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Image is a package on this machine: made by [Build], in memory or temporary
-// files, or opened by [Open], in a file. It is a [Source], and safe for
+// Image is a package on this machine: in memory, from [Build]; in temporary files,
+// from [BuildWithRuntime]; or in a file, from [Open]. It is a [Source], and safe for
 // concurrent use.
 type Image struct {
 	root     sources.Digest
 	contents map[sources.Digest]*io.SectionReader
 	file     io.Closer // nil in memory
-	// name is for errors: the files that it was opened from; empty if there are none.
+	// name has the names of the files that it was opened from, for errors.
 	name  string
 	alone bool
 }
 
-// Digest returns the digest of the image's index or manifest, which names the
-// package.
+// Digest returns the digest of the image's index or manifest.
 func (i *Image) Digest() sources.Digest { return i.root }
 
-// Alone reports whether [Build] made it of a Provider's types alone, without a
-// controller.
+// Alone reports whether it is a Provider from [Build] without a controller.
 func (i *Image) Alone() bool { return i.alone }
 
 // Close closes the files of the image, if it has any.
@@ -49,7 +47,7 @@ func (i *Image) add(content []byte) sources.Digest {
 	return d
 }
 
-// setIndex makes an index of images, one for each platform, the image's root.
+// setIndex makes an index of images, one for each platform, and sets it as the root.
 func (i *Image) setIndex(children []descriptor) error {
 	slices.SortFunc(children, func(a, b descriptor) int { return cmp.Compare(a.Platform.String(), b.Platform.String()) })
 	raw, err := json.Marshal(manifest{SchemaVersion: 2, MediaType: mediaOCIIndex, Manifests: &children})
@@ -68,7 +66,7 @@ func (i *Image) open(d sources.Digest) (*io.SectionReader, error) {
 	return io.NewSectionReader(content, 0, content.Size()), nil
 }
 
-// Manifest implements [Source]; the repository is ignored.
+// Manifest implements [Source]. It ignores the repository.
 func (i *Image) Manifest(_ context.Context, _ string, d sources.Digest) ([]byte, error) {
 	r, err := i.open(d)
 	if err != nil {
@@ -80,7 +78,7 @@ func (i *Image) Manifest(_ context.Context, _ string, d sources.Digest) ([]byte,
 	return io.ReadAll(r)
 }
 
-// Blob implements [Source]; the repository is ignored.
+// Blob implements [Source]. It ignores the repository.
 func (i *Image) Blob(_ context.Context, _ string, d sources.Digest, size int64) (io.ReadCloser, error) {
 	r, err := i.open(d)
 	if err != nil {
@@ -92,20 +90,20 @@ func (i *Image) Blob(_ context.Context, _ string, d sources.Digest, size int64) 
 	return io.NopCloser(r), nil
 }
 
-// Destination is where packages are pushed to; *oci.Client is one. Both methods
-// fail if the registry cannot be reached or refuses the content.
+// Destination receives packages; *oci.Client is one. Both methods fail if the registry
+// cannot be reached or refuses the content.
 type Destination interface {
-	// PushBlob uploads content to a repository; open is called for each
-	// attempt, and its error is returned.
+	// PushBlob uploads content to a repository. It calls open for each attempt, and
+	// fails if open does.
 	PushBlob(ctx context.Context, repository string, d sources.Digest, size int64, open func() (io.ReadCloser, error)) error
 	// PushManifest stores a manifest under ref's tag, or without one by its
 	// digest.
 	PushManifest(ctx context.Context, ref sources.Ref, mediaType string, raw []byte) error
 }
 
-// OpenFiles opens package files as one package: several are each for platforms of their
-// own, and the digest is their index's. The caller closes it. It fails as [Open] does,
-// and if two files have a platform in common.
+// OpenFiles opens package files as one package. Several files must be for different
+// platforms, and the package is an index of them. The caller closes it. OpenFiles fails
+// as [Open] does, and if two files have a platform in common.
 func OpenFiles(ctx context.Context, files []string) (*Image, error) {
 	var images closers
 	for _, file := range files {
@@ -147,8 +145,7 @@ func Push(ctx context.Context, to Destination, files []string, ref sources.Ref) 
 	return img.root, img.Push(ctx, to, ref)
 }
 
-// bundle makes one image of several, with an index of their platforms. Contents
-// stay where they are.
+// bundle makes an index of several images. Contents stay where they are.
 func bundle(ctx context.Context, files []string, images []*Image) (*Image, error) {
 	all := &Image{contents: make(map[sources.Digest]*io.SectionReader)}
 	var index []descriptor
@@ -170,15 +167,14 @@ func bundle(ctx context.Context, files []string, images []*Image) (*Image, error
 	return all, all.setIndex(index)
 }
 
-// children returns the images of an image, itself or those in its index, with
-// their platforms.
+// children returns the images of an index, or the image itself, with their platforms.
 func (i *Image) children(ctx context.Context) ([]descriptor, error) {
 	r := newReader(i, "")
 	m, err := r.manifest(ctx, i.root)
 	if err != nil {
 		return nil, err
 	}
-	list := []descriptor{{MediaType: mediaTypeOr(m, mediaOCIManifest), Digest: i.root, Size: i.contents[i.root].Size()}}
+	list := []descriptor{{MediaType: m.mediaType(), Digest: i.root, Size: i.contents[i.root].Size()}}
 	if m.Manifests != nil {
 		if list, err = platforms(*m.Manifests); err != nil {
 			return nil, err
@@ -207,12 +203,12 @@ func (i *Image) children(ctx context.Context) ([]descriptor, error) {
 	return list, nil
 }
 
-// Push pushes an image to a registry, under ref's tag, or without one by its
-// digest. It reads the package first: the error is [Read]'s for an invalid one,
-// else the Destination's.
+// Push pushes an image to a registry, under ref's tag, or without one by its digest. It
+// reads the package first, and fails as [Read] does if it is not valid. Other errors are
+// the Destination's.
 func (i *Image) Push(ctx context.Context, to Destination, ref sources.Ref) error {
 	err := i.pushValid(ctx, to, ref)
-	if invalid := (*InvalidError)(nil); i.name != "" && errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*InvalidError](err); ok && i.name != "" {
 		invalid.Package = i.name
 	}
 	return err
@@ -245,7 +241,7 @@ func (i *Image) push(ctx context.Context, to Destination, ref sources.Ref, d sou
 				return err
 			}
 		}
-		return to.PushManifest(ctx, ref, mediaTypeOr(m, mediaOCIIndex), raw)
+		return to.PushManifest(ctx, ref, m.mediaType(), raw)
 	}
 	for _, content := range slices.Concat(m.Layers, []descriptor{*m.Config}) {
 		if _, err := i.Blob(ctx, ref.Repository, content.Digest, content.Size); err != nil {
@@ -258,12 +254,5 @@ func (i *Image) push(ctx context.Context, to Destination, ref sources.Ref, d sou
 			return err
 		}
 	}
-	return to.PushManifest(ctx, ref, mediaTypeOr(m, mediaOCIManifest), raw)
-}
-
-func mediaTypeOr(m *manifest, otherwise string) string {
-	if m.MediaType != "" {
-		return m.MediaType
-	}
-	return otherwise
+	return to.PushManifest(ctx, ref, m.mediaType(), raw)
 }

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -20,16 +19,16 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Whiteouts of the OCI image specification (layer.md): files that remove others
-// of the layers below.
+// Whiteouts of the OCI image specification (layer.md) are files that remove files of the
+// layers below.
 const (
 	whiteoutPrefix = ".wh."
 	whiteoutAll    = ".wh..wh..opq"
 )
 
-// content passes the image's package.yaml to consume and returns its digest. It
-// is in the base layer or, without one, in the file system of all layers: in
-// the topmost layer that has it, unless a layer above removes it.
+// content passes the image's package.yaml to consume and returns its digest. The file is
+// in the base layer or, without one, in the file system of all layers: in the topmost
+// layer with it, unless a layer above removes it.
 func (r *reader) content(ctx context.Context, img image, consume func(packageYAML io.Reader) error) (sources.Digest, error) {
 	layers := img.layers
 	if img.base >= 0 {
@@ -44,7 +43,7 @@ func (r *reader) content(ctx context.Context, img image, consume func(packageYAM
 			return "", err
 		}
 		if w.found {
-			return sources.Digest("sha256:" + hex.EncodeToString(w.hash.Sum(nil))), nil
+			return sources.DigestSum(w.hash), nil
 		}
 		if w.removed && img.base < 0 {
 			return "", bad("its layer %s removes %s, and no layer above it has one", layers[n].Digest, packageFile)
@@ -69,8 +68,8 @@ func checkLayers(layers []descriptor) error {
 	return nil
 }
 
-// layer walks one layer, and reads it to its end, since only then its digest is
-// verified. If the digest differs, that is the error, whatever else was found.
+// layer walks a layer and reads it to the end, which verifies the digest. The error of
+// reading, for instance about another digest, takes precedence.
 func (r *reader) layer(ctx context.Context, l descriptor, w *walk) error {
 	if err := r.spend(l.Size); err != nil {
 		return err
@@ -85,8 +84,7 @@ func (r *reader) layer(ctx context.Context, l descriptor, w *walk) error {
 		return err
 	}
 	var known *invalid
-	var listed *InvalidError
-	if err != nil && !errors.As(err, &known) && !errors.As(err, &listed) && !errors.Is(err, sources.ErrNoRoom) {
+	if err != nil && !errors.As(err, &known) && !errors.Is(err, sources.ErrNoRoom) {
 		return bad("its layer %s cannot be read: %s", l.Digest, shorten(err.Error()))
 	}
 	return err
@@ -94,13 +92,13 @@ func (r *reader) layer(ctx context.Context, l descriptor, w *walk) error {
 
 // walk looks for package.yaml in layers, from the top down.
 type walk struct {
-	reader  *reader // whose limits hold
+	reader  *reader // for its limits
 	consume func(io.Reader) error
 	hash    hash.Hash
 
 	found     bool
 	removed   bool   // from the layers below
-	elsewhere string // where a package.yaml was that does not count
+	elsewhere string // path of a package.yaml in a directory
 }
 
 // layer reads a layer to the end of its archive.
@@ -146,9 +144,8 @@ func (w *walk) layer(blob io.Reader) error {
 	}
 }
 
-// entryName returns an entry's path in the file system, without a leading
-// slash, "." for the root. Nothing is written there, so that a path outside
-// does no harm; it is refused all the same.
+// entryName returns an entry's path in the file system, without a leading slash, or "."
+// for the root. It refuses paths outside, though nothing is written there.
 func entryName(name string) (string, error) {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
@@ -167,7 +164,7 @@ func entryName(name string) (string, error) {
 	return clean, nil
 }
 
-// file passes package.yaml on.
+// file passes package.yaml to consume.
 func (w *walk) file(header *tar.Header, content io.Reader) error {
 	switch {
 	case header.Typeflag == tar.TypeSymlink, header.Typeflag == tar.TypeLink:
@@ -185,7 +182,7 @@ func (w *walk) file(header *tar.Header, content io.Reader) error {
 	return err
 }
 
-// bounded ends a stream with an error at the package's limit of bytes.
+// bounded returns an error if a stream exceeds the package's limit of bytes.
 type bounded struct {
 	r    io.Reader
 	left *int64
@@ -199,7 +196,14 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// expand decompresses a layer in the format of its first bytes.
+// The first bytes of compressed files.
+var (
+	gzipMagic = []byte{0x1f, 0x8b}
+	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
+)
+
+// expand decompresses a layer by the format that its first bytes show. The caller calls
+// the returned function at the end.
 func expand(blob io.Reader) (io.Reader, func(), error) {
 	in := bufio.NewReaderSize(blob, 128<<10)
 	magic, err := in.Peek(4)
@@ -207,13 +211,13 @@ func expand(blob io.Reader) (io.Reader, func(), error) {
 		return nil, nil, err
 	}
 	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+	case bytes.HasPrefix(magic, gzipMagic):
 		r, err := gzip.NewReader(in)
 		if err != nil {
 			return nil, nil, err
 		}
 		return r, func() { r.Close() }, nil
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+	case bytes.Equal(magic, zstdMagic):
 		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
 		if err != nil {
 			return nil, nil, err

@@ -20,10 +20,9 @@ const (
 // gk is a kind without its version.
 type gk struct{ group, kind string }
 
-// allowed has the objects that a package may hold, with their versions, as in
-// Crossplane's linter (github.com/crossplane/crossplane-runtime,
-// pkg/xpkg/lint.go). An alpha version there allows later ones too, so that the
-// API can graduate.
+// allowed has the kinds of objects that a package may have, with their versions, as in
+// Crossplane's linter (github.com/crossplane/crossplane-runtime, pkg/xpkg/lint.go). If
+// that allows an alpha version, later versions are allowed too.
 var allowed = map[sources.PackageKind]map[gk][]string{
 	sources.Provider: {
 		{groupCRD, "CustomResourceDefinition"}:           {"v1"},
@@ -44,11 +43,12 @@ var allowed = map[sources.PackageKind]map[gk][]string{
 	},
 }
 
-// metaVersions are those of the meta objects.
+// metaVersions are the versions of meta objects.
 var metaVersions = []string{"v1", "v1beta1", "v1alpha1"}
 
-// lint finds a package's meta object, and checks all objects against the
-// specification. where returns the place of document i.
+// lint checks a package's objects against the specification, and returns its meta object
+// and the other documents. Where returns the place of document i. The error is an
+// [*InvalidError].
 func lint(docs []sources.Document, where func(i int) string) (sources.PackageMeta, []sources.Document, error) {
 	l := linter{docs: docs, where: where}
 	metaIndex := l.findMeta()
@@ -75,7 +75,7 @@ func (l *linter) problem(i int, format string, args ...any) {
 	l.problems = append(l.problems, fmt.Sprintf("%s: %s: %s", l.where(i), describe(l.docs[i]), text))
 }
 
-// describe names an object for a person.
+// describe describes an object for people.
 func describe(d sources.Document) string {
 	kind, name := text(d.Tree, "kind"), text(d.Tree, "metadata", "name")
 	switch {
@@ -87,6 +87,7 @@ func describe(d sources.Document) string {
 	return shorten(kind) + " " + shorten(name)
 }
 
+// findMeta returns the index of the meta object, or -1.
 func (l *linter) findMeta() int {
 	found := -1
 	for i, d := range l.docs {
@@ -105,7 +106,7 @@ func (l *linter) findMeta() int {
 	return found
 }
 
-// objects checks everything but the meta object.
+// objects checks all documents except the meta object.
 func (l *linter) objects(kind sources.PackageKind, metaIndex int) {
 	type id struct {
 		gk
@@ -118,7 +119,7 @@ func (l *linter) objects(kind sources.PackageKind, metaIndex int) {
 		}
 		group, version := groupVersion(d)
 		if group == groupMeta {
-			continue // is a problem already
+			continue // findMeta has the problem
 		}
 		what := gk{group, text(d.Tree, "kind")}
 		name := text(d.Tree, "metadata", "name")
@@ -142,7 +143,7 @@ func (l *linter) objects(kind sources.PackageKind, metaIndex int) {
 func refused(kind sources.PackageKind, what gk, version string) string {
 	kinds, known := allowed[kind]
 	if !known {
-		return "" // that the package's own kind is not known is the problem
+		return "" // meta has the problem
 	}
 	versions, ok := kinds[what]
 	switch {
@@ -186,7 +187,7 @@ func text(tree map[string]any, path ...string) string {
 	return s
 }
 
-// at returns the value at a path, nil if there is none.
+// at returns the value at a path, or nil.
 func at(tree map[string]any, path ...string) any {
 	for _, key := range path[:len(path)-1] {
 		tree, _ = tree[key].(map[string]any)

@@ -15,7 +15,7 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// Media types of the OCI image specification and of Docker's before it.
+// Media types of the OCI image specification and of Docker.
 const (
 	mediaOCIIndex       = "application/vnd.oci.image.index.v1+json"
 	mediaOCIManifest    = "application/vnd.oci.image.manifest.v1+json"
@@ -28,8 +28,8 @@ const (
 	mediaDockerConfig   = "application/vnd.docker.container.image.v1+json"
 )
 
-// layerTypes are the media types of layers. The compression is read from the
-// first bytes, as container runtimes do.
+// layerTypes are the media types of layers. The compression is determined by the first
+// bytes, as in container runtimes.
 var layerTypes = map[string]bool{
 	mediaOCILayer:     true,
 	mediaOCILayerGzip: true,
@@ -77,12 +77,12 @@ type manifest struct {
 
 // image is one image of a package.
 type image struct {
-	platform string // os/architecture[/variant]; empty if nothing says
+	platform string // os/architecture[/variant]; empty if unknown
 	digest   sources.Digest
 	layers   []descriptor
-	base     int // which layer has package.yaml; -1 if all of them together
-	// configuration describes the image's configuration; nil if it is not that of a
-	// container's image.
+	base     int // index of the layer with package.yaml; -1 for the file system of all
+	// configuration is the descriptor of a container image's configuration; nil for
+	// other types.
 	configuration *descriptor
 }
 
@@ -97,8 +97,16 @@ func (i image) sameLayers(j image) bool {
 	return i.base == j.base && slices.EqualFunc(i.layers, j.layers, func(a, b descriptor) bool { return a.Digest == b.Digest })
 }
 
-// parseManifest reads an index or image manifest strictly: one that is both, or
-// has duplicate keys, means different packages to different readers.
+// mediaType returns the manifest's media type, which is optional in OCI's manifests.
+func (m *manifest) mediaType() string {
+	if m.Manifests != nil {
+		return cmp.Or(m.MediaType, mediaOCIIndex)
+	}
+	return cmp.Or(m.MediaType, mediaOCIManifest)
+}
+
+// parseManifest reads an index or image manifest strictly. It refuses one that is both,
+// or has duplicate keys, since readers take such a manifest for different packages.
 func parseManifest(raw []byte) (*manifest, error) {
 	var m manifest
 	if err := parseJSON(raw, &m); err != nil {
@@ -205,9 +213,9 @@ func (r *reader) manifest(ctx context.Context, d sources.Digest) (*manifest, err
 	return parseManifest(raw)
 }
 
-// platforms returns the package's children of an index, without extensions for
-// other consumers, attestations (platform unknown/unknown), and, beside
-// children with a platform, those without one.
+// platforms returns the package's images in an index. It leaves out extensions for other
+// consumers, attestations (with platform unknown/unknown), and images without a platform
+// if others have one.
 func platforms(children []descriptor) ([]descriptor, error) {
 	var with, without []descriptor
 	for _, c := range children {
@@ -231,12 +239,11 @@ func platforms(children []descriptor) ([]descriptor, error) {
 	return nil, bad("its index has no image")
 }
 
-// platformName matches the parts of a platform, which become part of the lock.
+// platformName matches the parts of a platform, which the lock will have.
 var platformName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// image reads an image's manifest. Its configuration is fetched only if needed:
-// for labels, if no layer is annotated, or for the platform of an index's only
-// child, if p is nil.
+// image reads an image's manifest. It fetches the configuration only if it needs labels,
+// because no layer is annotated, or a platform, because p is nil.
 func (r *reader) image(ctx context.Context, m *manifest, d sources.Digest, p *platform) (image, error) {
 	img := image{digest: d, layers: m.Layers, base: -1}
 	if len(m.Layers) == 0 {
@@ -292,7 +299,7 @@ func (p platform) name(d sources.Digest) (string, error) {
 	return p.String(), nil
 }
 
-// mark finds the base layer by the value that marks layers.
+// mark finds the base layer. Value returns the value of the annotation or label.
 func (i *image) mark(value func(descriptor) string) error {
 	for n, l := range i.layers {
 		if value(l) != baseLayer {
@@ -321,8 +328,8 @@ type config struct {
 	} `json:"rootfs"`
 }
 
-// runnable reports whether a package's own image has a program to run. Nodes refuse to
-// start an image that has neither an Entrypoint nor a Cmd.
+// runnable reports whether any image has a program to run. Nodes do not start an image
+// with neither an Entrypoint nor a Cmd.
 func (r *reader) runnable(ctx context.Context, images []image) (bool, error) {
 	for _, img := range images {
 		if img.configuration == nil {
@@ -362,8 +369,8 @@ func (r *reader) config(ctx context.Context, d descriptor) (*config, error) {
 	return &c, nil
 }
 
-// parseJSON decodes one JSON value and refuses duplicate keys, ignoring case as
-// encoding/json does.
+// parseJSON decodes a JSON value. It refuses duplicate keys, which it compares without
+// case as encoding/json does.
 func parseJSON(raw []byte, into any) error {
 	if err := checkKeys(json.NewDecoder(bytes.NewReader(raw))); err != nil {
 		return err
@@ -374,6 +381,7 @@ func parseJSON(raw []byte, into any) error {
 	return nil
 }
 
+// checkKeys returns an error for duplicate keys.
 func checkKeys(dec *json.Decoder) error {
 	type level struct {
 		keys map[string]bool // nil in a list
@@ -398,11 +406,11 @@ func checkKeys(dec *json.Decoder) error {
 		}
 		if top != nil && top.keys != nil && top.key {
 			name, _ := token.(string)
-			if folded := strings.ToLower(name); top.keys[folded] {
+			folded := strings.ToLower(name)
+			if top.keys[folded] {
 				return errors.New("duplicate key " + shorten(name))
-			} else {
-				top.keys[folded] = true
 			}
+			top.keys[folded] = true
 			top.key = false
 			continue
 		}

@@ -15,36 +15,34 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// The memory for packages is bounded for the process: packages are not trusted,
-// each may be as large as its limits allow, and somebody who publishes eight of
-// those must not get the daemon killed or other packages refused.
+// The process's memory for packages is bounded. Packages are not trusted and may be as
+// large as their limits allow. Several large ones must not get the daemon killed, or other
+// packages refused.
 //
-// While a package is read it takes one of a few small shares of the memory. If
-// it needs more it waits for the only large share, until its context ends; its
-// need is known before each batch is decoded. The package with the large share
-// waits only for decoders, and these for nobody, so that one always makes
-// progress. Packages that were read completely take memory from others as long
-// as they are in use.
+// While a package is read, it has one of a few small shares of the memory. If it needs
+// more, which is known before each batch is decoded, it waits for the only large share
+// until its context ends. The package with the large share waits only for decoders, which
+// wait for nothing, so that one package always makes progress. A package that was read
+// takes its memory from the limit for as long as it is in use.
 const (
-	// smallShare is the memory that each package but the one with the large
-	// share may take.
+	// smallShare is the memory that a package without the large share may take.
 	smallShare = 16 << 20
-	// maxReading is how many packages are decoded at a time.
+	// maxReading bounds the packages that are decoded at a time.
 	maxReading = 8
-	// maxParsing bounds the values that all of them decode at a time, at some
-	// 200 bytes each in the decoder.
+	// maxParsing bounds the values that are decoded at a time, at some 200 bytes each in
+	// the decoder.
 	maxParsing = 750_000
-	// valueBytes is the most memory for each character that can separate two
-	// values: a mapping with one key, which is two values.
+	// valueBytes bounds the memory for each character that can separate two values. The
+	// largest is for a mapping with one key, which has two values.
 	valueBytes = 300
 )
 
-// memory is the process's.
+// memory is the process's memory for packages.
 var memory = newRoom(memoryForPackages())
 
-// memoryForPackages is a third of the memory that the process may use
-// (GOMEMLIMIT), or 4 GiB without a limit. The rest is for packages that are
-// being read, for rendered objects, and for the garbage collector.
+// memoryForPackages returns a third of the memory that the process may use (GOMEMLIMIT),
+// or 4 GiB if there is no limit. The rest is for packages that are being read, rendered
+// objects, and garbage.
 func memoryForPackages() int64 {
 	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 		return limit / 3
@@ -54,7 +52,7 @@ func memoryForPackages() int64 {
 
 type room struct {
 	reading *semaphore.Weighted // the small shares
-	large   *semaphore.Weighted // the large one
+	large   *semaphore.Weighted // the large share
 	parsing *semaphore.Weighted // values
 
 	limit int64 // for packages that were read
@@ -80,12 +78,12 @@ func newRoom(limit int64) *room {
 // share is the memory of one package while it is read.
 type share struct {
 	of  *room
-	ctx context.Context // of the package
+	ctx context.Context // for the time that the package is read
 
 	mu    sync.Mutex
 	large bool
-	taken int64 // by what was decoded
-	most  int64 // that what is being decoded may take
+	taken int64 // memory of decoded documents
+	most  int64 // bound of the memory for documents that are being decoded
 }
 
 // enter waits for a small share.
@@ -101,7 +99,7 @@ func isFull(ctx context.Context) error {
 	return fmt.Errorf("%w: large packages are read one at a time, and this one waited too long: %w", sources.ErrNoRoom, context.Cause(ctx))
 }
 
-// leave releases the share. Call keep first for a package that was read.
+// leave releases the share. If the package was read, call keep first.
 func (s *share) leave() {
 	if s.large {
 		s.of.large.Release(1)
@@ -109,8 +107,8 @@ func (s *share) leave() {
 	s.of.reading.Release(1)
 }
 
-// decode waits until a text with so many bytes and values may be decoded, and
-// calls do, which returns their memory in bytes.
+// decode waits until there is memory for a text with so many values and bytes, and calls
+// do, which decodes it and returns the memory in bytes.
 func (s *share) decode(values, text int, do func() (int64, error)) error {
 	most := int64(values)*valueBytes + int64(text)
 	if err := s.reserve(most); err != nil {
@@ -132,8 +130,7 @@ func (s *share) decode(values, text int, do func() (int64, error)) error {
 	return err
 }
 
-// reserve waits for the large share if the small one is not enough for n bytes
-// more.
+// reserve waits for the large share if the small one is too small for n more bytes.
 func (s *share) reserve(n int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,8 +144,8 @@ func (s *share) reserve(n int64) error {
 	return nil
 }
 
-// keep counts a package that was read as long as something refers to it. It may
-// have half of the memory that the others leave, so that large packages do not
+// keep counts the memory of a package that was read, for as long as it is referred to. A
+// package may have half of the memory that others leave, so that large packages do not
 // exclude small ones.
 func (s *share) keep(p *sources.Package) error {
 	r := s.of
@@ -156,7 +153,7 @@ func (s *share) keep(p *sources.Package) error {
 	defer r.mu.Unlock()
 	left := r.left()
 	if s.taken > left/2 {
-		runtime.GC() // for what was in use until a moment ago
+		runtime.GC() // some packages may not be in use any more
 		left = r.left()
 	}
 	if s.taken > left/2 {

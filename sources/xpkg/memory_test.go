@@ -130,7 +130,7 @@ func TestMemoryWaits(t *testing.T) {
 	})
 }
 
-// What values are said to take is more than what decoding them counts.
+// valueBytes bounds the memory that decoding a value counts.
 func TestValueBytes(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]string{

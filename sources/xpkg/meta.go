@@ -48,12 +48,10 @@ func (l *linter) optional(i int, path ...string) string {
 	return s
 }
 
+// constraint reads spec.crossplane.version.
 func (l *linter) constraint(i int) string {
 	c := l.optional(i, "spec", "crossplane", "version")
-	if c == "" {
-		return ""
-	}
-	if _, err := semver.NewConstraint(c); err != nil {
+	if _, err := semver.NewConstraint(c); c != "" && err != nil {
 		l.problem(i, `spec.crossplane.version %q is not a range of versions; want for instance ">=v1.14.0"`, c)
 	}
 	return c
@@ -91,14 +89,14 @@ func (l *linter) dependencies(i int) []sources.Dependency {
 	return all
 }
 
-// kindKeys are the older spelling, "provider: <package>".
+// kindKeys are the keys of the older form, "provider: <package>".
 var kindKeys = map[string]sources.PackageKind{
 	"provider":      sources.Provider,
 	"configuration": sources.Configuration,
 	"function":      sources.Function,
 }
 
-// dependency reads one entry, in either spelling.
+// dependency reads an entry of spec.dependsOn, in either form.
 func dependency(tree map[string]any) (sources.Dependency, error) {
 	var dep sources.Dependency
 	var named []string
@@ -127,12 +125,11 @@ func dependency(tree map[string]any) (sources.Dependency, error) {
 			return dep, fmt.Errorf("%s %s is no kind of package; want a Provider, Configuration or Function of pkg.crossplane.io/v1", text(tree, "apiVersion"), dep.Kind)
 		}
 	}
-	// The reference's grammar checks the repository, and adds the registry.
-	ref, err := sources.ParseRef(dep.Repository + "@" + string(sources.DigestOf(nil)))
-	if err != nil || ref.Tag != "" {
+	repository, ok := sources.ParseRepository(dep.Repository)
+	if !ok {
 		return dep, fmt.Errorf("%q is not a repository; the version goes into its own field", dep.Repository)
 	}
-	dep.Repository = ref.Repository
+	dep.Repository = repository
 	dep.Constraint = text(tree, "version")
 	if dep.Constraint == "" {
 		return dep, fmt.Errorf(`%s needs a version: a range such as ">=v1.0.0", or a digest`, dep.Repository)

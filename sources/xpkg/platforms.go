@@ -9,10 +9,10 @@ import (
 )
 
 // Platforms returns the platforms of an image, for instance a controller's,
-// sorted; none if d is a single image's digest. Attestations, children without
-// a platform, and platforms with several children (Windows has one for each
-// build) are left out: the platform does not tell which of them a node runs.
-// The error is the Source's, or an [*InvalidError] for another kind of content.
+// sorted, or none if d is a single image's digest. It leaves out attestations, children
+// without a platform, and platforms with several children (Windows has one for each
+// build), since it is unknown which of them a node runs. The error is the Source's, or
+// an [*InvalidError] for other content.
 func Platforms(ctx context.Context, src Source, repository string, d sources.Digest) ([]sources.Child, error) {
 	r := newReader(src, repository)
 	m, err := r.manifest(ctx, d)

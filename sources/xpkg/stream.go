@@ -2,7 +2,6 @@ package xpkg
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"regexp"
 	"runtime"
@@ -13,25 +12,23 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// batchBytes is the part of package.yaml that is decoded at a time: large
-// enough to hide the decoder's own costs, small enough to share among
-// processors.
+// batchBytes is the size of the parts of package.yaml that are decoded at a time: large
+// enough to hide the decoder's own costs, and small enough to use several processors.
 const batchBytes = 512 << 10
 
-// maxDecoders bounds the batches that are decoded at the same time.
+// maxDecoders bounds the batches that are decoded at a time.
 const maxDecoders = 8
 
 // batch is a run of whole documents.
 type batch struct {
-	n      int // its place among the batches
+	n      int // index of the batch
 	line   int // of its first byte in the stream, from 1
-	values int // bound without aliases
+	values int // upper bound without aliases
 	bytes  []byte
 }
 
-// decode decodes a stream of documents on several processors. Result and error
-// are those of sources.DecodeYAML on the whole stream: documents do not depend
-// on each other, so that each can have another decoder.
+// decode decodes a stream of documents on several processors. Its result and error are the
+// same as of [sources.DecodeYAML] for the whole stream, since documents are independent.
 func decode(packageYAML io.Reader, space *share) ([]sources.Document, error) {
 	return decodeBatches(packageYAML, batchBytes, space)
 }
@@ -40,11 +37,11 @@ func decodeBatches(packageYAML io.Reader, size int, space *share) ([]sources.Doc
 	decoders := min(runtime.GOMAXPROCS(0), maxDecoders)
 	var (
 		batches = make(chan batch, decoders)
-		aliased atomic.Int64 // values that aliases stand for
+		aliased atomic.Int64 // values behind aliases
 		wg      sync.WaitGroup
 		mu      sync.Mutex
 		results [][]sources.Document
-		failed  = -1 // the first batch that has an error
+		failed  = -1 // the first batch with an error
 		failure error
 	)
 	for range decoders {
@@ -73,7 +70,7 @@ func decodeBatches(packageYAML io.Reader, size int, space *share) ([]sources.Doc
 	})
 	close(batches)
 	wg.Wait()
-	// Batches start in order: all before the first failure are done.
+	// Batches start in order, so all before the first failure are done.
 	if failure != nil {
 		return nil, failure
 	}
@@ -117,7 +114,7 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share)
 	return docs, nil
 }
 
-// alias matches aliases, and text that looks like one.
+// alias matches aliases, and text that looks like aliases.
 var alias = regexp.MustCompile(`(^|[\s\[{,:-])\*[0-9A-Za-z_-]`)
 
 func (b batch) documents(dec *sources.Decoder) ([]sources.Document, error) {
@@ -126,23 +123,19 @@ func (b batch) documents(dec *sources.Decoder) ([]sources.Document, error) {
 	if err == nil {
 		return docs, nil
 	}
-	// Decode again, after as many empty lines as the stream has before the
-	// batch, so that the error names the right line.
+	// Decode again, with as many empty lines as there are lines before the batch, for
+	// the right line in the error.
 	limits.Bytes += int64(b.line)
 	limits.Separators += b.line
 	padding := io.LimitReader(newlines{}, int64(b.line-1))
 	_, err = dec.Decode(io.MultiReader(padding, bytes.NewReader(b.bytes)), limits)
-	problem := &invalid{text: packageFile + " " + shorten(err.Error())}
-	if !strings.HasPrefix(err.Error(), "line ") {
-		problem.text = packageFile + ": " + shorten(err.Error())
+	if strings.HasPrefix(err.Error(), "line ") {
+		return nil, malformed(packageFile+" ", err)
 	}
-	if errors.Is(err, sources.ErrLimit) {
-		problem.cause = sources.ErrLimit
-	}
-	return nil, problem
+	return nil, malformed(packageFile+": ", err)
 }
 
-// countValues returns how many values a tree has.
+// countValues returns the number of values in a tree.
 func countValues(v any) int {
 	n := 1
 	switch v := v.(type) {
@@ -169,9 +162,8 @@ func (newlines) Read(p []byte) (int, error) {
 }
 
 // split cuts a stream into batches of whole documents, of about size bytes, and
-// calls use with each until that returns false. A document ends where a line
-// starts with "---" and a blank: nowhere in YAML can such a line be anything
-// else (YAML 1.2.2, section 9.1.2).
+// calls use with each until that returns false. A line that starts with "---" and a blank
+// always starts a document (YAML 1.2.2, section 9.1.2).
 func (s *splitter) split(r io.Reader, size int, use func(batch) bool) error {
 	s.next.line = 1
 	buf := make([]byte, 64<<10)
@@ -200,19 +192,19 @@ func (s *splitter) split(r io.Reader, size int, use func(batch) bool) error {
 		case err != nil:
 			return err
 		case len(s.pending)-s.start > maxDocumentBytes:
-			return s.take(len(s.pending) - s.start) // an error that says so
+			return s.take(len(s.pending) - s.start) // returns the error
 		}
 	}
 }
 
 type splitter struct {
-	next    batch  // whole documents, to be handed out
-	pending []byte // what was read; the next document is at start
+	next    batch  // whole documents
+	pending []byte // bytes read; the next document begins at start
 	start   int
-	seen    int // from start on, where no document ends
-	line    int // lines in next
-	total   int // bytes read
-	values  int // values taken
+	seen    int // bytes from start in which no document ends
+	line    int // number of lines in next
+	total   int // number of bytes read
+	values  int // number of values in documents taken
 }
 
 // cut returns the length of the first document in pending, or 0 if its end has
@@ -237,8 +229,8 @@ func (s *splitter) cut(last bool) int {
 	}
 }
 
-// hasDirective reports whether the lines before a "---" are directives (%YAML),
-// which belong to the document that it starts.
+// hasDirective reports whether the lines before a "---" are directives (%YAML), which
+// belong to the next document.
 func hasDirective(before []byte) bool {
 	for len(before) > 0 {
 		before = bytes.TrimRight(before, " \t\r\n")
@@ -254,7 +246,7 @@ func hasDirective(before []byte) bool {
 	return false
 }
 
-// take moves the first n bytes of pending, one document, to the next batch.
+// take moves a document, the first n bytes of pending, to the next batch.
 func (s *splitter) take(n int) error {
 	doc := s.pending[s.start : s.start+n]
 	line := s.next.line + s.line
@@ -277,7 +269,7 @@ func (s *splitter) take(n int) error {
 	return nil
 }
 
-// flush passes the collected batch on.
+// flush calls use with the next batch.
 func (s *splitter) flush(use func(batch) bool) bool {
 	if len(s.next.bytes) == 0 {
 		return true

@@ -1,23 +1,24 @@
-// Package xpkg reads and makes Crossplane packages: OCI images with a
-// package.yaml, as Crossplane's xpkg specification has them
-// (contributing/specifications/xpkg.md in github.com/crossplane/crossplane).
+// Package xpkg reads and makes Crossplane packages. These are OCI images with a
+// package.yaml, as specified in contributing/specifications/xpkg.md of
+// github.com/crossplane/crossplane.
 //
-//   - Read turns an image that is named by digest into a sources.Package:
-//     manifest.go finds the layers that matter, layer.go takes package.yaml out
-//     of them, stream.go decodes it, lint.go and meta.go say whether it is a
-//     package.
-//   - Build, BuildWithRuntime (embed.go), Open and Push make one from a directory,
-//     on top of a controller's image or not, keep it in a file and bring it to a
-//     registry. fields.go finds what an author misspelt.
+//   - [Read] reads the package with a digest: manifest.go finds the layers with
+//     package.yaml, layer.go extracts it, stream.go decodes it within the memory of
+//     memory.go, and lint.go and meta.go check the objects. [Platforms] (platforms.go)
+//     lists the platforms of an image.
+//   - [Build] (build.go) and [BuildWithRuntime] (embed.go) make a package from a
+//     directory, the latter on top of a controller's image. fields.go finds misspelt
+//     fields. file.go writes and opens package files, image.go pushes them to a
+//     registry.
 //
-// Bytes come from a [Source] and go to a [Destination]; sources/oci implements
-// both and verifies digests. Nothing here opens a connection. Package render
-// interprets the objects of a package.
+// Bytes come from a [Source] and go to a [Destination]. sources/oci implements both and
+// verifies digests. This package opens no connections. Package render interprets the
+// objects of a package.
 //
-// Packages are not trusted. The constants below bound everything, and passing
-// one is an error that wraps sources.ErrLimit. Reading takes the memory of the
-// decoded documents and a few megabytes of buffers: neither layers nor
-// package.yaml are in memory as a whole.
+// Packages are not trusted. The constants below bound everything, and the errors for
+// exceeding them wrap [sources.ErrLimit]. Reading takes the memory of the decoded
+// documents and a few megabytes of buffers: neither layers nor package.yaml are in memory
+// as a whole.
 package xpkg
 
 import (
@@ -42,17 +43,17 @@ const (
 	maxFetchedBytes = 1 << 30
 	// maxExpandedBytes bounds the decompressed layers.
 	maxExpandedBytes = 4 << 30
-	// maxTarEntries bounds the files in them.
+	// maxTarEntries bounds the files in layers.
 	maxTarEntries = 500_000
 	// maxPackageBytes bounds package.yaml; the largest known have some 90 MB.
 	maxPackageBytes = 256 << 20
-	// maxDocuments bounds the objects in it.
+	// maxDocuments bounds the objects in package.yaml.
 	maxDocuments = sources.DefaultMaxDocuments
 	// maxDocumentBytes bounds one object: the API server accepts 3 MiB.
 	maxDocumentBytes = 4 << 20
-	// maxDocumentValues and maxPackageValues bound the values in one object and
-	// in all, by the characters that can separate two; values behind aliases
-	// are counted in addition. 900 CRDs have 1.4 million.
+	// maxDocumentValues and maxPackageValues bound the values in one object and in all,
+	// by the number of characters that can separate two. Values behind aliases are
+	// counted in addition. 900 CRDs have 1.4 million.
 	maxDocumentValues = 500_000
 	maxPackageValues  = 10_000_000
 	// maxPackageMemory bounds the memory of the decoded objects of one package,
@@ -65,9 +66,9 @@ const (
 )
 
 const (
-	// annotation marks the layers of a package for their consumers, on the
-	// layer's descriptor; in the image's labels it is followed by ":" and the
-	// layer's digest. Crossplane's layer has the value base.
+	// annotation, on a layer's descriptor, says which consumer the layer is for. In the
+	// image's labels ":" and the layer's digest follow. The layer with package.yaml has
+	// the value base.
 	annotation     = "io.crossplane.xpkg"
 	baseLayer      = "base"
 	extensionsNode = "xpkg-extensions"
@@ -75,8 +76,8 @@ const (
 	packageFile = "package.yaml"
 )
 
-// Source is where a package's bytes come from, by digest; *oci.Client and
-// [*Image] are Sources. Both methods fail if it does not have the content.
+// Source reads contents by digest; *oci.Client and [*Image] are Sources. Both methods
+// fail if the Source does not have the content.
 type Source interface {
 	// Manifest returns the index or manifest with digest d. It fails for any
 	// other bytes.
@@ -89,16 +90,16 @@ type Source interface {
 // InvalidError is the error for a package that breaks the specification. The
 // same digest always gives the same error: its publisher must correct it.
 type InvalidError struct {
-	// Package is repository@digest, or the package's file; empty while one is
-	// built, whose problems name their files.
+	// Package is repository@digest, or the package's file. It is empty for a package
+	// that is being built; then the problems have the files.
 	Package string
-	// Problems are complete sentences, each with its place.
+	// Problems are sentences, each with its place.
 	Problems []string
-	// cause is a sentinel such as sources.ErrLimit.
+	// cause is a sentinel such as sources.ErrLimit, or nil.
 	cause error
 }
 
-// maxProblems is how many are listed.
+// maxProblems bounds the problems in the text of an error.
 const maxProblems = 20
 
 func (e *InvalidError) Error() string {
@@ -119,13 +120,22 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return e.cause }
 
-// invalid returns an InvalidError without its package so far.
+// invalid is an [InvalidError] without its package.
 type invalid struct {
 	text  string
 	cause error
 }
 
 func (i *invalid) Error() string { return i.text }
+
+// malformed returns the error for YAML that does not decode.
+func malformed(prefix string, err error) error {
+	problem := &invalid{text: prefix + shorten(err.Error())}
+	if errors.Is(err, sources.ErrLimit) {
+		problem.cause = sources.ErrLimit
+	}
+	return problem
+}
 
 func bad(format string, args ...any) error {
 	return &invalid{text: fmt.Sprintf(format, args...)}
@@ -139,8 +149,8 @@ func tooMuch(format string, args ...any) error {
 // or an index with one image for each platform.
 //
 // The error is an [*InvalidError] for a package that breaks the specification,
-// sources.ErrNoRoom if there is no memory for it, and the context's if that
-// ended. Errors of src are returned as they are, before those of bytes that
+// [sources.ErrNoRoom] if there is no memory for it, and the context's if that ended.
+// Errors of src are returned unchanged, and take precedence over errors about bytes that
 // were not verified.
 func Read(ctx context.Context, src Source, repository string, d sources.Digest) (*sources.Package, error) {
 	r := newReader(src, repository)
@@ -168,14 +178,14 @@ func named(subject string, err error) error {
 	return err
 }
 
-// reader reads one package. Its limits are for the whole package: an index of
-// many images has no more.
+// reader reads one package. Its limits are for the whole package, with all images of an
+// index.
 type reader struct {
 	src        Source
 	repository string
 	fetch      atomic.Int64 // bytes that may still be fetched
 	expand     int64        // bytes that layers may still expand to
-	entries    int          // files that may still come in layers
+	entries    int          // files that may still be in layers
 }
 
 func newReader(src Source, repository string) *reader {
@@ -184,10 +194,10 @@ func newReader(src Source, repository string) *reader {
 	return r
 }
 
-// spend takes n bytes from the limit of fetched bytes.
+// spend subtracts n bytes from the limit of fetched bytes.
 func (r *reader) spend(n int64) error {
 	if n > maxFetchedBytes || r.fetch.Add(-n) < 0 {
-		return tooMuch("there are more than %d bytes to fetch of it, on all platforms together", maxFetchedBytes)
+		return tooMuch("its images have more than %d bytes to fetch, for all platforms together", maxFetchedBytes)
 	}
 	return nil
 }
@@ -201,7 +211,7 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 	if err := sameBase(images); err != nil {
 		return nil, nil, err
 	}
-	// Fetch everything first: others wait for memory while this package has it.
+	// Fetch everything first, and then take memory, since others wait for that.
 	others, err := r.otherContents(ctx, images)
 	if err != nil {
 		return nil, nil, err
@@ -241,8 +251,8 @@ func (r *reader) read(ctx context.Context, d sources.Digest) (*sources.Package, 
 	return p, images, space.keep(p)
 }
 
-// sameBase refuses a package that would install different types on different
-// platforms, as far as base layers tell.
+// sameBase returns an error if the images have different base layers, and so perhaps
+// different types.
 func sameBase(images []image) error {
 	for _, img := range images[1:] {
 		if a, b := images[0].baseDigest(), img.baseDigest(); a != "" && b != "" && a != b {
@@ -253,9 +263,8 @@ func sameBase(images []image) error {
 	return nil
 }
 
-// otherContents returns the digests of package.yaml for the images that have it
-// in the file system of all layers, where only reading tells whether it equals
-// the first image's; empty for the others.
+// otherContents returns the digests of package.yaml in the images whose layers do not show
+// whether it equals the first image's. They are empty for other images.
 func (r *reader) otherContents(ctx context.Context, images []image) ([]sources.Digest, error) {
 	contents := make([]sources.Digest, len(images))
 	for i, img := range images[1:] {

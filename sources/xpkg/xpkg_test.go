@@ -511,7 +511,7 @@ func TestBudget(t *testing.T) {
 		want  string
 	}{
 		"enough":   {func(*reader) {}, ""},
-		"fetched":  {func(r *reader) { r.fetch.Store(3500) }, "bytes to fetch of it, on all platforms together"},
+		"fetched":  {func(r *reader) { r.fetch.Store(3500) }, "bytes to fetch, for all platforms together"},
 		"expanded": {func(r *reader) { r.expand = 20_000 }, "layers expand to more than"},
 		"files":    {func(r *reader) { r.entries = 5 }, "more than 500000 files"},
 	} {

@@ -29,16 +29,15 @@ type files struct {
 	dirs map[plumbing.Hash][]Entry // parsed trees, sorted by name
 }
 
-// maxDirs bounds how many parsed trees a files keeps.
+// maxDirs bounds the parsed trees of a files.
 const maxDirs = 10_000
 
 // newFiles returns the tree root as a file system of regular files and
 // directories. Objects are read when they are needed. It is safe for concurrent
 // use.
 //
-// A symbolic link is listed, but cannot be opened or gone through; a submodule
-// is not there, and neither is an entry that git would not check out, such as
-// ".git". All times are t, the commit's.
+// A symbolic link is listed, but is not followed. Submodules, and entries that git would
+// not check out, such as ".git", are left out. All times are t, the commit's.
 func newFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
 	return &files{objects: r, root: root, time: t, dirs: make(map[plumbing.Hash][]Entry)}
 }
@@ -122,7 +121,7 @@ func Lookup(r Reader, root plumbing.Hash, name string) (Entry, error) {
 	return (&files{objects: r, root: root, dirs: make(map[plumbing.Hash][]Entry)}).lookup("stat", name)
 }
 
-// lookup finds what name is. It is a regular file or a directory.
+// lookup finds the entry of a regular file or a directory.
 func (f *files) lookup(op, name string) (Entry, error) {
 	if !fs.ValidPath(name) {
 		return Entry{}, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
@@ -203,14 +202,14 @@ func (f *files) list(op, name string, e Entry) ([]fs.DirEntry, error) {
 	return list, nil
 }
 
-// info describes an entry. Its size is known once it is sized.
+// info describes an entry. Its size is set by sized.
 type info struct {
 	f    *files
 	e    Entry
 	size int64
 }
 
-// sized looks up the size of the entry at name.
+// sized returns the info with the size of the entry at name.
 func (i info) sized(name string) (fs.FileInfo, error) {
 	if i.e.IsDir() {
 		return i, nil
@@ -253,7 +252,7 @@ func (d dirEntry) String() string             { return fs.FormatDirEntry(d) }
 // openDir is an open directory.
 type openDir struct {
 	info
-	list []fs.DirEntry // what is not read yet
+	list []fs.DirEntry // entries not read yet
 }
 
 func (d *openDir) Stat() (fs.FileInfo, error) { return d.info, nil }
@@ -275,8 +274,8 @@ func (d *openDir) ReadDir(n int) ([]fs.DirEntry, error) {
 	return list, nil
 }
 
-// openFile is an open file, whose content is read at the first use. Like an
-// *os.File it is for one goroutine, but for ReadAt.
+// openFile is an open file. Its content is read at the first use. Like an *os.File, it is
+// for one goroutine, except for ReadAt.
 type openFile struct {
 	info
 	path string

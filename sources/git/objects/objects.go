@@ -1,8 +1,8 @@
-// Package objects reads and makes Git objects, wherever they are stored:
-// commits in this project's vocabulary, trees as a read-only file system
-// (files.go), a tree with one file changed (tree.go), and packs of new objects.
+// Package objects reads and makes Git objects, independent of their storage:
+// it returns commits as [sources.Commit], and trees as a read-only file system
+// (files.go), replaces a file in a tree (tree.go), and makes packs of new objects.
 //
-// sources/git/store keeps fetched objects; sources/git reads those of a
+// sources/git/store stores fetched objects; sources/git reads the objects of a
 // repository on disk.
 package objects
 
@@ -21,16 +21,16 @@ import (
 	"github.com/go-git/go-git/v5/storage/memory"
 )
 
-// MaxFile is the largest file that is read from a repository, in bytes. It holds
+// MaxFile is the largest file that is read from a repository, in bytes. It is the limit
 // for trees and commits too.
 const MaxFile = 64 << 20
 
-// Reader reads objects by name. Their content has been hashed. It is safe for
-// concurrent use. Both methods fail if an object is missing or damaged.
+// Reader reads objects by hash. It is safe for concurrent use. Both methods fail if an
+// object is missing or damaged.
 type Reader interface {
-	// Read returns the content of an object of type t. The caller may change
-	// it. Other types are errors, and more than [MaxFile] bytes are
-	// sources.ErrLimit.
+	// Read returns the content of an object, verified by its hash. The caller may
+	// change it. Read fails if the object is not of type t. The error is
+	// [sources.ErrLimit] for more than [MaxFile] bytes.
 	Read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error)
 	// Size returns the size of a blob in bytes.
 	Size(h plumbing.Hash) (int64, error)
@@ -82,7 +82,7 @@ func ReadCommit(r Reader, h plumbing.Hash) (*object.Commit, error) {
 	return c, nil
 }
 
-// NewCommit returns a commit in this project's vocabulary.
+// NewCommit returns a commit with its files.
 func NewCommit(r Reader, c *object.Commit) sources.Commit {
 	subject, _, _ := strings.Cut(strings.TrimSpace(c.Message), "\n")
 	return sources.Commit{
@@ -121,8 +121,8 @@ func ReadAll(obj plumbing.EncodedObject) ([]byte, error) {
 	return buf, err
 }
 
-// EncodePack makes a pack of objects, without deltas: a push is one file, the
-// trees above it and a commit.
+// EncodePack makes a pack of objects, without deltas: a push has only a file, the trees
+// above it and a commit.
 func EncodePack(list []Raw) ([]byte, error) {
 	storage := memory.NewStorage()
 	hashes := make([]plumbing.Hash, 0, len(list))

@@ -17,7 +17,7 @@ type Entry struct {
 	Name string
 	Mode filemode.FileMode
 	Hash plumbing.Hash
-	// start and end are where the entry stands in the tree's content.
+	// start and end are the entry's offsets in the tree's content.
 	start, end int
 }
 
@@ -50,25 +50,19 @@ func ParseTree(content []byte) ([]Entry, error) {
 	return entries, nil
 }
 
-// What an entry is, by its mode.
+// The type of an entry is in its mode.
 func (e Entry) IsDir() bool       { return e.Mode&0o170000 == 0o040000 }
 func (e Entry) isFile() bool      { return e.Mode&0o170000 == 0o100000 }
 func (e Entry) isSymlink() bool   { return e.Mode&0o170000 == 0o120000 }
 func (e Entry) IsSubmodule() bool { return e.Mode&0o170000 == 0o160000 }
 
-// reachable reports whether the entry has a valid name. Others, which git
-// refuses to check out, are left out.
+// reachable reports whether the entry has a valid name, which git would check out.
 func (e Entry) reachable() bool {
 	return e.Name != "" && e.Name != "." && e.Name != ".." && !strings.EqualFold(e.Name, ".git") &&
 		!strings.ContainsAny(e.Name, "/\\") && utf8.ValidString(e.Name)
 }
 
-// before reports whether e comes before o as Git sorts entries: by name, a
-// directory as if its name ended in a slash.
-func (e Entry) before(o Entry) bool {
-	return e.sortName() < o.sortName()
-}
-
+// sortName returns the name that Git sorts the entry by.
 func (e Entry) sortName() string {
 	if e.IsDir() {
 		return e.Name + "/"
@@ -77,8 +71,8 @@ func (e Entry) sortName() string {
 }
 
 // Graft replaces the file at path in the tree root by blob, or adds it, and
-// returns the new trees, the root's last. Everything else keeps every byte, an
-// existing file's mode too.
+// returns the new trees, the root last. Everything else stays as it is, including an
+// existing file's mode.
 func Graft(r Reader, root plumbing.Hash, path string, blob plumbing.Hash) ([]Raw, error) {
 	if !fs.ValidPath(path) || path == "." {
 		return nil, fmt.Errorf("%q is not the path of a file", path)
@@ -127,8 +121,8 @@ func Graft(r Reader, root plumbing.Hash, path string, blob plumbing.Hash) ([]Raw
 	return append(below, NewRaw(plumbing.TreeObject, e.putInto(content, entries))), nil
 }
 
-// putInto returns a tree's content with e in place of the entry at its start,
-// or, with a negative start, inserted in order.
+// putInto returns a tree's content with e in place of the entry at e.start, or, if that is
+// negative, inserted in order.
 func (e Entry) putInto(content []byte, entries []Entry) []byte {
 	if e.start >= 0 {
 		out := bytes.Clone(content)
@@ -137,7 +131,7 @@ func (e Entry) putInto(content []byte, entries []Entry) []byte {
 	}
 	at := len(content)
 	for _, o := range entries {
-		if e.before(o) {
+		if e.sortName() < o.sortName() {
 			at = o.start
 			break
 		}

@@ -23,21 +23,19 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 )
 
-// Limits of a server's packs. go-git's parser inflates every object twice, into
-// memory, however large; here a pack is judged by the sizes it declares before
-// memory is allocated, and only deltas are in memory.
+// Limits of a server's packs. go-git's parser inflates every object into memory twice,
+// however large. Here the declared sizes are checked before memory is allocated, and only
+// deltas and their bases are in memory.
 const (
 	maxPack     = 1 << 30   // bytes on the wire and on disk
 	maxInflated = 8 << 30   // bytes of all its objects together
 	maxObjects  = 2_000_000 // objects
-	maxHeld     = 512 << 20 // bytes in memory while deltas are resolved
-	// maxDeltaChain is the most that git itself makes (pack.depth in
-	// git-config(1)).
+	maxHeld     = 512 << 20 // bytes in memory while resolving deltas
+	// maxDeltaChain is git's own limit (pack.depth in git-config(1)).
 	maxDeltaChain = 4095
 )
 
-// packScan is a pack on disk whose objects have been counted and measured, but
-// whose deltas are not resolved yet.
+// packScan is a pack on disk with a list of its objects. Deltas are not resolved yet.
 type packScan struct {
 	file     *os.File
 	checksum plumbing.Hash
@@ -45,8 +43,7 @@ type packScan struct {
 	byBase   map[plumbing.Hash][]int // deltas that name their base by its hash
 }
 
-// packEntry is an object of a pack. hash is zero as long as a delta is not
-// resolved.
+// packEntry is an object of a pack. The hash of a delta is zero until it is resolved.
 type packEntry struct {
 	offset int64
 	crc    uint32
@@ -66,7 +63,7 @@ func scanPack(file *os.File, r io.Reader) (*packScan, error) {
 		}
 		return nil, err
 	}
-	// The scanner may have read ahead: what ends the pack must end the file.
+	// The scanner may have read ahead: the checksum must be at the end of the file.
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return nil, err
 	}
@@ -92,7 +89,7 @@ func (s *packScan) scan(scanner *packfile.Scanner) error {
 	if count > maxObjects {
 		return fmt.Errorf("the pack has %d objects, more than the %d that are read: %w", count, maxObjects, sources.ErrLimit)
 	}
-	s.entries = make([]packEntry, 0, min(count, 1<<16)) // what it says may not be true
+	s.entries = make([]packEntry, 0, min(count, 1<<16)) // the count may be false
 	var inflated int64
 	for i := range int(count) {
 		h, err := scanner.NextObjectHeader()
@@ -170,9 +167,9 @@ func (d *deltaHead) target() (int64, error) {
 // lookup returns an object outside of the pack that the pack may refer to.
 type lookup func(h plumbing.Hash) (plumbing.ObjectType, []byte, error)
 
-// resolve computes the names of the objects that are stored as deltas, and
-// returns the index of the pack. The bases that a thin pack lacks are looked up
-// and appended, as git index-pack --fix-thin does.
+// resolve computes the hashes of the objects that are stored as deltas, and returns the
+// index of the pack. It looks up and appends the bases that a thin pack lacks, as git
+// index-pack --fix-thin does.
 func (s *packScan) resolve(outside lookup) (*idxfile.MemoryIndex, error) {
 	scanner := packfile.NewScanner(s.file)
 	for i := range s.entries {
@@ -212,7 +209,7 @@ func (s *packScan) resolve(outside lookup) (*idxfile.MemoryIndex, error) {
 	return w.Index()
 }
 
-// take returns the deltas that name h as their base, once.
+// take removes and returns the deltas that name h as their base.
 func (s *packScan) take(h plumbing.Hash) []int {
 	kids := s.byBase[h]
 	delete(s.byBase, h)
@@ -226,7 +223,7 @@ func (s *packScan) complete(scanner *packfile.Scanner, outside lookup) error {
 	if err != nil {
 		return err
 	}
-	// Deltas on deltas: more are found in the pack as the first are resolved.
+	// Resolving one base may resolve others, with deltas on deltas.
 	for len(s.byBase) > 0 {
 		for base := range s.byBase {
 			t, content, err := outside(base)
@@ -267,8 +264,7 @@ func encodeEntry(w *bytes.Buffer, t plumbing.ObjectType, content []byte) error {
 	return errors.Join(err, z.Close())
 }
 
-// seal corrects the number of objects and the checksum of a pack that ends at
-// end.
+// seal writes the number of objects and the checksum of a pack that ends at end.
 func (s *packScan) seal(end int64) error {
 	count := binary.BigEndian.AppendUint32(nil, uint32(len(s.entries)))
 	if _, err := s.file.WriteAt(count, 8); err != nil {
@@ -283,9 +279,8 @@ func (s *packScan) seal(end int64) error {
 	return err
 }
 
-// resolveKids resolves the deltas on the object i, whose content is base, and
-// those on them. held is the memory in use on the way there, depth the number
-// of deltas.
+// resolveKids resolves the deltas on the object i with the content base, and the deltas
+// on those. held is the memory of the contents up to here, depth the number of deltas.
 func (s *packScan) resolveKids(scanner *packfile.Scanner, i int, base []byte, held int64, depth int) error {
 	if depth > maxDeltaChain {
 		return fmt.Errorf("deltas on deltas, more than %d: %w", maxDeltaChain, sources.ErrLimit)
@@ -308,7 +303,7 @@ func (s *packScan) resolveKids(scanner *packfile.Scanner, i int, base []byte, he
 		kid.hash = plumbing.ComputeHash(kid.typ, content)
 		if n == len(kids)-1 {
 			held -= int64(len(base))
-			base = nil // a chain holds two objects, however long it is
+			base = nil // so that a long chain has only two objects in memory
 		}
 		if kid.kids = append(kid.kids, s.take(kid.hash)...); len(kid.kids) == 0 {
 			continue

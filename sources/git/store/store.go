@@ -1,9 +1,9 @@
-// Package store is the cache of objects that sources/git fetched: packs with an
-// index, and a list of the commits that are complete. It accepts packs as
-// servers send them (pack.go), within limits, and reads objects from them.
+// Package store is the cache of the objects that sources/git fetches: packs with an
+// index, and a list of the complete commits. It accepts packs from servers, within limits
+// (pack.go), and reads objects from them.
 //
-// Content is hashed when it is read: a damaged cache gives errors, never other
-// content.
+// Content is hashed when it is read, so that a damaged cache returns errors, and not
+// other content.
 package store
 
 import (
@@ -26,12 +26,11 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 )
 
-// Store is one generation of the cache of a repository: a directory of packs,
-// to which fetches add, and a file that lists the commits whose trees are
-// complete. Packs never change; when the store has grown too much or is
-// damaged, another generation replaces it.
+// Store is one generation of the cache of a repository: a directory of packs, which
+// fetches add to, and a file that lists the commits with complete trees. Packs do not
+// change. If the store has grown too much or is damaged, another generation replaces it.
 //
-// Read, Size and Damaged are safe for concurrent use; Add, Has and Due are for
+// Read, Size and Damaged are safe for concurrent use. Add, AddPart, Has and Due are for
 // one goroutine at a time. A store can be read after its directory was removed.
 type Store struct {
 	// Dir is its directory.
@@ -42,11 +41,11 @@ type Store struct {
 	cache   cache.Object
 	damaged error
 
-	// Of Add, Has and Due alone:
+	// Only for Add, AddPart, Has and Due:
 	tips    []plumbing.Hash       // complete commits, oldest first
-	trees   map[plumbing.Hash]int // trees known to be complete, with how many paths are below
+	trees   map[plumbing.Hash]int // complete trees, with the number of paths below
 	bytes   int64                 // of all packs
-	largest int64                 // of the largest pack, which is a whole snapshot or more
+	largest int64                 // of the largest pack, which has at least a whole snapshot
 }
 
 // pack is a pack with its index. Its file stays open, so that it can be read
@@ -57,20 +56,19 @@ type pack struct {
 }
 
 const (
-	// cacheSize bounds the objects of a store that are kept in memory.
+	// cacheSize bounds the memory for objects of a store.
 	cacheSize = 8 * cache.MiByte
-	// maxPacks and growth define when a store is due for replacement: more
-	// packs make reading slower, and most objects of a store that grew to four
-	// snapshots are of old commits.
+	// maxPacks and growth define when a store is due for replacement: many packs
+	// make reading slow, and most objects of a store with the size of four snapshots
+	// are of old commits.
 	maxPacks = 64
 	growth   = 4
-	// slack is the growth that every store may have, in bytes.
+	// slack is the growth that is always allowed, in bytes.
 	slack = 4 << 20
-	// keptTips is how many complete commits a server is told about.
+	// keptTips bounds the complete commits that are sent to a server.
 	keptTips = 32
-	// maxPaths bounds the paths of a commit: a tree that holds another twice,
-	// which holds another twice, and so on, is small in Git and endless to
-	// walk.
+	// maxPaths bounds the paths of a commit: a tree that has a subtree twice, which has
+	// a subtree twice, and so on, is small in Git and endless to walk.
 	maxPaths = 1_000_000
 	maxDepth = 100 // of directories
 )
@@ -82,13 +80,17 @@ func New(dir string) (*Store, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	return &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}, nil
+	return newStore(dir), nil
 }
 
-// Open opens the store of an earlier process. It fails if one of its commits is
-// not complete.
+func newStore(dir string) *Store {
+	return &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}
+}
+
+// Open opens the store of an earlier process. It fails if there is none, or one of its
+// commits is not complete.
 func Open(dir string) (*Store, error) {
-	s := &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}
+	s := newStore(dir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -164,11 +166,10 @@ func (s *Store) addPack(index *idxfile.MemoryIndex) error {
 	return nil
 }
 
-// Add fetches the commit h into the store. fetch is called with the commits
-// that are complete, and passes the pack to its sink. The error is fetch's,
-// sources.ErrLimit, [ErrDamaged] if the pack builds on objects that are no
-// longer there, or one about a pack that is invalid or lacks objects. After an
-// error the store is as before.
+// Add fetches the commit h into the store. Fetch is called with the complete commits,
+// and passes the pack to sink. The error is fetch's, [sources.ErrLimit], [ErrDamaged] if
+// the pack builds on objects that are no longer there, or one about a pack that is
+// invalid or lacks objects. With an error no commit is added.
 func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(io.Reader) error) error) error {
 	err := s.AddPart(func(sink func(io.Reader) error) error { return fetch(slices.Clone(s.tips), sink) })
 	if err != nil {
@@ -190,13 +191,13 @@ func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(
 	return nil
 }
 
-// AddPart fetches a pack that makes no commit complete. It fails as Add does.
+// AddPart fetches a pack without a complete commit. It fails as Add does.
 func (s *Store) AddPart(fetch func(sink func(io.Reader) error) error) error {
 	tmp, err := os.CreateTemp(s.Dir, "tmp_pack_")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // when it has its name, there is nothing to remove
+	defer os.Remove(tmp.Name()) // fails once it is renamed
 	defer tmp.Close()
 	var scan *packScan
 	err = fetch(func(r io.Reader) (err error) {
@@ -206,11 +207,11 @@ func (s *Store) AddPart(fetch func(sink func(io.Reader) error) error) error {
 	if err != nil || scan == nil || len(scan.entries) == 0 {
 		return err
 	}
-	// The server is no longer waiting: this may take a while.
+	// This may take a while: the server is not waiting any more.
 	return s.keep(tmp, scan)
 }
 
-// keep gives a pack its index and name.
+// keep makes the index of a pack, and adds both to the store.
 func (s *Store) keep(tmp *os.File, scan *packScan) error {
 	index, err := scan.resolve(s.lookup)
 	if err != nil {
@@ -250,7 +251,7 @@ func writeFile(name string, content []byte) error {
 	return os.Rename(tmp, name)
 }
 
-// Has reports whether the commit h is complete in the store.
+// Has reports whether the store has the complete commit h.
 func (s *Store) Has(h plumbing.Hash) bool { return slices.Contains(s.tips, h) }
 
 // Due reports whether a new store should replace this one.
@@ -276,8 +277,8 @@ func (s *Store) verify(h plumbing.Hash) error {
 	return nil
 }
 
-// verifyTree returns how many paths are below a tree; it stops counting above
-// maxPaths.
+// verifyTree checks that everything below a tree is there, and returns the number of
+// paths, or maxPaths+1 if there are more.
 func (s *Store) verifyTree(h plumbing.Hash, depth int) (int, error) {
 	if paths, ok := s.trees[h]; ok {
 		return paths, nil
@@ -318,7 +319,7 @@ func (s *Store) contains(h plumbing.Hash) bool {
 	return p != nil
 }
 
-// find looks for an object. The caller holds mu.
+// find returns the pack and offset of an object, or nil. The caller holds mu.
 func (s *Store) find(h plumbing.Hash) (*pack, int64) {
 	for _, p := range s.packs {
 		if offset, err := p.index.FindOffset(h); err == nil {
@@ -328,9 +329,8 @@ func (s *Store) find(h plumbing.Hash) (*pack, int64) {
 	return nil, 0
 }
 
-// ErrDamaged is in the chain of errors about objects that the store had and
-// lost.
-var ErrDamaged = errors.New("the cache is damaged, and is fetched anew at the next poll")
+// ErrDamaged is in the chain of errors about objects that the store has lost.
+var ErrDamaged = errors.New("the cache is damaged; the next poll fetches it again")
 
 // damage marks the store as due for replacement.
 func (s *Store) damage(err error) error {
@@ -395,8 +395,7 @@ func (s *Store) getSize(h plumbing.Hash) (size int64, err error) {
 	return size, nil
 }
 
-// recoverDamage turns a panic of go-git into an error: a file was changed after
-// it was written.
+// recoverDamage turns a panic of go-git, about a file that was changed, into an error.
 func recoverDamage(h plumbing.Hash, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%s: %v", h, p)

@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// List returns the refs whose names begin with one of prefixes, at most most of
-// them (0 means all). The error is [ErrAuthentication], [ErrNotFound] or
-// [ErrHostKey] if it has these reasons.
+// List returns the refs with one of the prefixes, at most most of them (0 means all).
+// The error is [ErrAuthentication], [ErrNotFound] or [ErrHostKey] for these reasons.
 func (c *Client) List(ctx context.Context, most int, prefixes ...string) ([]Ref, error) {
 	return c.list(ctx, filter{prefixes: prefixes, most: most})
 }
 
-// Tips returns the branches and tags, at most most of them, with the peeled
-// objects of annotated tags. It fails as List does.
+// Tips returns at most most branches and tags, with the peeled objects of annotated
+// tags. It fails as List does.
 func (c *Client) Tips(ctx context.Context, most int) ([]Ref, error) {
 	return c.list(ctx, filter{prefixes: []string{"refs/heads/", "refs/tags/"}, most: most, peel: true})
 }
@@ -35,12 +34,12 @@ func (c *Client) list(ctx context.Context, f filter) ([]Ref, error) {
 	return refs, err
 }
 
-// Fetch fetches the commit want with everything below its tree and without its
-// parents, as one pack, which is passed to sink while it arrives. Objects of
-// the commits in have, which the caller has in the same way, are left out. The
-// pack is thin: its deltas may be based on those objects. (Otherwise git sends
-// a shallow repository everything again.) The error is [ErrUnknownObject] if
-// the server does not have want, sink's, or one of List's.
+// Fetch fetches the commit want and everything below its tree, without its parents, as
+// one pack, which is passed to sink while it arrives. Objects of the commits in have,
+// which the caller must have without their parents too, are left out. The pack is thin:
+// its deltas may be based on those objects. (Otherwise git sends everything again to a
+// shallow repository.) The error is [ErrUnknownObject] if the server does not have want,
+// sink's, or one of List's.
 func (c *Client) Fetch(ctx context.Context, want string, have []string, sink func(pack io.Reader) error) error {
 	return c.converse(ctx, uploadPack, filter{}, func(ctx context.Context, s session, g *greeting) error {
 		if g.v2 {
@@ -62,7 +61,7 @@ func (c *Client) History(ctx context.Context, wants []string, sink func(pack io.
 	})
 }
 
-// commitsOnly is the filter that leaves trees and files out.
+// commitsOnly requests a pack without trees and files.
 const commitsOnly = "filter tree:0"
 
 func historyV2(ctx context.Context, s session, g *greeting, all []string, sink func(io.Reader) error) error {
@@ -84,13 +83,13 @@ func historyV2(ctx context.Context, s session, g *greeting, all []string, sink f
 }
 
 func historyV0(ctx context.Context, s session, g *greeting, all []string, sink func(io.Reader) error) error {
-	caps := ""
-	for _, c := range []string{"side-band-64k", "ofs-delta", "filter", "no-progress"} {
-		switch {
-		case g.supports(c, ""):
+	caps := " side-band-64k"
+	if err := g.require("side-band-64k"); err != nil {
+		return err
+	}
+	for _, c := range []string{"ofs-delta", "filter", "no-progress"} {
+		if g.supports(c, "") {
 			caps += " " + c
-		case c == "side-band-64k":
-			return fmt.Errorf("the server cannot do what is needed here: no %s in its protocol", c)
 		}
 	}
 	var w pktWriter
@@ -108,7 +107,7 @@ func historyV0(ctx context.Context, s session, g *greeting, all []string, sink f
 	return history(ctx, s, w.buf, "NAK", sink)
 }
 
-// history sends a request, and delivers the pack that follows one line of the answer.
+// history sends a request, and delivers the pack after the first line of the answer.
 func history(ctx context.Context, s session, request []byte, first string, sink func(io.Reader) error) error {
 	p, err := s.request(ctx, request)
 	if err != nil {
@@ -124,28 +123,25 @@ func history(ctx context.Context, s session, request []byte, first string, sink 
 	return deliver(p, sink)
 }
 
-// Push changes ref from the object old to now, and sends the objects for that
-// in pack. noHash as old creates the ref; as now, with a nil pack, it deletes
-// it.
+// Push changes ref from the object old to now, and sends the new objects in pack. If old
+// is noHash, it creates the ref; if now is noHash and pack is nil, it deletes the ref.
 //
-// The error is [ErrMoved] if ref is not at old, and a [*RefusedError] if the
-// server refuses for a reason of its own. After any other error the ref may or
-// may not have changed.
+// The error is [ErrMoved] if ref is not at old, a [*RefusedError] if the server refuses
+// the push for another reason, or one of List's. After other errors the ref may or may
+// not have changed.
 func (c *Client) Push(ctx context.Context, ref, old, now string, pack []byte) error {
-	err := c.converse(ctx, receivePack, filter{prefixes: []string{ref}}, func(ctx context.Context, s session, g *greeting) error {
+	return c.converse(ctx, receivePack, filter{prefixes: []string{ref}}, func(ctx context.Context, s session, g *greeting) error {
 		if at, ok := g.at(ref); ok && at != old {
 			return fmt.Errorf("%w: %s is at %s, not at %s", ErrMoved, ref, at, old)
 		}
 		return push(ctx, s, g, ref, old, now, pack)
 	})
-	return err
 }
 
-// noHash stands for "no object" in a Push.
+// noHash means no object in a Push.
 var noHash = strings.Repeat("0", 40)
 
-// converse opens a session, reads its greeting unless it is known, and calls do
-// with both.
+// converse opens a session, reads its greeting unless that is known, and calls do.
 func (c *Client) converse(ctx context.Context, service string, f filter, do func(context.Context, session, *greeting) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.longest, fmt.Errorf("the server was not done after %s", c.longest))
 	defer cancel()
@@ -168,7 +164,7 @@ func (c *Client) converse(ctx context.Context, service string, f filter, do func
 			}
 		}
 		if err := do(watched, s, g); err != nil {
-			c.known.set(service, nil) // the server may have changed: look again next time
+			c.known.set(service, nil) // the server may have changed
 			return s.explain(err)
 		}
 		if g.v2 || service == receivePack {
@@ -253,7 +249,7 @@ func fetchV2(ctx context.Context, s session, g *greeting, want string, have []st
 		if section == "packfile" {
 			return deliver(p, sink)
 		}
-		for kind != delimPacket { // what the server knows of acknowledgments and depth
+		for kind != delimPacket { // skip acknowledgments and shallow commits
 			if _, kind, err = p.line(); err != nil {
 				return err
 			}
@@ -266,10 +262,8 @@ func fetchV2(ctx context.Context, s session, g *greeting, want string, have []st
 
 func fetchV0(ctx context.Context, s session, g *greeting, want string, have []string, sink func(io.Reader) error) error {
 	caps := []string{"side-band-64k", "ofs-delta", "shallow"}
-	for _, c := range caps {
-		if !g.supports(c, "") {
-			return fmt.Errorf("the server cannot do what is needed here: no %s in its protocol", c)
-		}
+	if err := g.require(caps...); err != nil {
+		return err
 	}
 	for _, c := range []string{"thin-pack", "no-progress", "multi_ack_detailed", "agent"} {
 		if g.supports(c, "") {
@@ -284,8 +278,8 @@ func fetchV0(ctx context.Context, s session, g *greeting, want string, have []st
 	if err != nil {
 		return err
 	}
-	// First the commits at which the server cuts history, up to a flush; then
-	// ACK and NAK lines, as many as the server likes, and then the pack.
+	// First shallow commits, up to a flush, then any number of ACK and NAK lines, and
+	// then the pack.
 	for kind := dataPacket; kind == dataPacket; {
 		if _, kind, err = p.line(); err != nil {
 			return err
@@ -294,10 +288,7 @@ func fetchV0(ctx context.Context, s session, g *greeting, want string, have []st
 	for {
 		head, err := p.r.Peek(5)
 		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return err
+			return unexpected(err)
 		}
 		if head[4] < 4 { // a channel of the pack
 			return deliver(p, sink)
@@ -327,6 +318,7 @@ func haves(w *pktWriter, have []string) {
 	w.line("done")
 }
 
+// deliver passes a pack to sink.
 func deliver(p *pktReader, sink func(io.Reader) error) error {
 	pack := &sideband{p: p}
 	if err := sink(pack); err != nil {
@@ -355,14 +347,12 @@ func push(ctx context.Context, s session, g *greeting, ref, old, now string, pac
 	if err != nil {
 		return err
 	}
-	var text func() string
+	text := func() string { return "" }
 	if g.supports("side-band-64k", "") {
 		band := &sideband{p: p}
 		defer band.drain()
 		p = newPktReader(band, p.alive)
 		text = func() string { return clean(band.text.String()) }
-	} else {
-		text = func() string { return "" }
 	}
 	unpack, _, err := p.line()
 	if err != nil {

@@ -3,11 +3,11 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// Errors that callers decide on; each is in the chain of an error that says
-// more.
+// Errors for callers to distinguish. Each is in the chain of an error with details.
 var (
 	// ErrAuthentication: credentials are missing, or not accepted.
 	ErrAuthentication = errors.New("authentication failed")
@@ -22,12 +22,12 @@ var (
 	ErrMoved = errors.New("the ref has moved")
 )
 
-// RefusedError is a push that the server refused for a reason of its own: a
-// hook, a protected branch, a ref it does not let anybody write.
+// RefusedError is the error for a push that the server refused, for instance by a hook or
+// for a protected branch.
 type RefusedError struct {
 	Ref string
-	// Reason is the status that the server reports for the ref. Text is its
-	// other output, for instance a hook's; it may be empty.
+	// Reason is the status that the server reports for the ref. Text is other output,
+	// for instance a hook's, and may be empty.
 	Reason, Text string
 }
 
@@ -44,7 +44,7 @@ func (e *RefusedError) Error() string {
 	return s
 }
 
-// These begin Git's reasons for a checked-out branch whose work tree cannot follow.
+// Beginnings of Git's reasons for a branch that is checked out.
 const (
 	uncommitted = "Working directory has "
 	checkedOut  = "branch is currently checked out"
@@ -52,56 +52,42 @@ const (
 
 // ByHook reports whether a hook or a rule refused the push, and would again.
 func (e *RefusedError) ByHook() bool {
-	reason := strings.ToLower(e.Reason)
-	for _, text := range []string{"hook declined", "protected branch", "prohibited", "deny updating"} {
-		if strings.Contains(reason, text) {
-			return true
-		}
-	}
-	return false
+	return containsAny(e.Reason, "hook declined", "protected branch", "prohibited", "deny updating")
 }
 
-// Passing reports whether the server failed at something that another attempt
-// may not meet: a gc removed the directory that received objects were to go to.
-func (e *RefusedError) Passing() bool {
-	return strings.Contains(strings.ToLower(e.Reason), "unable to migrate objects")
-}
+// Passing reports whether another attempt may succeed: a gc removed the directory for the
+// received objects.
+func (e *RefusedError) Passing() bool { return containsAny(e.Reason, "unable to migrate objects") }
 
-// lostRace reports whether a status means that somebody else changed the ref,
-// or is about to. The texts are those of git, JGit and the large forges.
+// lostRace reports whether a status means that somebody else has changed the ref, or is
+// changing it. The texts are from git, JGit and the large forges.
 func lostRace(reason string) bool {
-	reason = strings.ToLower(reason)
-	for _, text := range []string{
-		"non-fast-forward", "fetch first", "stale info",
+	return containsAny(reason, "non-fast-forward", "fetch first", "stale info",
 		"failed to update ref", "failed to start transaction", "transaction failed",
 		"cannot lock ref", "failed to lock", "unable to lock", "lock error", "lock failure", "lock_failure",
-		"incorrect old value", "reference already exists", "but expected",
-	} {
-		if strings.Contains(reason, text) {
-			return true
-		}
-	}
-	return false
+		"incorrect old value", "reference already exists", "but expected")
 }
 
-// serverError is a text that a server sent instead of an answer.
+// containsAny reports whether a text contains one of parts, ignoring case. Parts are in
+// lower case.
+func containsAny(text string, parts ...string) bool {
+	text = strings.ToLower(text)
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
+}
+
+// serverError is a text from the server in place of an answer.
 type serverError struct{ text string }
 
 func (e *serverError) Error() string { return "the server says: " + e.text }
 
 func newServerError(text string) error {
-	text = clean(text)
-	lower := strings.ToLower(text)
-	err := &serverError{text: text}
+	err := &serverError{text: clean(text)}
 	switch {
-	case strings.Contains(lower, "not our ref"), strings.Contains(lower, "unadvertised object"):
+	case containsAny(err.text, "not our ref", "unadvertised object"):
 		return fmt.Errorf("%w: %w", ErrUnknownObject, err)
-	case strings.Contains(lower, "not found"), strings.Contains(lower, "does not exist"),
-		strings.Contains(lower, "no such repository"), strings.Contains(lower, "could not be found"),
-		strings.Contains(lower, "does not appear to be a git repository"):
+	case containsAny(err.text, "not found", "does not exist", "no such repository", "could not be found", "does not appear to be a git repository"):
 		return fmt.Errorf("%w: %w; check the path, and that these credentials may read it", ErrNotFound, err)
-	case strings.Contains(lower, "permission denied"), strings.Contains(lower, "access denied"),
-		strings.Contains(lower, "read only"), strings.Contains(lower, "read-only"):
+	case containsAny(err.text, "permission denied", "access denied", "read only", "read-only"):
 		return fmt.Errorf("%w: %w", ErrAuthentication, err)
 	}
 	return err

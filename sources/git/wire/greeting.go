@@ -3,11 +3,12 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 )
 
-// Ref is a ref of the server and the object it names.
+// Ref is a ref of the server and the object that it names.
 type Ref struct {
 	Name string
 	Hash string
@@ -20,14 +21,14 @@ type Ref struct {
 type greeting struct {
 	v2   bool
 	caps map[string]string
-	// listed reports whether the server listed its refs; refs are those that
-	// pass the filter.
+	// listed reports whether the server listed its refs. refs are the ones that the
+	// filter keeps.
 	listed bool
 	refs   []Ref
 }
 
-// at returns the object that a ref names, noHash if there is no such ref. Ok is
-// false if refs were not listed.
+// at returns the object that a ref names, or noHash if there is no such ref, and reports
+// whether that is known.
 func (g *greeting) at(ref string) (hash string, known bool) {
 	for _, r := range g.refs {
 		if r.Name == ref {
@@ -37,9 +38,8 @@ func (g *greeting) at(ref string) (hash string, known bool) {
 	return noHash, g.listed
 }
 
-// capabilities remembers the part of the greetings of a stateless server that
-// is the same for each request: all of version 2's, and receive-pack's without
-// the refs.
+// capabilities keeps the part of a stateless server's greetings that is the same for each
+// request: for version 2 everything, and for receive-pack everything except refs.
 type capabilities struct {
 	mu        sync.Mutex
 	greetings map[string]*greeting // by service
@@ -62,9 +62,9 @@ func (c *capabilities) set(service string, g *greeting) {
 
 // filter selects refs of a list.
 type filter struct {
-	// prefixes of names; a name is kept if it has one of them.
+	// prefixes of the names to keep.
 	prefixes []string
-	// most is how many to keep; 0 means all.
+	// most bounds the refs to keep; 0 means all.
 	most int
 	// peel asks for the objects of annotated tags.
 	peel bool
@@ -74,15 +74,10 @@ func (f filter) keep(name string, have int) bool {
 	if f.most > 0 && have >= f.most || strings.HasSuffix(name, "^{}") {
 		return false
 	}
-	for _, p := range f.prefixes {
-		if strings.HasPrefix(name, p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// readGreeting reads either version's greeting.
+// readGreeting reads the greeting of any version.
 func readGreeting(p *pktReader, f filter) (*greeting, error) {
 	line, kind, err := p.line()
 	if err != nil {
@@ -101,7 +96,7 @@ func readGreeting(p *pktReader, f filter) (*greeting, error) {
 	}
 	g := &greeting{caps: make(map[string]string)}
 	switch {
-	case kind == flushPacket: // an empty repository, as old servers say it
+	case kind == flushPacket: // an empty repository on an old server
 		g.listed = true
 		return g, nil
 	case line == "version 2":
@@ -128,33 +123,33 @@ func (g *greeting) readCapabilities(p *pktReader) error {
 		name, value, _ := strings.Cut(line, "=")
 		g.caps[name] = value
 	}
+	return g.checkFormat()
+}
+
+func (g *greeting) checkFormat() error {
 	if format, ok := g.caps["object-format"]; ok && format != "sha1" {
-		return errObjectFormat(format)
+		return fmt.Errorf("the repository's object format is %s; only sha1 is supported", format)
 	}
 	return nil
 }
 
-func errObjectFormat(format string) error {
-	return fmt.Errorf("the repository's object format is %s; only sha1 is supported", format)
-}
-
-// readRefs reads the lines of version 0 after first, which was read already.
-// Capabilities follow the first ref.
+// readRefs reads the lines of version 0: first, which was read already, with the
+// capabilities behind the ref, and the others.
 func (g *greeting) readRefs(p *pktReader, f filter, first string, kind packet) error {
 	line, caps, _ := strings.Cut(first, "\x00")
 	for c := range strings.FieldsSeq(caps) {
 		name, value, _ := strings.Cut(c, "=")
 		g.caps[name] = value
 	}
-	if format, ok := g.caps["object-format"]; ok && format != "sha1" {
-		return errObjectFormat(format)
+	if err := g.checkFormat(); err != nil {
+		return err
 	}
 	for kind == dataPacket {
 		hash, name, ok := strings.Cut(line, " ")
 		switch {
 		case !ok:
 			return fmt.Errorf("not the Git protocol: %q in a list of refs", clean(line))
-		case hash == "shallow": // the server's own history is cut; no matter
+		case hash == "shallow": // of a shallow clone on the server
 		case !isHash(hash):
 			return fmt.Errorf("not the Git protocol: object name %q", clean(hash))
 		case f.peel && len(g.refs) > 0 && name == g.refs[len(g.refs)-1].Name+"^{}":
@@ -170,19 +165,21 @@ func (g *greeting) readRefs(p *pktReader, f filter, first string, kind packet) e
 	return nil
 }
 
-// supports reports whether the server has a capability; for those of version 2
-// that list features, feature names one.
+// supports reports whether the server has a capability, with a feature unless that is
+// empty. In version 2 capabilities may list features.
 func (g *greeting) supports(name, feature string) bool {
 	value, ok := g.caps[name]
-	if !ok || feature == "" {
-		return ok
-	}
-	for f := range strings.FieldsSeq(value) {
-		if f == feature {
-			return true
+	return ok && (feature == "" || slices.Contains(strings.Fields(value), feature))
+}
+
+// require returns an error for a capability that the server does not have.
+func (g *greeting) require(names ...string) error {
+	for _, name := range names {
+		if !g.supports(name, "") {
+			return fmt.Errorf("the server's protocol has no %s, which is required", name)
 		}
 	}
-	return false
+	return nil
 }
 
 func isHash(s string) bool {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -17,14 +18,14 @@ import (
 	"time"
 )
 
-// httpTransport is the smart HTTP protocol (gitprotocol-http(5)).
+// httpTransport speaks the smart HTTP protocol (gitprotocol-http(5)).
 type httpTransport struct {
 	client      *http.Client
 	credentials func(context.Context) (string, string, error)
 	origin      *url.URL // as configured
 
 	mu   sync.Mutex
-	base *url.URL // where discovery was redirected to
+	base *url.URL // that discovery was redirected to
 }
 
 func newHTTPTransport(cfg Config) (*httpTransport, error) {
@@ -62,7 +63,7 @@ func newHTTPTransport(cfg Config) (*httpTransport, error) {
 	}, nil
 }
 
-// repositoryOf returns the repository of a discovery URL, if it is one.
+// repositoryOf returns the repository of a discovery URL.
 func repositoryOf(discovery *url.URL) *url.URL {
 	u := *discovery
 	u.Path, u.RawPath, u.RawQuery, u.User = strings.TrimSuffix(u.Path, infoRefs), "", "", nil
@@ -72,8 +73,8 @@ func repositoryOf(discovery *url.URL) *url.URL {
 func (t *httpTransport) stateless() bool { return true }
 func (t *httpTransport) close()          { t.client.CloseIdleConnections() }
 
-// checkRedirect lets the server send discovery to another path, and from http
-// to https, but never to another host: the credentials are for this one.
+// checkRedirect allows redirects of discovery to another path, and from http to https, but
+// not to another host, since the credentials are for this one.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	switch {
@@ -115,7 +116,7 @@ func (s *httpSession) explain(err error) error { return err }
 const infoRefs = "/info/refs"
 
 func (s *httpSession) greeting(ctx context.Context) (*pktReader, error) {
-	// Start from the configured URL, since a redirect may be gone.
+	// Start at the configured URL, since redirects may change.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.t.origin.String()+infoRefs+"?service="+s.service, nil)
 	if err != nil {
 		return nil, err
@@ -124,14 +125,12 @@ func (s *httpSession) greeting(ctx context.Context) (*pktReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := *res.Request.URL
-	path, ok := strings.CutSuffix(base.Path, infoRefs)
-	if !ok {
-		return nil, fmt.Errorf("the server redirects to %s, which is no Git repository", base.Redacted())
+	found := res.Request.URL
+	if !strings.HasSuffix(found.Path, infoRefs) {
+		return nil, fmt.Errorf("the server redirects to %s, which is no Git repository", found.Redacted())
 	}
-	base.Path, base.RawPath, base.RawQuery, base.User = path, "", "", nil
 	s.t.mu.Lock()
-	s.t.base = &base
+	s.t.base = repositoryOf(found)
 	s.t.mu.Unlock()
 	return newPktReader(res.Body, s.alive), nil
 }
@@ -158,7 +157,7 @@ func (s *httpSession) request(ctx context.Context, body []byte) (*pktReader, err
 	return newPktReader(res.Body, s.alive), nil
 }
 
-// do sends a request and checks that the answer is Git's.
+// do sends a request, and checks the status and type of the answer.
 func (s *httpSession) do(req *http.Request, contentType string) (*http.Response, error) {
 	s.close()
 	req.Header.Set("User-Agent", "git/"+agent)
@@ -182,11 +181,7 @@ func (s *httpSession) do(req *http.Request, contentType string) (*http.Response,
 	s.alive()
 	s.body = res.Body
 	if res.StatusCode != http.StatusOK {
-		secret := password
-		if secret == "" {
-			secret = username // some forges take a token there
-		}
-		return nil, s.status(res, secret)
+		return nil, s.status(res, cmp.Or(password, username)) // some forges take a token as username
 	}
 	have, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if have != contentType {
@@ -195,7 +190,7 @@ func (s *httpSession) do(req *http.Request, contentType string) (*http.Response,
 	return res, nil
 }
 
-// status is the error for an answer that is not 200 OK.
+// status returns the error for an answer that is not 200 OK.
 func (s *httpSession) status(res *http.Response, secret string) error {
 	tried := secret != ""
 	body, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
@@ -231,12 +226,11 @@ func (s *httpSession) status(res *http.Response, secret string) error {
 	return fmt.Errorf("the server answers %s", said)
 }
 
-// explainHTTP drops the URL from an error of net/http, which the caller names
-// already, and says what to do about certificates.
+// explainHTTP removes the URL, which the caller adds, from an error of net/http, and says
+// what to do about certificates.
 func explainHTTP(err error) error {
-	var urlErr *url.Error
-	if errors.As(err, &urlErr) {
-		err = urlErr.Err
+	if outer, ok := errors.AsType[*url.Error](err); ok {
+		err = outer.Err
 	}
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError

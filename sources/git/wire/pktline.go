@@ -21,14 +21,14 @@ const (
 	endPacket          // "0002", the end of a response
 )
 
-// maxPacket is the longest a packet's content may be (gitprotocol-common(5)).
+// maxPacket bounds the content of a packet (gitprotocol-common(5)).
 const maxPacket = 65516
 
 // pktReader reads the packets of a stream.
 type pktReader struct {
 	r     *bufio.Reader
 	alive func() // called for each packet, see watchdog
-	left  int64  // how much may still come
+	left  int64  // bytes that may still come
 	buf   []byte
 }
 
@@ -36,16 +36,12 @@ func newPktReader(r io.Reader, alive func()) *pktReader {
 	return &pktReader{r: bufio.NewReaderSize(r, 32<<10), alive: alive, left: maxAnswer, buf: make([]byte, 0, 1024)}
 }
 
-// next returns the next packet. Its content is valid until the next call. The
-// end of the stream is io.ErrUnexpectedEOF, since every message has an end of
-// its own.
+// next returns the next packet. Its content is valid until the next call. At the end of
+// the stream it returns io.ErrUnexpectedEOF, since the end of a message is marked.
 func (p *pktReader) next() ([]byte, packet, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(p.r, head[:]); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, 0, err
+		return nil, 0, unexpected(err)
 	}
 	p.alive()
 	if p.left -= int64(len(head)); p.left < 0 {
@@ -73,16 +69,21 @@ func (p *pktReader) next() ([]byte, packet, error) {
 	}
 	p.buf = p.buf[:n]
 	if _, err := io.ReadFull(p.r, p.buf); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, 0, err
+		return nil, 0, unexpected(err)
 	}
 	return p.buf, dataPacket, nil
 }
 
-// line returns the next packet as a text line without its newline. An ERR
-// packet, which may come in place of any line, is an error.
+// unexpected returns io.ErrUnexpectedEOF for io.EOF, and other errors unchanged.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// line returns the next packet as a line of text without its newline. It returns an
+// error for an ERR packet, which may come in place of any line.
 func (p *pktReader) line() (string, packet, error) {
 	data, kind, err := p.next()
 	if err != nil || kind != dataPacket {
@@ -107,9 +108,8 @@ func (w *pktWriter) line(format string, args ...any) {
 func (w *pktWriter) flush() { w.buf = append(w.buf, "0000"...) }
 func (w *pktWriter) delim() { w.buf = append(w.buf, "0001"...) }
 
-// sideband reads the first channel of a multiplexed stream, up to its flush.
-// The second channel is for people and collected in text, the third is a fatal
-// error.
+// sideband reads the first channel of a multiplexed stream, up to its flush. The second
+// channel, which is for people, is collected in text. The third is a fatal error.
 type sideband struct {
 	p    *pktReader
 	rest []byte
@@ -117,7 +117,7 @@ type sideband struct {
 	text strings.Builder
 }
 
-// maxSidebandText bounds what is kept of the second channel.
+// maxSidebandText bounds the text of the second channel.
 const maxSidebandText = 8 << 10
 
 func (s *sideband) Read(p []byte) (int, error) {
@@ -152,8 +152,8 @@ func (s *sideband) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// drain reads up to the end of the message, so that what follows it on the
-// stream can be read, and the connection used again.
+// drain reads up to the end of the message, so that the stream and the connection can be
+// used again.
 func (s *sideband) drain() error {
 	_, err := io.Copy(io.Discard, s)
 	return err

@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// programTransport runs Git's services on a repository of this machine, as git
-// does for a directory. The repository's own rules hold: its hooks, and
-// safe.directory. A work tree that has the branch of a push checked out moves along
-// with it. The push is refused if the work tree has uncommitted changes, or if the
-// branch is being rebased or bisected.
+// programTransport runs Git's services on a repository on this machine, as git does for
+// a directory, with the repository's hooks and safe.directory. A work tree with the
+// branch of a push checked out follows it. The push is refused if the work tree has
+// uncommitted changes, or if the branch is being rebased or bisected.
 type programTransport struct {
 	git, dir string
 }
@@ -34,7 +33,7 @@ func (t *programTransport) stateless() bool { return false }
 func (t *programTransport) close()          {}
 
 func (t *programTransport) open(ctx context.Context, service string, alive func()) (session, error) {
-	// Where there is no such directory, git would try it with ".git" appended.
+	// If there is no such directory, git would append ".git".
 	if _, err := os.Stat(t.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: it does not appear to be a git repository: the directory does not exist", ErrNotFound)
 	}
@@ -60,7 +59,7 @@ func (t *programTransport) open(ctx context.Context, service string, alive func(
 		return nil, err
 	}
 	s.stdin, s.out = stdin, newPktReader(stdout, alive)
-	s.wait = func() { cmd.Wait() } // the status says less than stderr
+	s.wait = func() { cmd.Wait() } // stderr says more than the status
 	s.stop = func() {
 		stdin.Close()
 		stdout.Close()
@@ -69,19 +68,20 @@ func (t *programTransport) open(ctx context.Context, service string, alive func(
 	return s, nil
 }
 
-// command returns a command of git, which is asked to end when ctx does.
+// command returns a command of git, which is terminated when ctx ends.
 func (t *programTransport) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, t.git, args...)
 	cmd.Env = programEnv(os.Environ())
 	terminate(cmd)
-	// For git to end, and for processes of a hook that keep its output open.
+	// Time for git to end, and for a hook's processes that keep its output open.
 	cmd.WaitDelay = time.Second
 	return cmd
 }
 
-// currentBranch is what happens to a checked-out branch (receive.denyCurrentBranch in
-// git-config(1)). During a rebase or bisect Git counts the branch as checked out, but
-// HEAD is another commit: updateInstead would stage the push on top of that one.
+// currentBranch returns the setting for a branch that is checked out
+// (receive.denyCurrentBranch in git-config(1)). During a rebase or bisect the branch counts
+// as checked out, but HEAD is another commit, on which updateInstead would stage the
+// push.
 func (t *programTransport) currentBranch(ctx context.Context) string {
 	out, err := t.command(ctx, "-C", t.dir, "rev-parse", "--git-common-dir").Output()
 	if err != nil {
@@ -91,7 +91,7 @@ func (t *programTransport) currentBranch(ctx context.Context) string {
 	if !filepath.IsAbs(common) {
 		common = filepath.Join(t.dir, common)
 	}
-	trees, _ := os.ReadDir(filepath.Join(common, "worktrees")) // without linked ones there is none
+	trees, _ := os.ReadDir(filepath.Join(common, "worktrees")) // exists if there are linked ones
 	dirs := []string{common}
 	for _, tree := range trees {
 		dirs = append(dirs, filepath.Join(common, "worktrees", tree.Name()))
@@ -106,9 +106,9 @@ func (t *programTransport) currentBranch(ctx context.Context) string {
 	return "updateInstead"
 }
 
-// programEnv is the environment for Git's services: without settings of gitopsd,
-// which may be secret, and without what tells git of another repository (git
-// rev-parse --local-env-vars).
+// programEnv returns the environment for Git's services, without gitopsd's settings, which
+// may be secret, and without variables that name a repository (git rev-parse
+// --local-env-vars).
 func programEnv(env []string) []string {
 	return slices.DeleteFunc(env, func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")

@@ -4,5 +4,5 @@ package wire
 
 import "os/exec"
 
-// terminate leaves it at killing the command, which is what there is here.
+// terminate does nothing: when its context ends, the command is killed.
 func terminate(*exec.Cmd) {}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// sshTransport runs Git's services on a server by SSH, one connection for each
-// conversation.
+// sshTransport runs Git's services on a server by SSH, with a connection for each
+// session.
 type sshTransport struct {
 	user, addr, path   string
 	keyFile, hostsFile string
@@ -29,22 +30,18 @@ func newSSHTransport(cfg Config) (*sshTransport, error) {
 	if cfg.KnownHostsFile == "" {
 		return nil, fmt.Errorf("ssh needs a known_hosts file, so that the server can be told from others: make one from what the forge publishes, or with ssh-keyscan %s and a look at the fingerprints", u.Hostname())
 	}
-	t := &sshTransport{user: u.User.Username(), keyFile: cfg.SSHKeyFile, hostsFile: cfg.KnownHostsFile}
-	if t.user == "" {
-		t.user = "git"
-	}
-	port := u.Port()
-	if port == "" {
-		port = "22"
-	}
-	t.addr = net.JoinHostPort(u.Hostname(), port)
-	t.path = sshPath(u)
-	return t, nil
+	return &sshTransport{
+		user:      cmp.Or(u.User.Username(), "git"),
+		addr:      net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "22")),
+		path:      sshPath(u),
+		keyFile:   cfg.SSHKeyFile,
+		hostsFile: cfg.KnownHostsFile,
+	}, nil
 }
 
-// sshPath is the path as git sends it: /~user means what it means to a shell.
+// sshPath returns the path as git sends it. The server expands ~user.
 func sshPath(u *url.URL) string {
-	if u.Opaque != "" { // host:path, which is relative to the user's home
+	if u.Opaque != "" { // of host:path, relative to the user's home
 		return u.Opaque
 	}
 	if strings.HasPrefix(u.Path, "/~") {
@@ -61,7 +58,7 @@ func (t *sshTransport) open(ctx context.Context, service string, alive func()) (
 	if err != nil {
 		return nil, err
 	}
-	// Closing the connection is what ends reads and writes under way.
+	// Closing the connection ends reads and writes under way.
 	cancel := context.AfterFunc(ctx, func() { client.Close() })
 	s := &streamSession{alive: alive, stop: func() {
 		cancel()
@@ -79,7 +76,7 @@ func (s *streamSession) startSSH(client *ssh.Client, service, path string) error
 	if err != nil {
 		return fmt.Errorf("ssh: %w", err)
 	}
-	s.wait = func() { session.Wait() } // the status says less than stderr
+	s.wait = func() { session.Wait() } // stderr says more than the status
 	if service == uploadPack {
 		// A server that does not accept the variable answers in version 0.
 		_ = session.Setenv("GIT_PROTOCOL", "version=2")
@@ -99,7 +96,7 @@ func (s *streamSession) startSSH(client *ssh.Client, service, path string) error
 	return nil
 }
 
-// quote makes one word for a POSIX shell, as git does.
+// quote quotes a word for a POSIX shell, as git does.
 func quote(s string) string {
 	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(s) + "'"
 }

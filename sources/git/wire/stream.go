@@ -9,15 +9,14 @@ import (
 	"sync"
 )
 
-// streamSession is a conversation with a service by its standard input and
-// output.
+// streamSession is a session with a service by its standard input and output.
 type streamSession struct {
 	alive  func()
 	stdin  io.Writer
 	out    *pktReader
 	stderr boundedText
-	wait   func() // until the service has ended
-	stop   func() // ends it
+	wait   func() // waits until the service has ended
+	stop   func() // ends the service
 }
 
 func (s *streamSession) greeting(context.Context) (*pktReader, error) { return s.out, nil }
@@ -26,7 +25,7 @@ func (s *streamSession) request(_ context.Context, body []byte) (*pktReader, err
 	for len(body) > 0 {
 		n, err := s.stdin.Write(body[:min(len(body), 64<<10)])
 		if err != nil {
-			break // the server ended, and may have said why before
+			break // the server has ended; its answer may say why
 		}
 		s.alive()
 		body = body[n:]
@@ -36,8 +35,8 @@ func (s *streamSession) request(_ context.Context, body []byte) (*pktReader, err
 
 func (s *streamSession) close() { s.stop() }
 
-// explain waits for what the server has to say when it just ended, or refused a push
-// without a text: programs that it started may have written that elsewhere.
+// explain adds the server's stderr to the error if the server has ended, or refused a push
+// without a text.
 func (s *streamSession) explain(err error) error {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		if refused.Text == "" {
@@ -49,7 +48,7 @@ func (s *streamSession) explain(err error) error {
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
-	s.wait() // the stream has ended; then stderr ends too
+	s.wait() // for stderr, which ends too
 	if text := s.stderr.String(); strings.TrimSpace(text) != "" {
 		return newServerError(text)
 	}

@@ -1,18 +1,16 @@
-// Package wire speaks Git's smart protocol as a client: it lists refs, fetches
-// the objects of one commit without its history, and changes one ref by
-// compare-and-swap. It knows HTTP, SSH and directories, and nothing of objects:
-// packs go in and out as bytes. Object names are 40 hexadecimal digits.
+// Package wire is a client for Git's smart protocol: it lists refs, fetches the
+// objects of one commit without its history, fetches a history without its files, and
+// changes one ref by compare-and-swap. It supports HTTP, SSH and directories. It does not
+// interpret objects: packs are bytes, and hashes are 40 hexadecimal digits.
 //
-// It exists beside go-git, whose transports speak version 0 of the protocol
-// only: there each poll lists every ref of the repository, opens a connection
-// of its own, and an SSH handshake cannot be cancelled. Here an unchanged poll
-// is one ls-refs for one ref on a connection that stays open. Servers without
-// version 2 are served by version 0.
+// go-git's transports only speak version 0 of the protocol: each poll lists every ref of
+// the repository on a new connection, and an SSH handshake cannot be cancelled. With this
+// package a poll is one ls-refs for one ref, over HTTP on a connection that stays open.
+// For servers without version 2 it uses version 0.
 //
-// The files: client.go holds the operations, greeting.go what a server says
-// first, http.go, ssh.go and program.go the ways to a server (the latter two by
-// the streams of stream.go), pktline.go the framing, errors.go what callers
-// decide on.
+// client.go has the operations, greeting.go the server's first message, http.go, ssh.go
+// and program.go the transports (the latter two with the streams of stream.go),
+// pktline.go the framing, and errors.go the errors.
 //
 // The protocol is documented in Git's gitprotocol-v2(5), gitprotocol-pack(5)
 // and gitprotocol-http(5).
@@ -27,22 +25,21 @@ import (
 	"time"
 )
 
-// Config says where a repository is and how to get there. URL or Dir is required.
+// Config says where a repository is, and how to reach it. URL or Dir is required.
 type Config struct {
-	// URL is an http, https or ssh URL without credentials. Nil stands for Dir.
+	// URL is an http, https or ssh URL without credentials; nil for Dir.
 	URL *url.URL
-	// Dir is a directory that is a repository, bare or with a work tree. Its
-	// git-upload-pack and git-receive-pack are run by the git of this machine.
+	// Dir is the directory of a repository, bare or with a work tree. The git of this
+	// machine serves it.
 	Dir string
 	// Credentials returns the user name and password for HTTP; empty for none.
 	// It is called for each request, so that a token may change. It may be nil.
 	Credentials func(context.Context) (username, password string, err error)
-	// Redirect returns an error if the client must not follow a redirect to a
-	// repository at another path of the same host. Nil follows. Redirects to
-	// other hosts are never followed.
+	// Redirect returns an error for a redirect to a repository on the same host that
+	// the client must not follow. If it is nil, the client follows all of these.
+	// Redirects to other hosts are never followed.
 	Redirect func(repository *url.URL) error
-	// CAs is PEM text with certificate authorities to trust beside the
-	// system's.
+	// CAs are PEM certificates of authorities to trust beside the system's.
 	CAs []byte
 	// SSHKeyFile is a private key without passphrase, KnownHostsFile has the
 	// host keys to accept, as in ssh(1). Both are required for ssh, and read at
@@ -54,19 +51,19 @@ type Config struct {
 // server's capabilities. It is safe for concurrent use.
 type Client struct {
 	t transport
-	// stall is how long a server may be silent, longest how long a conversation may
-	// take, so that nothing hangs if the context has no deadline.
+	// stall bounds the time that a server may be silent, longest the time of a session,
+	// so that nothing hangs if the context has no deadline.
 	stall, longest time.Duration
 
 	known capabilities
 }
 
-// The limits for every server. Git sends a keepalive every five seconds while
-// it packs or runs hooks, even one that hangs.
+// Limits of a session. Git sends a keepalive every five seconds while it packs or runs
+// hooks, even if one hangs.
 const (
 	stallTimeout = 2 * time.Minute
 	mostTimeout  = 30 * time.Minute
-	maxAnswer    = 2 << 30 // bytes of what a server sends in one conversation
+	maxAnswer    = 2 << 30 // bytes from the server
 )
 
 // New returns a client. It does not connect.
@@ -101,20 +98,19 @@ const (
 // agent is the client's name in the protocol.
 const agent = "gitopsd"
 
-// transport opens conversations with the services of one repository.
+// transport opens sessions with the services of a repository.
 type transport interface {
-	// open starts a conversation, without waiting for an answer if possible. It
-	// ends when ctx does. alive is called whenever the server sends something.
-	// The error is ErrAuthentication, ErrNotFound or ErrHostKey if it has these
-	// reasons.
+	// open starts a session, without waiting for an answer if possible. It ends when
+	// ctx does. Alive is called whenever the server sends something. The error is
+	// ErrAuthentication, ErrNotFound or ErrHostKey for these reasons.
 	open(ctx context.Context, service string, alive func()) (session, error)
-	// stateless reports whether each request of a session stands for itself, so
-	// that a known greeting may be left out.
+	// stateless reports whether the requests of a session are independent, so that a
+	// known greeting need not be read again.
 	stateless() bool
 	close()
 }
 
-// session is one conversation. It is used by one goroutine.
+// session is a conversation with a service. It is for one goroutine.
 type session interface {
 	// greeting returns the stream of the service's first message, or an error
 	// of open.
@@ -122,13 +118,13 @@ type session interface {
 	// request sends body and returns the stream of the answer. It fails if the
 	// connection does, or the server refuses the request.
 	request(ctx context.Context, body []byte) (*pktReader, error)
-	// explain adds to err the server's output outside of the protocol.
+	// explain adds the server's output outside of the protocol to err.
 	explain(err error) error
 	close()
 }
 
-// watchdog returns a context that ends when alive is not called for the time
-// given. Its cause says so.
+// watchdog returns a context that ends if alive is not called for a time. Its cause says
+// so.
 func watchdog(ctx context.Context, silence time.Duration) (watched context.Context, alive, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(silence, func() {
@@ -140,8 +136,8 @@ func watchdog(ctx context.Context, silence time.Duration) (watched context.Conte
 	}
 }
 
-// because replaces the error of an operation that ended with its context by the
-// context's cause.
+// because returns the context's cause in place of the error of an operation if the
+// context has ended.
 func because(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
@@ -153,8 +149,8 @@ func because(ctx context.Context, err error) error {
 	return cause
 }
 
-// clean makes a server's text fit for an error: printable, short, without empty
-// lines and the "remote:" of some servers.
+// clean makes a server's text fit for an error: printable, short, and without empty lines
+// and the prefix "remote:" of some servers.
 func clean(text string) string {
 	const longest = 2000
 	text = strings.ToValidUTF8(text, "?")

@@ -192,7 +192,7 @@ func TestFetchAnswers(t *testing.T) {
 		{name: "version 0, something else", g: v0, answer: pkts("flush", "hello\n"), err: `"hello" in the answer`},
 		{name: "version 0, cut", g: v0, answer: pkts("flush", "NAK\n"), err: "unexpected EOF"},
 		{name: "version 0, pack cut", g: v0, answer: pkts("flush", "NAK\n", "\x01PACK"), err: "unexpected EOF"},
-		{name: "version 0, no shallow", g: &greeting{}, err: "no side-band-64k in its protocol"},
+		{name: "version 0, no shallow", g: &greeting{}, err: "protocol has no side-band-64k"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			fetch := fetchV0
