@@ -500,6 +500,31 @@ func TestOnceReports(t *testing.T) {
 	}
 }
 
+// Problems of a commit that was overtaken by a push are neither returned nor logged at the end.
+func TestOnceDropsOvertakenProblems(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "typo") + "nonsense: 1\n"}, cluster("dev", "v1"))
+	attempts := 0
+	w.set("dev", func(context.Context) unit.Outcome {
+		if attempts++; attempts > 1 {
+			return unit.Outcome{Phase: status.Ready}
+		}
+		if _, err := w.repo.Commit(t.Context(), "main", "mend", map[string]string{"clusters.yaml": registry("dev")}); err != nil {
+			t.Error(err)
+		}
+		return unit.Outcome{Phase: status.Failed, Message: "1 object failed to apply", Problems: []problem.Problem{{Cluster: "dev", Object: "configmap/a/b", Reason: "refused"}}}
+	})
+	var log bytes.Buffer
+	err := w.daemon(func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }).Once(t.Context(), 0)
+	if err != nil || attempts < 2 {
+		t.Errorf("%d attempts, error %v", attempts, err)
+	}
+	if text := log.String(); strings.Contains(text, "nonsense") || strings.Contains(text, "refused") {
+		t.Errorf("the log has problems of the first commit:\n%s", text)
+	}
+}
+
 // What several clusters have wrong with a package is told once, and not again when a cluster less has it; if
 // one more has it, that one is told.
 func TestSharedProblems(t *testing.T) {

@@ -616,7 +616,7 @@ func TestMovedIsAskedOnce(t *testing.T) {
 		if f.resumed != 1 || len(f.ws.moved) != 1 {
 			t.Errorf("it was looked at %d times, and what is wanted was asked for %d times", f.resumed, len(f.ws.moved))
 		}
-		f.is("dev", status.Waiting, "it was changed since it was left; what is wanted of it is computed first")
+		f.is("dev", status.Waiting, "it has changed since the last daemon left it; its objects are computed first")
 		f.pass(state("1", "dev"))
 		f.is("dev", status.Ready, "")
 		f.has("dev", "1")
