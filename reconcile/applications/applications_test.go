@@ -816,4 +816,8 @@ func TestContainEachOther(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		tm.gone(tm.home, manifest.Application, tm.name, name)
 	}
+	for _, name := range []string{"here", "there"} { // the next run must find none
+		tm.remove(tm.home, manifest.Target, tm.name, name)
+		tm.gone(tm.home, manifest.Target, tm.name, name)
+	}
 }
