@@ -214,7 +214,7 @@ func FuzzParseExpressions(f *testing.F) {
 func TestOddShape(t *testing.T) {
 	object := manifesttest.Tree(t, `{apiVersion: argoproj.io/v1alpha1, kind: Application, status: {health: {status: Healthy}, conditions: odd, phase: Failed}}`)
 	var c Custom
-	if v := (Rules{Custom: c.Of}).Of(object, nil, time.Time{}); v.Status != Failed || v.Rule != RuleWords {
+	if v := (Rules{Custom: c.Of}).Of(object, nil, time.Time{}); v.Status != Failed || v.Rule != ruleWords {
 		t.Errorf("it is %+v", v)
 	}
 	r := Rule{Kind: manifest.GroupKind{Group: "argoproj.io", Kind: "Application"}, From: "mine", Expressions: Expressions{Current: "status.phase > 3"}}
