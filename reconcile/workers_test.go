@@ -164,6 +164,11 @@ func (f *fleet) set(name string, behave func(context.Context, *desired.Unit) uni
 	f.behave[name] = behave
 }
 
+// gives has each attempt at a cluster give an outcome.
+func (f *fleet) gives(name string, o unit.Outcome) {
+	f.set(name, func(context.Context, *desired.Unit) unit.Outcome { return o })
+}
+
 func (f *fleet) is(name string, phase status.Phase, message string) {
 	f.t.Helper()
 	for _, c := range f.ws.cfg.Board.Snapshot().Clusters {
@@ -205,9 +210,7 @@ func TestGate(t *testing.T) {
 		f.has("prod", "1")
 		f.pass(two)
 		f.has("prod", "1")
-		f.set("prod", func(context.Context, *desired.Unit) unit.Outcome {
-			return unit.Outcome{Phase: status.Unreachable, Message: "away"}
-		})
+		f.gives("prod", unit.Outcome{Phase: status.Unreachable, Message: "away"})
 		f.pass(two)
 		time.Sleep(time.Minute)
 		f.set("prod", nil)
@@ -516,9 +519,7 @@ func TestUnreachable(t *testing.T) {
 		maps.Copy(fleet, cluster("prod", "v1"))
 		fleet["clusters.yaml"] = registry("dev", "prod")
 		b.push("1", fleet)
-		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
-			return unit.Outcome{Phase: status.Unreachable, Message: "connection refused"}
-		})
+		f.gives("dev", unit.Outcome{Phase: status.Unreachable, Message: "connection refused"})
 		d := looping(t, f, b, nil)
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
@@ -546,9 +547,7 @@ func TestWokenAfterUnreachable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
-			return unit.Outcome{Phase: status.Unreachable, Message: "away"}
-		})
+		f.gives("dev", unit.Outcome{Phase: status.Unreachable, Message: "away"})
 		f.pass(state("1", "dev"))
 		f.has("dev", "1")
 		f.pass(state("2", "dev"))
