@@ -59,7 +59,7 @@ type Config struct {
 	Fleet apply.Fleet
 	// Turns bounds the clusters that are worked on at a time.
 	Turns *turn.Turns
-	// Timeout bounds one attempt at an application; 0 means DefaultTimeout.
+	// Timeout bounds one attempt at an application; 0 means 10 minutes.
 	Timeout time.Duration
 	// Mirror is the interval at which the status of remote objects is read if nothing else
 	// happens; 0 means 30 seconds.
@@ -68,7 +68,7 @@ type Config struct {
 
 // Defaults of [Config].
 const (
-	DefaultTimeout = 10 * time.Minute
+	defaultTimeout = 10 * time.Minute
 	defaultMirror  = 30 * time.Second
 )
 
@@ -114,7 +114,7 @@ func New(c Config) (*Controller, error) {
 	if c.Connect == nil || c.Turns == nil || c.Fleet.Name == "" {
 		return nil, errors.New("applications: Connect, Turns and Fleet are required")
 	}
-	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
 	c.Mirror = cmp.Or(c.Mirror, defaultMirror)
 	return &Controller{cfg: c, apps: make(map[string]*known), targets: make(map[manifest.ID]*target), workers: make(map[string]*worker), settling: make(map[string]time.Time)}, nil
 }

@@ -50,9 +50,9 @@ const (
 	maxMessage = 500
 )
 
-// ParseExpressions reads the value of a manifest.HealthAnnotation: a YAML mapping with
+// parseExpressions reads the value of a manifest.HealthAnnotation: a YAML mapping with
 // the keys inProgress, failed, current and message.
-func ParseExpressions(text string) (Expressions, error) {
+func parseExpressions(text string) (Expressions, error) {
 	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{Bytes: maxText})
 	if err != nil {
 		return Expressions{}, err
@@ -88,20 +88,20 @@ func (e *Expressions) read(tree map[string]any) error {
 	return errors.Join(errs...)
 }
 
-// Compiled is a compiled rule. It is safe for concurrent use.
-type Compiled struct {
+// compiledRule is a compiled rule. It is safe for concurrent use.
+type compiledRule struct {
 	rule                                 Rule
 	inProgress, failed, current, message *cel.Program
 }
 
-// Compile compiles a rule. schema is the OpenAPI v3 schema of a version of the kind, as in a
+// compileRule compiles a rule. schema is the OpenAPI v3 schema of a version of the kind, as in a
 // CRD, that fields are checked by; if it is nil, any field may exist. The error has the
 // expression and the position in it.
-func Compile(r Rule, schema map[string]any) (*Compiled, error) {
+func compileRule(r Rule, schema map[string]any) (*compiledRule, error) {
 	if r.Kind == manifest.Secret {
 		return nil, errors.New("a Secret is not judged by expressions, which could show what is in it")
 	}
-	c := &Compiled{rule: r}
+	c := &compiledRule{rule: r}
 	var errs []error
 	for _, e := range []struct {
 		key, text string
@@ -140,7 +140,7 @@ func (p position) Error() string {
 func (p position) Unwrap() error { return p.error }
 
 // Of judges an object of the rule's kind. now is as in [Rules.Of].
-func (c *Compiled) Of(object map[string]any, now time.Time) Verdict {
+func (c *compiledRule) Of(object map[string]any, now time.Time) Verdict {
 	v := Verdict{Status: InProgress, Rule: c.rule.From}
 	if behind(object, now, &v) {
 		return v
@@ -177,7 +177,7 @@ func (c *Compiled) Of(object map[string]any, now time.Time) Verdict {
 }
 
 // say returns the rule's message about an object; "" if it has none.
-func (c *Compiled) say(object map[string]any) string {
+func (c *compiledRule) say(object map[string]any) string {
 	if c.message == nil {
 		return ""
 	}

@@ -22,7 +22,7 @@ func TestShipped(t *testing.T) {
 	}
 	for gk, r := range all {
 		name := strings.ToLower(gk.Kind) + "." + gk.Group + ".yaml"
-		if _, err := Compile(r, nil); err != nil {
+		if _, err := compileRule(r, nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
@@ -202,7 +202,7 @@ func FuzzParseExpressions(f *testing.F) {
 	f.Add("current: status.phase == 'Ready'\nfailed: 'true'")
 	f.Add("{}")
 	f.Fuzz(func(t *testing.T, text string) {
-		e, err := ParseExpressions(text)
+		e, err := parseExpressions(text)
 		if err == nil && strings.TrimSpace(e.Current) == "" {
 			t.Errorf("%q has no expression for a healthy object", text)
 		}

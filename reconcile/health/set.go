@@ -24,7 +24,7 @@ type entry struct {
 	from, text string
 	// versions has the rule compiled by the schema of each version, and as "" without a
 	// schema.
-	versions map[string]*Compiled
+	versions map[string]*compiledRule
 	err      error
 }
 
@@ -32,14 +32,14 @@ type entry struct {
 // nil: then fields are not checked. The rule must fit every served version. If it does not,
 // Add returns an error, and the objects of the kind are Unknown for that reason.
 func (c *Custom) Add(r Rule, definition map[string]any) error {
-	e := &entry{from: r.From, versions: make(map[string]*Compiled)}
+	e := &entry{from: r.From, versions: make(map[string]*compiledRule)}
 	schemas := schemasOf(definition)
 	if len(schemas) == 0 {
 		schemas = map[string]map[string]any{"": nil}
 	}
 	told := make(map[string][]string) // versions by error
 	for version, schema := range schemas {
-		compiled, err := Compile(r, schema)
+		compiled, err := compileRule(r, schema)
 		if err != nil {
 			told[err.Error()] = append(told[err.Error()], version)
 			continue
@@ -84,7 +84,7 @@ func (c *Custom) AddAnnotated(definition map[string]any) error {
 		return nil
 	}
 	d := types.Read(definition)
-	expressions, err := ParseExpressions(value)
+	expressions, err := parseExpressions(value)
 	for _, kind := range []string{d.Names.Kind, d.Claims.Kind} {
 		if kind == "" {
 			continue

@@ -57,15 +57,15 @@ func readRule(name string) (Rule, error) {
 
 // shipped has a function for each rule that is part of gitopsd, which compiles the rule on first
 // use.
-var shipped = sync.OnceValue(func() map[manifest.GroupKind]func() *Compiled {
+var shipped = sync.OnceValue(func() map[manifest.GroupKind]func() *compiledRule {
 	all, err := readShipped()
 	if err != nil {
 		return nil // a test checks that there is no error
 	}
-	compilers := make(map[manifest.GroupKind]func() *Compiled, len(all))
+	compilers := make(map[manifest.GroupKind]func() *compiledRule, len(all))
 	for gk, r := range all {
-		compilers[gk] = sync.OnceValue(func() *Compiled {
-			c, _ := Compile(r, nil) // a test checks that there is no error
+		compilers[gk] = sync.OnceValue(func() *compiledRule {
+			c, _ := compileRule(r, nil) // a test checks that there is no error
 			return c
 		})
 	}
@@ -73,7 +73,7 @@ var shipped = sync.OnceValue(func() map[manifest.GroupKind]func() *Compiled {
 })
 
 // shippedFor returns the rule for a kind that is part of gitopsd; nil if there is none.
-func shippedFor(gk manifest.GroupKind) *Compiled {
+func shippedFor(gk manifest.GroupKind) *compiledRule {
 	if compile := shipped()[gk]; compile != nil {
 		return compile()
 	}
