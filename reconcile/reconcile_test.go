@@ -466,8 +466,8 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// What Once returns is not logged, too, and what it does not return is, as of a pass that is
-// interrupted.
+// Problems that Once returns are not logged. Problems that it does not return are logged, also
+// those of a pass that is interrupted.
 func TestOnceReports(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -524,8 +524,8 @@ func TestOnceDropsOvertakenProblems(t *testing.T) {
 	}
 }
 
-// What several clusters have wrong with a package is told once, and not again when a cluster less has it; if
-// one more has it, that one is told.
+// A problem that several clusters share is logged once, and not again when fewer clusters have
+// it. If another cluster gets it, it is logged for that one.
 func TestSharedProblems(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -551,8 +551,8 @@ func TestSharedProblems(t *testing.T) {
 	}
 }
 
-// With patience Once goes on until everything is Ready, a cluster that does not answer and
-// one that waits for another included; and it says what is not when the time is over.
+// With patience Once works until everything is Ready, including a cluster that did not answer and
+// one that waited for another. When the time is over, it returns what is not Ready.
 func TestOnceWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -418,7 +418,7 @@ func TestMoveInPlace(t *testing.T) {
 	}
 }
 
-// An object has one application. The other is told whose it is, and takes nothing with
+// An object belongs to one application. Another one gets an error with that, and takes nothing with
 // it when it goes.
 func TestTwoWantOne(t *testing.T) {
 	tm := newTeam(t)

@@ -291,7 +291,7 @@ func (w *worker) kept(o *unit.Outcome) string {
 	return strings.Join(list[:min(len(list), mostTold)], "; ")
 }
 
-// unsynced sets the state of an application whose target cannot be worked with.
+// unsynced sets the state of an application with a target that cannot be used.
 func (w *worker) unsynced(j *job, s *state, reason, message string) result {
 	s.set(syncedCondition, false, reason, message)
 	s.set(readyCondition, false, reason, message)

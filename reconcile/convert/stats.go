@@ -16,8 +16,8 @@ type stats struct {
 	pairs map[[3]string]*status.Conversions
 }
 
-// unknown stands for all versions that a definition does not have, of which clients can make
-// up any number.
+// unknown stands for all versions that a definition does not have: clients can make up any
+// number of them.
 const unknown = "unknown"
 
 func (s *stats) add(set *conversion.Set, from, to string, took time.Duration, report *conversion.Report, err error) {

@@ -226,7 +226,7 @@ func TestOddShape(t *testing.T) {
 	}
 }
 
-// A controller that never fills in its generation does not hold a rule up for ever.
+// A rule does not wait for ever for a controller that never reports a generation.
 func TestNoGeneration(t *testing.T) {
 	object := manifesttest.Tree(t, `{apiVersion: example.org/v1, kind: Gadget, metadata: {generation: 2, creationTimestamp: "2026-01-01T00:00:00Z"}, status: {observedGeneration: 0, phase: Done}}`)
 	var c Custom

@@ -140,7 +140,7 @@ func (l *look) speaks() bool {
 	})
 }
 
-// unseen judges an object whose newest generation no controller has seen.
+// unseen judges an object with a newest generation that no controller has seen.
 func (l *look) unseen() (Verdict, bool) {
 	seen, ok := number(l.status["observedGeneration"])
 	switch {

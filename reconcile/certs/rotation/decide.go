@@ -330,7 +330,7 @@ func (r *rotation) issue() {
 	r.again(Renewal(r.now.Add(-Skew), until))
 }
 
-// retire drops former CAs whose certificates have all expired.
+// retire removes former CAs once all their certificates have expired.
 func (r *rotation) retire() {
 	j, l := &r.Journal, r.have.Leaf
 	j.Former = slices.DeleteFunc(j.Former, func(f Former) bool {
