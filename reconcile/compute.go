@@ -12,13 +12,12 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// computation computes the state of a commit beside the loop: a slow registry
-// delays the new commit, but not the work on the current one. One runs at a time.
+// computation computes the state of a commit in a goroutine of its own, so that a slow
+// registry delays the new commit and not the work on the current one. One runs at a time.
 type computation struct {
 	commit  sources.Commit
 	started time.Time
-	// of is a revision resumed from an earlier process, whose state is to be
-	// computed; nil for the newest commit.
+	// of is the resumed revision to compute; nil for the newest commit.
 	of      *revision
 	cancel  context.CancelFunc
 	givenUp bool // by the loop, for a newer commit
@@ -30,18 +29,17 @@ type computation struct {
 	took  time.Duration
 }
 
-// firstPatience is how long the computation of a commit may go on when there is a
-// newer one. It doubles with each computation that is given up, so that frequent
-// pushes do not keep every commit from being computed.
+// firstPatience is how long a computation may take while a newer commit waits. It doubles
+// with each computation that is given up, so that frequent pushes do not prevent all of them.
 const firstPatience = 15 * time.Second
 
-// compute starts to compute the newest commit if it is due and no other computation
-// is under way.
+// compute starts to compute the newest commit if it is due and no computation is under
+// way.
 func (d *Daemon) compute(ctx context.Context) error {
 	if !d.due || d.computing != nil {
 		return nil
 	}
-	d.again = true // until it went well
+	d.again = true // until it succeeds
 	d.due = false
 	if now := d.resume(); now != nil {
 		d.follow(now)
@@ -69,8 +67,8 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, of *revision)
 	}()
 }
 
-// computed returns a channel that is closed when the computation under way has
-// ended; nil if there is none.
+// computed returns a channel that is closed when the computation under way ends; nil if
+// there is none.
 func (d *Daemon) computed() <-chan struct{} {
 	if d.computing == nil {
 		return nil
@@ -78,8 +76,8 @@ func (d *Daemon) computed() <-chan struct{} {
 	return d.computing.done
 }
 
-// impatient returns a channel that receives when the computation under way must be
-// given up for the newer commit that waits for it.
+// impatient returns a channel that receives when the computation under way must be given up
+// for a newer commit; nil if none waits.
 func (d *Daemon) impatient() <-chan time.Time {
 	if d.computing == nil || !d.due || d.computing.givenUp {
 		return nil
@@ -94,8 +92,8 @@ func (d *Daemon) giveUp() {
 	d.givenUp++
 }
 
-// takeUp takes the result of a computation, and starts the next one if it is due. A
-// commit that cannot be read at all leaves the clusters with what they have.
+// takeUp uses the result of a computation, and starts the next one if it is due. If a commit
+// cannot be computed at all, the clusters stay at the one before.
 func (d *Daemon) takeUp(ctx context.Context) error {
 	c := d.computing
 	d.computing = nil
@@ -136,8 +134,8 @@ func (d *Daemon) use(ctx context.Context, c *computation) {
 	}
 }
 
-// refuse reports a commit that cannot be used. If the clusters' present commit was
-// resumed and never computed, it is computed next.
+// refuse reports a commit that cannot be used. If the revision in charge was resumed and
+// never computed, it is computed next.
 func (d *Daemon) refuse(ctx context.Context, c *computation) {
 	var names []string
 	for _, c := range d.cfg.Board.Snapshot().Clusters {

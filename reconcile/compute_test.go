@@ -20,7 +20,7 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// branch is a repository in memory, for a clock that a test owns.
+// branch is a repository in memory, for synctest bubbles.
 type branch struct {
 	mu      sync.Mutex
 	commits []sources.Commit
@@ -67,8 +67,8 @@ func (b *branch) Parent(context.Context, string) (sources.Commit, bool, error) {
 	return sources.Commit{}, false, nil
 }
 
-// looping is a daemon over a branch, in a synctest bubble. Its registry answers for
-// a tag after as long as the test says; one day is for ever.
+// looping runs a daemon over a branch, in a synctest bubble. Its registry answers for a tag
+// after a delay.
 func looping(t *testing.T, f *fleet, b *branch, answers map[string]time.Duration) *Daemon {
 	t.Helper()
 	cfg := f.ws.cfg
@@ -136,8 +136,8 @@ func (f *fleet) last(name string) string {
 	return f.done[name][len(f.done[name])-1]
 }
 
-// A registry that does not answer keeps the loop from nothing: it turns, polls and
-// goes on with what there is; a newer commit does not wait for it for ever.
+// A registry that does not answer does not block the loop: it turns, polls, and works on the
+// current commit. A newer commit does not wait for it for ever.
 func TestComputingBlocksNothing(t *testing.T) {
 	t.Parallel()
 	const ever = 24 * time.Hour

@@ -8,18 +8,18 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// origin is what a connection is made from; credentials are empty if not known.
+// origin is what a connection is made from; credentials is empty if unknown.
 type origin struct {
 	access      clusters.Access
 	credentials string
 }
 
-// stale reports whether now differs.
+// stale reports whether a connection must be made again from now.
 func (o origin) stale(now origin) bool {
 	return o.access != now.access || o.credentials != now.credentials && now.credentials != ""
 }
 
-// connect makes the worker's connection, and follows the unit.
+// connect makes the worker's connection, and follows the unit through it.
 func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Unit) error {
 	made := ws.originOf(want) // before connecting: a replacement meanwhile is noticed the next time
 	conn, err := ws.cfg.Connect(ctx, want)
@@ -29,33 +29,40 @@ func (ws *workers) connect(ctx context.Context, w *worker, want *desired.Unit) e
 	if made.credentials == "" {
 		made = ws.originOf(want) // known since they were read
 	}
-	// The attempt ends before the connection does.
-	following, cancel := context.WithCancel(kube.Waiting(context.WithoutCancel(ctx)))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer ws.logPanic(w)
-		conn.Follow(following, func() {
+	w.conn, w.made = conn, made
+	w.unfollow = ws.beside(ctx, w, func(ctx context.Context) {
+		conn.Follow(ctx, func() {
 			select {
 			case w.woken <- struct{}{}:
 			default: // woken already
 			}
 		})
-	}()
-	w.conn, w.made = conn, made
-	w.unfollow = func() {
-		cancel()
-		<-ended
-	}
+	})
 	return nil
 }
 
-// originOf returns what a connection would be made from now.
+// beside calls run in a goroutine with a context that outlives the attempt with ctx. The
+// returned function ends that context, and waits for run.
+func (ws *workers) beside(ctx context.Context, w *worker, run func(context.Context)) (end func()) {
+	ctx, cancel := context.WithCancel(kube.Waiting(context.WithoutCancel(ctx)))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer ws.logPanic(w)
+		run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// originOf returns the origin of a connection made now.
 func (ws *workers) originOf(want *desired.Unit) origin {
 	c := origin{access: want.Spec.Access()}
 	if ws.cfg.Credentials != nil {
 		if name, known := ws.cfg.Credentials(want.Cluster); known {
-			c.credentials = "known as " + name // also where there are none any more
+			c.credentials = "known as " + name // not empty even if there are none any more
 		}
 	}
 	return c
@@ -72,7 +79,7 @@ func (w *worker) disconnect() {
 	w.conn = nil
 }
 
-// rest has the worker's connection do nothing in the unit that is to be left alone.
+// rest stops what the worker's connection does in a unit that is to be left alone.
 func (w *worker) rest() {
 	if w.conn != nil {
 		w.conn.Rest()

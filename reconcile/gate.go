@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"gitopsd.dev/reconcile/status"
@@ -10,17 +9,16 @@ import (
 	"gitopsd.dev/reconcile/unit"
 )
 
-// A unit that depends on others gets a commit's objects when these are ready with
-// theirs of the same commit. The gate decides this for each job, and every attempt
-// passes it, whether it comes from a pass, a retry or a wake-up. Until then the unit
-// is kept at the last commit that was let through; after a restart that is not known,
-// and nothing is done.
+// A unit that depends on others gets the objects of a commit only when these others are
+// Ready with the same commit. The gate decides this for each job, and every attempt passes
+// it: those of a pass, a retry and a wake-up. Until then the unit is kept at the last commit
+// that was let through. After a restart that commit is unknown, and nothing is done.
 //
-// The gate stays shut unless all these units are Ready. A unit that is suspended, or
-// whose registration has errors, is not: nothing was verified there.
+// A unit that is suspended, or has errors in its registration, is not Ready: nothing was
+// verified there.
 
-// drop ends a job that will not be tried because another one takes its place. Its
-// waiters wait for that one if it has the same want.
+// drop ends a job that will not be tried because another one replaces it. Its waiters wait
+// for the other one if that has the same want.
 func (j *job) drop(instead *job) {
 	if instead != nil && instead.want == j.want {
 		j.instead = instead
@@ -28,9 +26,8 @@ func (j *job) drop(instead *job) {
 	close(j.tried)
 }
 
-// gate waits for the attempts at the clusters that a job depends on, and returns
-// what else the job must wait for; "" lets it through. After that, later jobs with
-// the same want pass too.
+// gate waits for the attempts at the clusters that a job depends on, and returns why the job
+// must still wait; "" lets it through, and later jobs with the same want too.
 func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 	switch {
 	case w.allowed != nil && w.allowed.want == j.want:
@@ -57,11 +54,14 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
 	late, told := time.After(turn.TellAfter), false
 	keep := func() {
-		if ws.pauseBrake(ctx, w) {
-			o, _ := ws.keepAllowed(ctx, w)
-			w.lookAgain(o.Again)
-			w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
+		select {
+		case <-time.After(w.brake):
+		case <-ctx.Done():
+			return
 		}
+		o, _ := ws.keepAllowed(ctx, w)
+		w.lookAgain(o.Again)
+		w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
 	}
 	for {
 		select {
@@ -86,18 +86,8 @@ func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
 	}
 }
 
-// pauseBrake waits as long as the next wake-up must, or until ctx ends.
-func (ws *workers) pauseBrake(ctx context.Context, w *worker) bool {
-	select {
-	case <-time.After(w.brake):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// keepAllowed makes an attempt with the last job that was let through, if that is
-// known. ok is false if nothing came of it.
+// keepAllowed makes an attempt with the last job that was let through. ok is false if that
+// job is unknown or the attempt was given up.
 func (ws *workers) keepAllowed(ctx context.Context, w *worker) (o unit.Outcome, ok bool) {
 	if w.allowed == nil || w.allowed.at() != nil {
 		return unit.Outcome{}, false
@@ -105,7 +95,7 @@ func (ws *workers) keepAllowed(ctx context.Context, w *worker) (o unit.Outcome, 
 	return ws.try(ctx, w, w.allowed)
 }
 
-// heldBack is the outcome of a job that the gate holds back for a reason.
+// heldBack returns the outcome of a job that the gate holds back.
 func (ws *workers) heldBack(ctx context.Context, w *worker, why string) unit.Outcome {
 	o, ok := ws.keepAllowed(ctx, w)
 	if !ok {
@@ -114,16 +104,16 @@ func (ws *workers) heldBack(ctx context.Context, w *worker, why string) unit.Out
 	if o.Phase != status.Unreachable {
 		o.Phase = status.Waiting
 	}
-	kept := "is kept at commit " + short(w.allowed.of.commit.Hash)
+	why += "; is kept at commit " + short(w.allowed.of.commit.Hash)
 	if o.Message != "" {
-		kept += ": " + o.Message
+		why += ": " + o.Message
 	}
-	o.Message = strings.Join([]string{why, kept}, "; ")
+	o.Message = why
 	o.Checkpoint = nil // it would be the older commit's
 	return o
 }
 
-// show puts into the status what a worker waits for, or that it goes on.
+// show sets the phase and the message of a worker's unit in the status.
 func (ws *workers) show(w *worker, phase status.Phase, message string) {
 	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) { c.Phase, c.Message = phase, message })
 }

@@ -12,30 +12,29 @@ import (
 // another.
 const maxLookBack = 50
 
-// history knows which of two commits of the branch comes after the other. It decides,
-// in this order, by the order in which this process saw them as the branch's newest,
-// by which of them is the newest now, and by which of them is an ancestor of the
-// other. So the target of a reset to an older commit counts as newer, and a process
-// that has not seen the newest commit yet counts as older.
+// history decides which of two commits of the branch comes after the other: by the order in
+// which this process saw them as the newest, then by which one is the newest now, then by
+// which one is an ancestor of the other. So after a reset to an older commit that commit
+// counts as newer, and a process that has not seen the newest commit yet counts as older.
 type history struct {
 	repository Repository
 
 	mu sync.Mutex
-	// seen has the count at which each commit was last found to be the newest.
+	// seen has the count at which each commit was last seen as the newest.
 	seen  map[string]int
 	count int
-	// as maps the commit of a lock to the commit before it, which asks for the same.
+	// as maps the commit of a lock to the commit before it, which declares the same.
 	as map[string]string
 
-	// head and err are the repository's last answer, to the request sent at begun.
-	// The sender holds ask.
+	// head and err are the repository's last answer, and begun is when it was asked.
+	// Whoever asks holds ask.
 	ask   sync.Mutex
 	begun time.Time
 	head  string
 	err   error
 
-	// before are ancestors of the last commit in question, and at is the oldest of
-	// them. The reader of more of them holds walk.
+	// before are ancestors of the commit of, and at is the oldest of them. Whoever reads
+	// more of them holds walk.
 	walk   sync.Mutex
 	of, at string
 	before map[string]bool
@@ -53,7 +52,7 @@ func (h *history) saw(commit string) {
 	h.seen[commit] = h.count
 }
 
-// sawAs notes a commit that asks for the same as another one, which stays in charge.
+// sawAs notes a newest commit that declares the same as another one, which stays in charge.
 func (h *history) sawAs(commit, other string) {
 	h.saw(commit)
 	h.mu.Lock()
@@ -64,9 +63,8 @@ func (h *history) sawAs(commit, other string) {
 	h.as[commit] = other
 }
 
-// Supersedes returns nil if a commit may be applied to a cluster after another one
-// that was applied there, maybe by another process, and otherwise an error with the
-// reason. It may be used by several goroutines.
+// Supersedes returns an error with the reason if a commit must not be applied to a cluster
+// that has another one applied, maybe by another process. It is safe for concurrent use.
 func (d *Daemon) Supersedes(ctx context.Context, commit, applied string) error {
 	return d.history.supersedes(ctx, commit, applied)
 }
@@ -88,8 +86,7 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 	if head == commit || as == commit {
 		return nil
 	}
-	// A branch that always has a newer commit must not keep every commit from being
-	// applied.
+	// On a busy branch there is always a newer commit: an older one is applied all the same.
 	older, err := h.ancestor(ctx, applied, commit)
 	if err != nil {
 		return err
@@ -100,8 +97,7 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 	return nil
 }
 
-// newest asks for the branch's newest commit, once for all clusters that need it at
-// the same time.
+// newest returns the branch's newest commit. Callers at the same time share one request.
 func (h *history) newest(ctx context.Context) (string, error) {
 	wanted := time.Now()
 	h.ask.Lock()

@@ -4,25 +4,21 @@ import (
 	"context"
 
 	"gitopsd.dev/reconcile/home"
-	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/unit"
 )
 
-// keepHome runs the controllers of a cluster that is a home after an attempt at its unit
-// that found or left targets in it, with the registry of the attempt's commit. They go on
-// while the unit is left alone because of errors, and end with its connection.
+// keepHome runs the controllers of a cluster, if an attempt at its unit found that it is a
+// home. They go on while the unit is left alone because of errors, and end with its
+// connection.
 func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outcome) {
 	switch {
-	case ws.cfg.Home == nil || j.want.ID.Name != "":
+	case ws.cfg.Home == nil || j.want.ID.Name != "" || o.Home && w.home != nil:
 		return
 	case !o.Home:
-		if o.Actions != nil { // else it is not known
+		if o.Actions != nil { // otherwise it is not known
 			w.endHome()
 		}
-		return
-	}
-	if w.home != nil {
 		return
 	}
 	name := w.id.String()
@@ -32,31 +28,24 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 		return
 	}
 	h.Set(ws.fleet(j))
-	running, cancel := context.WithCancel(kube.Waiting(context.WithoutCancel(ctx)))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer ws.logPanic(w)
-		h.Run(running)
-	}()
+	end := ws.beside(ctx, w, h.Run)
 	w.home = h
 	w.unhome = func() {
-		cancel()
-		<-ended
+		end()
 		ws.cfg.Board.Home(name, nil)
 	}
 }
 
-// tellHome tells the controllers that run already what an attempt is for, before it
-// begins: an object that it deletes must not look as if somebody else had deleted it.
-// What the gate holds back, they do not see either.
+// tellHome gives running controllers the state of an attempt before it begins, so that an
+// object that it deletes does not look as if others had deleted it. They do not get what
+// the gate holds back.
 func (ws *workers) tellHome(w *worker, j *job) {
 	if w.home != nil {
 		w.home.Set(ws.fleet(j))
 	}
 }
 
-// fleet is what controllers know of the fleet at a job.
+// fleet returns the state of the fleet at a job.
 func (ws *workers) fleet(j *job) home.Fleet {
 	return home.Fleet{Registry: j.of.state.Registry, State: ws.cfg.Board.State, Objects: j.want.Objects, Keeps: j.want.Keeps}
 }

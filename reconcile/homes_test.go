@@ -78,7 +78,7 @@ func TestHomes(t *testing.T) {
 		happened("a commit", "set hub with dev")
 
 		waits := state("3", "hub<-dev", "prod", "dev")
-		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome { return unit.Outcome{Phase: status.Failed} })
+		f.gives("dev", unit.Outcome{Phase: status.Failed})
 		f.pass(waits)
 		happened("a commit that is held back", "set hub with dev") // the one before, again
 		f.set("dev", nil)

@@ -20,16 +20,16 @@ func (d *Daemon) lockDue() bool {
 	return !d.cfg.ReadonlyLock && string(d.now.state.Lock.Format()) != string(d.now.committed.Format())
 }
 
-// lockPatience is how many times LockGrace the records of a pass wait for the branch
-// while others push faster than their commits are computed.
+// lockPatience bounds, in multiples of LockGrace, how long the records of a pass wait while
+// others push faster than their commits are computed.
 const lockPatience = 4
 
-// errOvertaken ends an Update on a head that moved on.
+// errOvertaken ends an Update because the head moved.
 var errOvertaken = errors.New("somebody else pushed")
 
-// commitLock commits the lock if it changed. If the branch has a newer head, the
-// next pass computes the lock for that; if alone is set, the records alone are
-// committed there.
+// commitLock commits the lock if it changed. If the branch has a newer head, the next pass
+// computes the lock for that; with alone, the records are committed there without the
+// selections.
 func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	if ctx.Err() != nil || d.cfg.ReadonlyLock {
 		return ctx.Err()
@@ -79,17 +79,13 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	return d.settlePending(ctx)
 }
 
-// lockMessage says which selections the commit changes.
+// lockMessage returns a commit message with the selections that change.
 func lockMessage(before, after *lockfile.File) string {
 	var changes []string
 	subject := make(map[string]bool)
-	names := make(map[string]bool)
-	for _, lock := range []*lockfile.File{before, after} {
-		for _, name := range lock.Clusters() {
-			names[name] = true
-		}
-	}
-	for _, name := range sortedKeys(names) {
+	names := append(before.Clusters(), after.Clusters()...)
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
 		old, now := lines(before, name), lines(after, name)
 		for _, line := range sortedKeys(old) {
 			if !now[line] {

@@ -31,7 +31,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	}
 	took := w.took
 	w.took = 0
-	commit := j.of.state.Commit.Hash // that of the lock, on top of it, is the same to people
+	commit := j.of.state.Commit.Hash // not the lock's commit on top of it
 	var before status.Unit
 	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) {
 		before = *c
@@ -46,7 +46,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 		if j.want.Objects != nil {
 			c.Objects = j.want.Objects.Len()
 		}
-		if o.Actions != nil { // without a plan nothing new is known, and they expire all the same
+		if o.Actions != nil { // without a plan they are unknown, and expire all the same
 			c.Certificates, c.Drifted = o.Certificates, o.Drifted
 		}
 		c.Packages, c.Notes = packages(j.want, o, w.running), slices.Concat(j.want.Waiting, j.want.Notes, o.Notes)
@@ -59,8 +59,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	ws.log(w, j, o, before)
 }
 
-// log logs an outcome, and each problem that was not there before, if there is anything
-// new.
+// log logs an outcome if it is new, and each new problem.
 func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	log := ws.cfg.Log.With("cluster", w.id.String())
 	outcome := log.With("commit", short(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
@@ -82,16 +81,16 @@ func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 		outcome.Info(summary(j, o))
 	}
 	for _, p := range problem.News(o.Problems, before.Problems, problem.Problem.String) {
-		if r := (report{w.id.String(), p}); slices.Contains(fine, o.Phase) {
-			r.log(ws.cfg.Log, level)
+		if r := (report{w.id.String(), p, level}); slices.Contains(fine, o.Phase) {
+			r.log(ws.cfg.Log)
 		} else {
-			ws.reports.take(ws.cfg.Log, level, r)
+			ws.reports.take(ws.cfg.Log, r)
 		}
 	}
 }
 
-// know notes which versions of packages the unit has after an attempt with a job, which is
-// nil if none was let through.
+// know notes which versions of packages the unit has after an attempt with a job; nil if
+// the gate let none through.
 func (w *worker) know(j *job, o unit.Outcome) {
 	if j == nil || o.Moved {
 		return
@@ -102,7 +101,7 @@ func (w *worker) know(j *job, o unit.Outcome) {
 		for _, p := range at.Packages { // a unit at rest has what it should
 			w.running[p.Name] = version{p.Version, p.Digest}
 		}
-	case o.Actions != nil: // else nothing new is known
+	case o.Actions != nil: // otherwise there was no plan
 		known := w.running
 		w.running = make(map[string]version)
 		for _, name := range j.want.Incomplete {
@@ -133,8 +132,8 @@ func summary(j *job, o unit.Outcome) string {
 	return "applied"
 }
 
-// running returns the version of a package that a unit has, for the status; empty if it
-// is not known.
+// running returns the version of a package that a unit has, for the status; empty if
+// unknown.
 func running(known map[string]version, name, wanted, digest string) string {
 	v, ok := known[name]
 	switch {
@@ -175,7 +174,7 @@ func packages(want *desired.Unit, o unit.Outcome, known map[string]version) []st
 	return list
 }
 
-// resumed returns a cluster's packages as they were left, if that is known.
+// resumed returns the packages of a checkpoint with their states in a phase.
 func resumed(left []status.PackageState, now status.Phase) []status.PackageState {
 	list := slices.Clone(left)
 	for i := range list {

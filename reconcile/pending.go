@@ -12,30 +12,30 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// Clusters depend on new lines of the lock before these are committed. The lines are
-// kept on the repository's pending ref, so that a daemon killed in between finds
-// them. More people can write there than may change the branch, and the ref can be
-// moved, deleted or garbled at any time:
+// Clusters depend on new lines of the lock before these are committed. The repository's
+// pending ref keeps the lines until then, so that a daemon that was killed in between finds
+// them. More people may write there than to the branch, and the ref can be moved, deleted or
+// garbled at any time:
 //
 //   - Its content is a hint. The lock takes precedence, and a digest for a tag is
 //     compared with the registry (sources/resolve). A malformed line is ignored.
-//   - This process keeps what it resolved in memory, and does not read it from there.
-//   - The ref is read at the start, and again as long as something is pending or
-//     somebody else has written there; otherwise it costs nothing.
-//   - A cluster whose new lines could not be kept waits. The others go on.
+//   - This process keeps its own lines in memory, and does not read them from there.
+//   - The ref is read at the start, and then only while something is pending or others
+//     have written there.
+//   - A cluster waits until its new lines are kept. The others go on.
 
 // pending is what the daemon knows of the pending ref.
 type pending struct {
-	// read: the ref was read. there: it holds something. lines are the well-formed
-	// lock lines in it.
+	// read reports whether the ref was read, and there whether it has content. lines are
+	// the well-formed lock lines in it.
 	read, there bool
 	lines       *lockfile.File
-	// due: the last pass had lines to keep.
+	// due reports whether the last pass had lines to keep.
 	due bool
 }
 
-// readPending reads the pending ref if it matters. At the start nothing may be
-// computed without it; later an error leaves what is known.
+// readPending reads the pending ref if it may matter. An error at the start is returned, as
+// nothing may be computed without the ref; a later one is logged.
 func (d *Daemon) readPending(ctx context.Context) error {
 	if d.cfg.ReadonlyLock || d.pending.read && !d.pending.there && !d.pending.due {
 		return nil
@@ -60,7 +60,7 @@ func (d *Daemon) fetchPending(ctx context.Context) error {
 	switch {
 	case known:
 	case unreadable:
-		d.cfg.Log.Warn("what the pending ref holds is not gitopsd's, and is not used", "error", err)
+		d.cfg.Log.Warn("the pending ref was not written by gitopsd, and is not used", "error", err)
 	case left > 0:
 		d.cfg.Log.Warn("some pending lock records are garbled, and are not used", "lines", left)
 	case len(text) > 0:
@@ -69,7 +69,7 @@ func (d *Daemon) fetchPending(ctx context.Context) error {
 	return nil
 }
 
-// earlier returns what the daemon knows besides a commit's own lock.
+// earlier returns the lock lines that the daemon knows besides a commit's own lock.
 func (d *Daemon) earlier() desired.Earlier {
 	if d.cfg.ReadonlyLock {
 		return desired.Earlier{}
@@ -81,8 +81,8 @@ func (d *Daemon) earlier() desired.Earlier {
 	return e
 }
 
-// keepPending makes new lines of the lock durable before anything depends on them.
-// If that fails it returns which units must wait, and why.
+// keepPending makes new lines of the lock durable before anything depends on them. If that
+// fails, held has the units that must wait, and why.
 func (d *Daemon) keepPending(ctx context.Context) (held map[desired.ID]string, err error) {
 	if d.pending.due = d.lockDue(); !d.pending.due {
 		return nil, nil
@@ -106,9 +106,9 @@ func (d *Daemon) keepPending(ctx context.Context) (held map[desired.ID]string, e
 	return held, err
 }
 
-// dependents returns the units that depend on lines of the lock: records of their
-// packages, and selections of dependencies. Declarations need no line: they are in
-// the repository after a crash too.
+// dependents returns the units that depend on lines of the lock: on records of their
+// packages, and on selections of dependencies. Selections of declared packages do not count:
+// the repository has the declarations.
 func (d *Daemon) dependents(lines *lockfile.File) []desired.ID {
 	var ids []desired.ID
 	for _, c := range d.now.state.Clusters {
@@ -122,8 +122,8 @@ func (d *Daemon) dependents(lines *lockfile.File) []desired.ID {
 	return ids
 }
 
-// settlePending leaves only unsettled lines on the pending ref, once everything else
-// is on the branch.
+// settlePending removes all but the unsettled lines from the pending ref, as the branch has
+// them.
 func (d *Daemon) settlePending(ctx context.Context) error {
 	if d.cfg.ReadonlyLock || !d.pending.there {
 		return nil
@@ -136,18 +136,16 @@ func (d *Daemon) settlePending(ctx context.Context) error {
 		return nil
 	}
 	if err := d.writePending(ctx, left); err != nil {
-		// The records are on the branch, which is what counts.
 		return fmt.Errorf("clearing pending lock records: %w", err)
 	}
 	return nil
 }
 
-// pendingTries bounds how often the pending ref is written because somebody else
-// writes there too.
+// pendingTries bounds how often the pending ref is written while others write it too.
 const pendingTries = 3
 
-// writePending replaces the content of the pending ref, whoever wrote it. Empty text
-// clears the ref.
+// writePending replaces the content of the pending ref, whoever wrote that. Empty text clears
+// the ref.
 func (d *Daemon) writePending(ctx context.Context, text []byte) error {
 	for try := 1; ; try++ {
 		var err error

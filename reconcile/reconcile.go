@@ -1,26 +1,33 @@
-// Package reconcile is the daemon's loop: it polls the fleet repository, has the
-// newest commit computed, hands it to one worker for each unit of work, and commits
-// the lock back. Computing and the workers run beside the loop, which waits for none
-// of them for long.
+// Package reconcile is the daemon's loop. It polls the fleet repository, computes the
+// newest commit, gives it to one worker per unit of work, and commits the lock back. The
+// computation and the workers run in goroutines of their own, and the loop never waits long
+// for them.
 //
 // What is durable when:
 //
 //  1. New lock records are pushed to the repository's pending ref before the
-//     first object that depends on them is applied.
-//  2. Each unit has an inventory in its cluster (reconcile/apply); a worker that is
-//     killed anywhere is completed by the next one.
+//     first object that depends on them is applied (pending.go).
+//  2. Each unit has an inventory in its cluster (reconcile/apply). If a worker is killed,
+//     the next one completes its work.
 //  3. The lock is committed on the branch's newest head once every unit was
-//     tried, or after LockGrace, and the pending ref goes (lock.go).
+//     tried, or after LockGrace, and the pending ref is cleared (lock.go).
 //
-// A daemon that is killed between any two of them reads the pending records back.
-// The registry confirms them, and nothing is silently resolved to something else
-// (pending.go). There is no other state.
+// A daemon that was killed between two of these steps reads the pending records back and
+// compares them with the registry, so that no tag silently resolves to another digest. The
+// only other state is a cache of checkpoints (resume.go).
+//
+// reconcile.go has the loop, compute.go the computation of a commit, and history.go the
+// order of commits. workers.go runs a worker per unit: connect.go connects it, gate.go has it
+// wait for the units that it depends on, outcome.go reports what came of an attempt, homes.go
+// runs the controllers of homes, and panic.go keeps a panic in its unit. report.go collects
+// the problems that [Daemon.Once] returns.
 //
 // The neighbours: reconcile/desired computes, reconcile/unit works on one unit, and
 // reconcile/status reports.
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +68,7 @@ type Repository interface {
 	// WritePending keeps content durably, outside the branch. The error is
 	// git.ErrMoved if somebody else has written since the last ReadPending.
 	WritePending(ctx context.Context, content []byte) error
-	// ClearPending forgets it, with the same errors.
+	// ClearPending deletes that content. Errors are those of WritePending.
 	ClearPending(ctx context.Context) error
 	// Head returns the hash of the branch's newest commit. It fails if the repository
 	// cannot be reached.
@@ -82,7 +89,7 @@ type Connection interface {
 	// Follow calls notify whenever there is something to do in the cluster although
 	// nothing changed in the repository, until ctx ends. notify does not block.
 	Follow(ctx context.Context, notify func())
-	// Rest gives up what goes on in the unit between attempts, until the next Apply.
+	// Rest stops what runs in the unit between attempts, until the next Apply.
 	Rest()
 	// Close ends the connection. Follow has returned by then.
 	Close()
@@ -90,14 +97,14 @@ type Connection interface {
 
 // Home is the controllers of one cluster; [home.Home] is one.
 type Home interface {
-	// Set gives them the fleet to work by. It does not block.
+	// Set gives them the state of the fleet. It does not block.
 	Set(fleet home.Fleet)
-	// Run runs them until ctx ends, and lets go of everything then.
+	// Run runs them until ctx ends, and then releases everything that they hold.
 	Run(ctx context.Context)
 }
 
-// Config is what a daemon works with. All fields are required but those with a
-// default.
+// Config configures a [Daemon]. Repository, Computer, Connect, Board, Log and Interval are
+// required.
 type Config struct {
 	Repository Repository
 	// Computer computes what a commit asks for.
@@ -108,16 +115,16 @@ type Config struct {
 	// Computed, if set, is called with each computed state, before any unit is worked on
 	// for it.
 	Computed func(*desired.State)
-	// Credentials names the credentials that Connect would use now, if that is known
-	// without a request. Connect is called again when the name changes. Credentials
-	// is called in every pass; nil if the name is never known.
+	// Credentials returns the name of the credentials that Connect would use now, if it is
+	// known without a request. Connect is called again when the name changes. Credentials
+	// is called in every pass. It may be nil: then the name is never known.
 	Credentials func(c clusters.Cluster) (name string, known bool)
 	// Home makes the controllers of a cluster that has KubernetesTargets or
-	// EtcdNamespaces, with its own connection; tell gets what they report. They run until the cluster's connection
-	// ends. Nil if there are none.
+	// EtcdNamespaces, with a connection of their own. tell gets the problems that they
+	// report. They run until the cluster's connection ends. Nil if there are none.
 	Home func(ctx context.Context, want *desired.Unit, tell func([]problem.Problem)) (Home, error)
-	// Attempted, if set, is called with each unit that an attempt was made at, whatever came
-	// of it: the gate has let it through. It must not block.
+	// Attempted, if set, is called after each attempt at a unit, failed or not. It must not
+	// block.
 	Attempted func(want *desired.Unit)
 	Board     *status.Board
 	Log       *slog.Logger
@@ -126,27 +133,26 @@ type Config struct {
 	// ClusterTimeout bounds one attempt at a unit, from its turn on; 0 means
 	// DefaultClusterTimeout.
 	ClusterTimeout time.Duration
-	// Turns bounds the units that are worked on at a time; nil means 16 of them, and
-	// as many whose clusters take long to answer.
+	// Turns bounds the units that are worked on at a time; nil means 16, and 16 more with
+	// slow clusters.
 	Turns *turn.Turns
-	// LockGrace is how long the commit of the lock waits for slow clusters;
-	// 0 means DefaultLockGrace.
+	// LockGrace is how long the commit of the lock waits for slow clusters; 0 means 15
+	// seconds.
 	LockGrace time.Duration
 	// ReadonlyLock leaves the lock and the repository as they are.
 	ReadonlyLock bool
-	// Checkpoints keeps how clusters at rest look, so that a restart with the same
-	// commit computes nothing; nil for a start from scratch.
+	// Checkpoints stores the state of clusters at rest, so that a restart with the same
+	// commit computes nothing. It may be nil: then every start computes everything.
 	Checkpoints *checkpoint.Store
 	// Settings identifies every input of a computation except the commit: the
-	// program, and the operator's settings. Checkpoints of other settings are not
-	// used.
+	// program, and the operator's settings. Checkpoints of other settings are ignored.
 	Settings string
 }
 
-// The defaults of Config.
+// Defaults of [Config].
 const (
 	DefaultClusterTimeout = 10 * time.Minute
-	DefaultLockGrace      = 15 * time.Second
+	defaultLockGrace      = 15 * time.Second
 )
 
 // Daemon is the loop. Make one with New; it is used by one goroutine.
@@ -155,22 +161,21 @@ type Daemon struct {
 	workers *workers
 	history *history
 
-	// head is the newest commit. now is the newest revision that could be computed,
-	// nil before the first; the units follow it while head cannot be read.
+	// head is the newest commit. now is the newest revision that could be computed, nil
+	// before the first. The units follow now while head cannot be computed.
 	head    sources.Commit
 	now     *revision
 	pending pending
-	// again: the same commit must be computed again, because something failed that
-	// may succeed the next time.
+	// again: the same commit must be computed again, because something failed that may
+	// succeed the next time.
 	again bool
-	// overtaken: the lock was not committed, because somebody else pushed and it must
-	// be computed again. dueSince is since when the lock is due, zero if it is not.
+	// overtaken: others pushed, so that the lock was not committed and must be computed
+	// again. dueSince is when the lock became due; zero if it is not.
 	overtaken bool
 	dueSince  time.Time
 
-	// due: head must be computed. computing is the computation under way, nil for
-	// none. givenUp counts the computations in a row that were given up for a newer
-	// commit.
+	// due: head must be computed. computing is the computation under way; may be nil.
+	// givenUp counts the computations in a row that were given up for a newer commit.
 	due       bool
 	computing *computation
 	givenUp   int
@@ -184,11 +189,11 @@ type revision struct {
 	// committed is the lock as commit has it.
 	commit    sources.Commit
 	committed *lockfile.File
-	// input identifies what state was computed from; empty if the next computation
-	// may give another result.
+	// input identifies everything that state was computed from; empty if the next
+	// computation of the same commit may give another result.
 	input string
-	// at is how the units look if state was resumed from an earlier process; then
-	// state has no objects.
+	// at has the checkpoints of the units if state was resumed from an earlier process;
+	// then state has no objects.
 	at map[desired.ID]*checkpoint.Record
 }
 
@@ -203,20 +208,16 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Repository == nil || cfg.Computer == nil || cfg.Connect == nil || cfg.Board == nil || cfg.Log == nil || cfg.Interval <= 0 {
 		return nil, errors.New("reconcile: Repository, Computer, Connect, Board, Log and Interval are required")
 	}
-	if cfg.ClusterTimeout == 0 {
-		cfg.ClusterTimeout = DefaultClusterTimeout
-	}
-	if cfg.LockGrace == 0 {
-		cfg.LockGrace = DefaultLockGrace
-	}
+	cfg.ClusterTimeout = cmp.Or(cfg.ClusterTimeout, DefaultClusterTimeout)
+	cfg.LockGrace = cmp.Or(cfg.LockGrace, defaultLockGrace)
 	if cfg.Turns == nil {
 		cfg.Turns = turn.New(16)
 	}
 	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository)}, nil
 }
 
-// Run runs the loop until the context ends, which is no error. Steps under way are
-// finished, or given up at a point from which the next run completes them.
+// Run runs the loop until ctx ends, and then returns nil. Steps under way are finished, or
+// given up where the next run can complete them.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.stop()
 	var pause <-chan time.Time
@@ -256,7 +257,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 }
 
-// stop ends all that runs beside the loop, and waits for it.
+// stop ends the computation and the workers, and waits for them.
 func (d *Daemon) stop() {
 	if c := d.computing; c != nil {
 		c.cancel()
@@ -275,11 +276,11 @@ const (
 // fine are the phases of units for which Once returns no error.
 var fine = []status.Phase{status.Ready, status.Suspended, status.Degraded, status.Progressing}
 
-// Once makes one pass over all clusters and commits the lock. If somebody else pushed
-// meanwhile, it makes another pass with the new commit. With patience it then waits for so
-// long until everything is Ready, and meanwhile works as Run does. It returns everything
-// that went wrong; with patience, also what is not Ready. Without, problems that it may
-// return are not logged before its end, and then only those that it does not return.
+// Once makes one pass over all clusters and commits the lock. If others push meanwhile, it
+// makes another pass with the new commit. With patience it then works as Run does until
+// everything is Ready, for at most that long. It returns all problems, and with patience also
+// the clusters that are not Ready. Without patience, a problem is not both returned and
+// logged, and problems of a commit that was overtaken are neither.
 func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 	if patience == 0 {
 		d.workers.reports = new(reports)
@@ -287,7 +288,7 @@ func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 	returned := make(map[reportKey]bool)
 	defer func() {
 		d.stop()
-		d.workers.reports.log(d.cfg.Log, returned)
+		d.workers.reports.log(d.cfg.Log, d.current(), returned)
 	}()
 	if err := d.pass(ctx); err != nil {
 		return err
@@ -299,7 +300,7 @@ func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 		errs = append(errs, d.awaitReady(ctx, patience))
 	}
 	for _, p := range d.now.state.Problems() {
-		returned[report{"", p}.key()] = true
+		returned[report{problem: p}.key()] = true
 		errs = append(errs, p)
 	}
 	for _, c := range d.cfg.Board.Snapshot().Clusters {
@@ -309,7 +310,7 @@ func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
 		}
 		lines := []string{fmt.Sprintf("cluster %s: %s: %s", c.Name, c.Phase, c.Message)}
 		for _, p := range c.Problems {
-			returned[report{c.Name, p}.key()] = true
+			returned[report{unit: c.Name, problem: p}.key()] = true
 			lines = append(lines, p.WithoutCluster().String())
 		}
 		if want == nil || want.Err == nil { // else it is the state's
@@ -343,8 +344,8 @@ func (d *Daemon) pass(ctx context.Context) error {
 	}
 }
 
-// awaitReady waits until everything is Ready. Workers attend to changes in clusters, and
-// passes to what has to be tried again and to new commits.
+// awaitReady waits until everything is Ready. Meanwhile workers follow their clusters, and
+// passes bring new commits and retries.
 func (d *Daemon) awaitReady(ctx context.Context, patience time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -374,7 +375,7 @@ func (d *Daemon) awaitReady(ctx context.Context, patience time.Duration) error {
 	}
 }
 
-// once polls, waits for the computation, and brings all clusters to its result.
+// once polls, waits for the computation, and applies its result to all clusters.
 func (d *Daemon) once(ctx context.Context) error {
 	err := d.look(ctx)
 	for d.computing != nil {
@@ -463,7 +464,7 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 	return true, nil
 }
 
-// follow puts a revision in charge, and reports what is new about it.
+// follow puts a revision in charge, and reports its new problems and notes.
 func (d *Daemon) follow(now *revision) {
 	var before []problem.Problem
 	var waiting []resolve.Waiting
@@ -479,9 +480,9 @@ func (d *Daemon) follow(now *revision) {
 		if !problem.Unchanged(all, before) {
 			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", len(problems))
 		}
-		// What a cluster less has is not new, and what one more has is new there alone.
+		// A problem that another cluster gets is new for that cluster alone.
 		for _, p := range problem.Merge(problem.News(all, before, problem.Problem.String)) {
-			d.workers.reports.take(d.cfg.Log, slog.LevelError, report{"", p})
+			d.workers.reports.take(d.cfg.Log, report{problem: p, level: slog.LevelError})
 		}
 	}
 	for _, w := range problem.News(state.Waiting, waiting, resolve.Waiting.String) {
@@ -503,9 +504,9 @@ func (d *Daemon) follow(now *revision) {
 	}
 }
 
-// leftAlone returns the units that are left as they are because of errors in the
-// registry, and why: those whose cluster's document has errors, and known ones whose
-// cluster is missing, since a document with errors may be meant for it.
+// leftAlone returns the units that are left as they are because the registry has errors,
+// and why: the document of their cluster has errors, or is missing and one with errors may
+// be meant for it.
 func (d *Daemon) leftAlone(s *desired.State) map[string]string {
 	left := make(map[string]string)
 	known := append(s.Committed.Clusters(), s.Registry.Broken...)
@@ -536,7 +537,7 @@ func notes(s *desired.State) []string {
 	return all
 }
 
-// await waits until all clusters were tried, for no longer than grace.
+// await waits until all clusters were tried, or grace or ctx ends.
 func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, grace <-chan time.Time) {
 	for _, done := range tried {
 		select {
@@ -549,5 +550,5 @@ func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, grace <-cha
 	}
 }
 
-// short is a commit's name as people read it.
+// short returns a commit's hash for people.
 func short(hash string) string { return hash[:min(10, len(hash))] }

@@ -226,6 +226,11 @@ func (w *world) set(name string, behave func(context.Context) unit.Outcome) {
 	w.behave[name] = behave
 }
 
+// gives has each attempt at a cluster give an outcome.
+func (w *world) gives(name string, o unit.Outcome) {
+	w.set(name, func(context.Context) unit.Outcome { return o })
+}
+
 // eventually waits for a condition, for as long as the test may take.
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
@@ -390,7 +395,7 @@ func TestDisturbedCluster(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
-	w.set("dev", func(context.Context) unit.Outcome { return unit.Outcome{Phase: status.Ready, Changed: 1} })
+	w.gives("dev", unit.Outcome{Phase: status.Ready, Changed: 1})
 	d := w.daemon(func(c *Config) { c.Interval = time.Hour })
 	w.start(d)
 	w.eventually("dev is ready", func() bool { return phase(d, "dev") == status.Ready })
@@ -428,7 +433,7 @@ func TestDependsOn(t *testing.T) {
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": strings.Replace(registry("dev", "prod"), "  path: c/prod\n", "  path: c/prod\n  dependsOn: [dev]\n", 1)},
 		cluster("dev", "v1"), cluster("prod", "v1"))
-	w.set("dev", func(context.Context) unit.Outcome { return unit.Outcome{Phase: status.Failed, Message: "no"} })
+	w.gives("dev", unit.Outcome{Phase: status.Failed, Message: "no"})
 	d := w.daemon(nil)
 	w.start(d)
 	w.eventually("prod waits", func() bool { return phase(d, "prod") == status.Waiting })
@@ -444,9 +449,7 @@ func TestOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
-	w.set("dev", func(context.Context) unit.Outcome {
-		return unit.Outcome{Phase: status.Unreachable, Message: "connection refused"}
-	})
+	w.gives("dev", unit.Outcome{Phase: status.Unreachable, Message: "connection refused"})
 	err := w.daemon(nil).Once(t.Context(), 0)
 	if err == nil || !strings.Contains(err.Error(), "cluster dev: Unreachable: connection refused") {
 		t.Errorf("error %v", err)
@@ -463,19 +466,15 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// What Once returns is not logged, too, and what it does not return is, as of a pass that is
-// interrupted.
+// Problems that Once returns are not logged. Problems that it does not return are logged, also
+// those of a pass that is interrupted.
 func TestOnceReports(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod", "typo") + "nonsense: 1\n"}, cluster("dev", "v1"), cluster("prod", "v1"))
 	refused := problem.Problem{Cluster: "dev", Object: "configmap/a/b", Origin: "c/dev/b.yaml:1", Reason: "refused"}
-	w.set("dev", func(context.Context) unit.Outcome {
-		return unit.Outcome{Phase: status.Failed, Message: "1 of 2 objects failed to apply", Problems: []problem.Problem{refused}}
-	})
-	w.set("prod", func(context.Context) unit.Outcome {
-		return unit.Outcome{Phase: status.Degraded, Message: "1 object has failed", Problems: []problem.Problem{{Cluster: "prod", Object: "deployment/a/b", Reason: "crashes"}}}
-	})
+	w.gives("dev", unit.Outcome{Phase: status.Failed, Message: "1 of 2 objects failed to apply", Problems: []problem.Problem{refused}})
+	w.gives("prod", unit.Outcome{Phase: status.Degraded, Message: "1 object has failed", Problems: []problem.Problem{{Cluster: "prod", Object: "deployment/a/b", Reason: "crashes"}}})
 	once := func(ctx context.Context) (text string, err error) {
 		var log bytes.Buffer
 		err = w.daemon(func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }).Once(ctx, 0)
@@ -500,8 +499,33 @@ func TestOnceReports(t *testing.T) {
 	}
 }
 
-// What several clusters have wrong with a package is told once, and not again when a cluster less has it; if
-// one more has it, that one is told.
+// Problems of a commit that was overtaken by a push are neither returned nor logged at the end.
+func TestOnceDropsOvertakenProblems(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "typo") + "nonsense: 1\n"}, cluster("dev", "v1"))
+	attempts := 0
+	w.set("dev", func(context.Context) unit.Outcome {
+		if attempts++; attempts > 1 {
+			return unit.Outcome{Phase: status.Ready}
+		}
+		if _, err := w.repo.Commit(t.Context(), "main", "mend", map[string]string{"clusters.yaml": registry("dev")}); err != nil {
+			t.Error(err)
+		}
+		return unit.Outcome{Phase: status.Failed, Message: "1 object failed to apply", Problems: []problem.Problem{{Cluster: "dev", Object: "configmap/a/b", Reason: "refused"}}}
+	})
+	var log bytes.Buffer
+	err := w.daemon(func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }).Once(t.Context(), 0)
+	if err != nil || attempts < 2 {
+		t.Errorf("%d attempts, error %v", attempts, err)
+	}
+	if text := log.String(); strings.Contains(text, "nonsense") || strings.Contains(text, "refused") {
+		t.Errorf("the log has problems of the first commit:\n%s", text)
+	}
+}
+
+// A problem that several clusters share is logged once, and not again when fewer clusters have
+// it. If another cluster gets it, it is logged for that one.
 func TestSharedProblems(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -527,8 +551,8 @@ func TestSharedProblems(t *testing.T) {
 	}
 }
 
-// With patience Once goes on until everything is Ready, a cluster that does not answer and
-// one that waits for another included; and it says what is not when the time is over.
+// With patience Once works until everything is Ready, including a cluster that did not answer and
+// one that waited for another. When the time is over, it returns what is not Ready.
 func TestOnceWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -554,9 +578,7 @@ func TestOnceWaits(t *testing.T) {
 	if len(w.log()) != 2 {
 		t.Errorf("commits %q", w.log())
 	}
-	w.set("dev", func(context.Context) unit.Outcome {
-		return unit.Outcome{Phase: status.Progressing, Message: "1 object is not ready yet"}
-	})
+	w.gives("dev", unit.Outcome{Phase: status.Progressing, Message: "1 object is not ready yet"})
 	err := w.daemon(nil).Once(t.Context(), 100*time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "not everything is Ready after 100ms\ncluster dev: Progressing: 1 object is not ready yet\ncluster prod: Waiting: waits for cluster dev") {
 		t.Errorf("error %v", err)

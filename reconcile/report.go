@@ -12,48 +12,48 @@ import (
 type report struct {
 	unit    string
 	problem problem.Problem
+	level   slog.Level
 }
 
-// reportKey is the same for reports that say the same, be it of other lines or places.
+// reportKey is equal for reports that differ only in lines of files and in where packages are
+// declared.
 type reportKey struct{ unit, text string }
 
 func (r report) key() reportKey { return reportKey{r.unit, r.problem.Key()} }
 
-// reports are problems that [Daemon.Once] may return, and logs at its end if it does not. Nil
-// takes none, and they are logged at once.
+// reports collects problems until [Daemon.Once] knows whether it returns them. A nil reports
+// collects nothing: problems are logged at once.
 type reports struct {
 	mu  sync.Mutex
 	all []report
-	// levels are those of all.
-	levels []slog.Level
 }
 
-// take takes a report, or logs it.
-func (rs *reports) take(log *slog.Logger, level slog.Level, r report) {
+// take keeps a report, or logs it.
+func (rs *reports) take(log *slog.Logger, r report) {
 	if rs == nil {
-		r.log(log, level)
+		r.log(log)
 		return
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.all, rs.levels = append(rs.all, r), append(rs.levels, level)
+	rs.all = append(rs.all, r)
 }
 
-// log logs all but those that are returned.
-func (rs *reports) log(log *slog.Logger, returned map[reportKey]bool) {
+// log logs the reports that are current and not returned.
+func (rs *reports) log(log *slog.Logger, current, returned map[reportKey]bool) {
 	if rs == nil {
 		return
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	for i, r := range rs.all {
-		if !returned[r.key()] {
-			r.log(log, rs.levels[i])
+	for _, r := range rs.all {
+		if key := r.key(); current[key] && !returned[key] {
+			r.log(log)
 		}
 	}
 }
 
-func (r report) log(log *slog.Logger, level slog.Level) {
+func (r report) log(log *slog.Logger) {
 	p := r.problem
 	if r.unit != "" {
 		log, p = log.With("cluster", r.unit), p.WithoutCluster()
@@ -65,8 +65,24 @@ func (r report) log(log *slog.Logger, level slog.Level) {
 		}
 	}
 	message := "problem"
-	if level == slog.LevelInfo {
+	if r.level == slog.LevelInfo {
 		message = "not ready yet"
 	}
-	log.Log(context.Background(), level, message, about...)
+	log.Log(context.Background(), r.level, message, about...)
+}
+
+// current returns the problems of the revision in charge and of the last attempts.
+func (d *Daemon) current() map[reportKey]bool {
+	keys := make(map[reportKey]bool)
+	if d.now != nil {
+		for _, p := range d.now.state.AllProblems() {
+			keys[report{problem: p}.key()] = true
+		}
+	}
+	for _, c := range d.cfg.Board.Snapshot().Clusters {
+		for _, p := range c.Problems {
+			keys[report{unit: c.Name, problem: p}.key()] = true
+		}
+	}
+	return keys
 }

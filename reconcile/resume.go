@@ -12,19 +12,18 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// How a starting daemon goes on where an earlier one left off.
+// A starting daemon resumes where an earlier one ended.
 //
-// After an attempt that left nothing to do in a unit, a checkpoint keeps how the unit
-// looks, with an identifier of everything that it was computed from
-// (reconcile/checkpoint). If that is the same for every unit when a daemon starts,
-// nothing is computed: no package is read and nothing rendered. Each worker only
-// verifies that its unit is unchanged, and watches it. As soon as a unit has changed,
-// or something in it falls due, or the branch has a newer commit, everything is
-// computed as usual. A unit for which this process must serve something has no
+// After an attempt that left nothing to do, a checkpoint records the state of the unit and
+// an identifier of everything that it was computed from (reconcile/checkpoint). If the
+// identifier is still the same for every unit when a daemon starts, nothing is computed: no
+// package is read and nothing rendered. Each worker only verifies that its unit is unchanged,
+// and watches it. As soon as a unit has changed, or is due, or the branch has a newer commit,
+// everything is computed as usual. A unit that this process must serve something for has no
 // checkpoint.
 
-// resume returns a first revision from the newest commit's registry and lock alone;
-// nil if it must be computed.
+// resume returns a first revision from the checkpoints, and the registry and the lock of the
+// newest commit; nil if the commit must be computed.
 func (d *Daemon) resume() *revision {
 	if d.now != nil || d.cfg.Checkpoints == nil || d.pending.there {
 		return nil
@@ -69,9 +68,9 @@ func (d *Daemon) resume() *revision {
 	return r
 }
 
-// inputOf identifies everything that a state was computed from; "" if the next
-// computation may give another result even so, or if the registry does not tell what
-// units there are.
+// inputOf returns an identifier of everything that a state was computed from; "" if the next
+// computation may give another result all the same, or if the registry does not have all
+// units.
 func (d *Daemon) inputOf(s *desired.State) string {
 	files, ok := s.Commit.Files.(sources.ContentFS)
 	derived := slices.ContainsFunc(s.Clusters, func(u *desired.Unit) bool { return u.ID.Name != "" })
@@ -86,9 +85,9 @@ func (d *Daemon) inputOf(s *desired.State) string {
 	return string(sources.DigestOf([]byte(d.cfg.Settings + "\x00" + content + "\x00" + string(s.Lock.Format()))))
 }
 
-// keep stores the checkpoint of a unit at rest. An attempt that leaves none takes the
-// one before away: the unit may still look like it, and nothing else tells the next
-// process that there is something to do.
+// keep stores the checkpoint of a unit at rest. After an attempt without a checkpoint it
+// deletes the earlier one: the unit may still be in that state, and the next process would
+// take it for done.
 func (ws *workers) keep(w *worker, j *job, o unit.Outcome) {
 	switch {
 	case j.at() != nil, o.Phase == status.Unreachable, o.Phase == status.Waiting, o.Phase == status.Suspended:
@@ -108,8 +107,7 @@ func (ws *workers) keep(w *worker, j *job, o unit.Outcome) {
 	if w.kept.Equal(r) {
 		return
 	}
-	// Set also after a failure: a cache that cannot be written is reported once, not
-	// in every pass over an undisturbed cluster.
+	// Also if Save fails, so that the failure is not reported in every pass.
 	w.kept = r
 	if err := ws.cfg.Checkpoints.Save(w.id.String(), r); err != nil {
 		ws.cfg.Log.Warn("the next start will compute everything", "error", err)
@@ -126,9 +124,9 @@ func (ws *workers) forget(id desired.ID) {
 	}
 }
 
-// askForState asks the daemon to compute the state, since a cluster has changed.
+// askForState asks the daemon to compute the state, because the worker's unit has changed.
 func (ws *workers) askForState(w *worker) {
-	ws.show(w, status.Waiting, "it was changed since it was left; what is wanted of it is computed first")
+	ws.show(w, status.Waiting, "it has changed since the last daemon left it; its objects are computed first")
 	select {
 	case ws.moved <- struct{}{}:
 	default: // asked already

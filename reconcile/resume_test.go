@@ -22,9 +22,7 @@ func resting(t *testing.T) (w *world, dir string) {
 	w, dir = newWorld(t), t.TempDir()
 	w.commit("fleet", map[string]string{"clusters.yaml": registry("a", "b")}, cluster("a", "v1"), cluster("b", "v1"))
 	for _, name := range []string{"a", "b"} {
-		w.set(name, func(context.Context) unit.Outcome {
-			return unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{Namespaces: []string{name}}}
-		})
+		w.gives(name, unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{Namespaces: []string{name}}})
 	}
 	if err := w.daemon(keeping(dir)).Once(t.Context(), 0); err != nil {
 		t.Fatal(err)
@@ -184,9 +182,7 @@ func TestNothingToResume(t *testing.T) {
 			files := cluster("a", "v1")
 			files["c/a/p.yaml"] = strings.Replace(files["c/a/p.yaml"], "v1}", "v1, "+policy+"}", 1)
 			w.commit("fleet", map[string]string{"clusters.yaml": registry("a")}, files)
-			w.set("a", func(context.Context) unit.Outcome {
-				return unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}}
-			})
+			w.gives("a", unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}})
 			for range 2 {
 				if err := w.daemon(keeping(dir)).Once(t.Context(), 0); err != nil {
 					t.Fatal(err)
@@ -231,7 +227,7 @@ func TestCheckpointIsTakenBack(t *testing.T) {
 	for phase, kept := range map[status.Phase]bool{status.Ready: false, status.Progressing: false, status.Failed: false, status.Unreachable: true} {
 		w, dir := resting(t)
 		w.onResume["b"] = func(context.Context) unit.Outcome { return unit.Outcome{Moved: true} }
-		w.set("a", func(context.Context) unit.Outcome { return unit.Outcome{Phase: phase} })
+		w.gives("a", unit.Outcome{Phase: phase})
 		d := w.daemon(keeping(dir))
 		if err := d.Once(t.Context(), 0); err != nil && phase != status.Failed && phase != status.Unreachable {
 			t.Error(err)
@@ -253,9 +249,7 @@ func TestUnwritableCheckpoints(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.commit("fleet", map[string]string{"clusters.yaml": registry("a")}, cluster("a", "v1"))
-	w.set("a", func(context.Context) unit.Outcome {
-		return unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}}
-	})
+	w.gives("a", unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{}})
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

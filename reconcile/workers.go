@@ -16,12 +16,11 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// workers are the goroutines that work on units, one each, so that a unit that hangs
-// or fails delays no other. A shared bound limits how many are at work.
+// workers are the goroutines that work on units, one for each, so that a unit that hangs or
+// fails delays no other. Config.Turns bounds how many work at a time.
 type workers struct {
 	cfg Config
-	// moved has a token when a unit differs from its checkpoint, so that the state
-	// must be computed.
+	// moved has a token when a unit differs from its checkpoint: the state must be computed.
 	moved chan struct{}
 	all   map[desired.ID]*worker
 	// reports are nil unless Once made them.
@@ -30,34 +29,31 @@ type workers struct {
 }
 
 func newWorkers(cfg Config) *workers {
-	return &workers{
-		cfg: cfg, all: make(map[desired.ID]*worker),
-		moved: make(chan struct{}, 1),
-	}
+	return &workers{cfg: cfg, all: make(map[desired.ID]*worker), moved: make(chan struct{}, 1)}
 }
 
-// job is one attempt to be made at a unit.
+// job is an attempt to make at a unit.
 type job struct {
 	want *desired.Unit
 	// of is the job's revision.
 	of *revision
-	// held is why nothing new may be done about it yet.
+	// held is why the job must wait; may be empty.
 	held string
-	// left: the unit is left as it is, because its cluster's document has errors.
-	// There is no want then.
+	// left: the unit is left as it is, because its cluster's document has errors. want is
+	// nil then.
 	left bool
-	// after are the jobs of the units that this one depends on, and broken names
-	// one that has none, as its registration has errors.
+	// after are the jobs of the units that this one depends on. broken names one of these
+	// units that has no job because its registration has errors.
 	after  []*job
 	broken string
-	// tried is closed when the attempt has ended, and ready is its result; or when
-	// the job was dropped, for instead if that has the same want.
+	// tried is closed when the attempt has ended, with its result in ready; or when the job
+	// is dropped. instead then is the job that replaces it, if that has the same want.
 	tried   chan struct{}
 	ready   bool
 	instead *job
 }
 
-// at returns how the unit looks if the job's revision was resumed; nil if it was
+// at returns the checkpoint of the unit if the job's revision was resumed; nil if it was
 // computed.
 func (j *job) at() *checkpoint.Record {
 	if j.left {
@@ -66,9 +62,8 @@ func (j *job) at() *checkpoint.Record {
 	return j.of.at[j.want.ID]
 }
 
-// worker works on one unit. Its jobs wait in a box of one: a newer job
-// replaces the one that waits, and gives up on one under way for an older
-// commit.
+// worker works on one unit. Its box holds one job: a newer job replaces the one in the box,
+// and cancels one under way for an older commit.
 type worker struct {
 	id   desired.ID
 	box  chan *job
@@ -78,36 +73,35 @@ type worker struct {
 	mu     sync.Mutex
 	ended  bool
 	now    *job               // under way
-	cancel context.CancelFunc // gives up on it
+	cancel context.CancelFunc // cancels it
 
-	// The rest is the worker's own.
+	// Only the worker's goroutine uses the fields below.
 	conn     Connection // nil before it is made
 	unfollow func()     // ends its Follow, and waits for that
 	made     origin     // what conn was made from
 	home     Home       // nil unless its controllers run
 	unhome   func()     // ends them, and waits for that
-	// last is the job that was tried or held back last, allowed the last that
-	// the gate let through.
+	// last is the job that was tried or held back last, and allowed the last one that the
+	// gate let through.
 	last, allowed *job
 	failures      int
 	// left: the unit is left as it is. moved: the unit differs from the checkpoint,
 	// and the state is being computed.
 	left  bool
 	moved *desired.Unit
-	// slow: the last attempt waited so long for answers that its slot was lent. took is how
-	// long it took; 0 if none was made since the last report.
+	// slow: the last attempt waited so long for answers that it lent its turn. took is the
+	// duration of the last attempt; 0 if none was made since the last report.
 	slow    bool
 	took    time.Duration
 	nextTry time.Time
-	// brake is how long the next wake-up must wait: if somebody undoes every
-	// correction at once, corrections get ever slower.
+	// brake is how long the next wake-up must wait, so that corrections get slower while
+	// others undo each of them at once.
 	brake time.Duration
-	// running are the versions of packages that the unit is known to have, by name.
+	// running are the known versions of the unit's packages, by name.
 	running map[string]version
-	// again is when the unit asks to be looked at again; zero for never.
+	// again is when the unit is due for another attempt; zero for never.
 	again time.Time
-	// kept is the checkpoint that was kept last, and unkept says that it was taken
-	// away since.
+	// kept is the last checkpoint, and unkept reports whether it was deleted since.
 	kept   *checkpoint.Record
 	unkept bool
 }
@@ -115,9 +109,9 @@ type worker struct {
 // firstBrake is how long the second of two corrections in a row waits.
 const firstBrake = 250 * time.Millisecond
 
-// assign gives each unit its job of a revision, and returns channels that close when
-// each was tried. held is why units must wait. Workers of units that left the fleet
-// end, and the objects stay; workers of units that may have left it do nothing.
+// assign gives each unit its job of a revision, and returns a channel for each that is closed
+// when it was tried. held is why units must wait. Workers of units that left the fleet end,
+// and the objects stay; workers of units that may have left it do nothing.
 func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID]string) []<-chan struct{} {
 	jobs := make(map[desired.ID]*job)
 	for _, u := range of.state.Clusters {
@@ -143,7 +137,7 @@ func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID
 			if dep := jobs[on]; dep != nil {
 				j.after = append(j.after, dep)
 			} else {
-				j.broken = on.String() // the registry has it, or it would have an error for this one
+				j.broken = on.String() // it is in the registry, or this unit's document had an error
 			}
 		}
 		w := ws.all[u.ID]
@@ -169,11 +163,11 @@ func (ws *workers) start(ctx context.Context, id desired.ID) *worker {
 	return w
 }
 
-// soonest is the least pause before a unit is looked at again at its own request: it
-// may ask for a time that is over.
+// soonest is the shortest pause before an attempt that the unit is due for: the time may be
+// over already.
 const soonest = 5 * time.Second
 
-// due gets a time when the unit asks to be looked at again; nil for never.
+// due returns a channel that receives when the unit is due; nil for never.
 func (w *worker) due() <-chan time.Time {
 	if w.again.IsZero() {
 		return nil
@@ -181,7 +175,7 @@ func (w *worker) due() <-chan time.Time {
 	return time.After(time.Until(w.again))
 }
 
-// lookAgain notes when the unit asks to be looked at again.
+// lookAgain notes when the unit is due for another attempt.
 func (w *worker) lookAgain(at time.Time) {
 	if earliest := time.Now().Add(soonest); !at.IsZero() && at.Before(earliest) {
 		at = earliest
@@ -201,16 +195,15 @@ func (ws *workers) step(ctx context.Context, w *worker) {
 	case <-w.woken:
 		ws.wake(ctx, w)
 	case <-w.due():
-		w.again = time.Time{} // unless the unit asks again
+		w.again = time.Time{}
 		ws.wake(ctx, w)
 	}
 }
 
-// wake makes an attempt that the unit itself asks for: something was changed in its
-// cluster, or fell due.
+// wake makes an attempt because something changed in the unit's cluster, or the unit is due.
 func (ws *workers) wake(ctx context.Context, w *worker) {
 	if w.last == nil || w.left {
-		return // not tried yet, but will be; or must not be
+		return // a job will come, or must not
 	}
 	select {
 	case <-ctx.Done():
@@ -221,7 +214,7 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 	case <-time.After(w.brake):
 	}
 	select {
-	case j := <-w.box: // came together with the end of the pause
+	case j := <-w.box: // came at the end of the pause
 		ws.work(ctx, w, j)
 		return
 	default:
@@ -230,7 +223,7 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 		ws.askForState(w)
 		return
 	}
-	again := *w.last // the gate is asked once more
+	again := *w.last // which passes the gate once more
 	again.tried, again.ready = make(chan struct{}), false
 	o := ws.work(ctx, w, &again)
 	w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
@@ -244,7 +237,7 @@ func nextBrake(brake time.Duration, changed int, interval time.Duration) time.Du
 	return min(max(2*brake, firstBrake), interval)
 }
 
-// end lets go of all that the worker has. Nobody waits for a job in its box.
+// end releases what the worker holds, and drops the job in its box.
 func (w *worker) end() {
 	w.disconnect()
 	w.mu.Lock()
@@ -265,8 +258,8 @@ func (ws *workers) stop() {
 	ws.wg.Wait()
 }
 
-// give puts a job into the worker's box, and returns it. If a job with the same want
-// is under way, that goes on, and is returned instead.
+// give puts a job into the worker's box, and returns it. If a job with the same want is
+// under way, give drops the new one and returns that instead.
 func (w *worker) give(j *job) *job {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,18 +314,18 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		w.last = j
 		return unit.Outcome{} // the last outcome stands
 	case j.at() != nil && w.moved == j.want:
-		return unit.Outcome{} // what to do is not known yet
+		return unit.Outcome{} // the state is being computed
 	default:
 		ok := true
 		if why := ws.gate(attempt, w, j); why != "" {
 			o = ws.heldBack(attempt, w, why)
 		} else {
-			w.allowed = j // from here on, some of it may be applied
+			w.allowed = j // from here on, parts of it may be applied
 			o, ok = ws.try(attempt, w, j)
 		}
 		w.know(w.allowed, o)
 		if !ok || attempt.Err() != nil {
-			return unit.Outcome{} // given up for a newer commit, or at the end: not the cluster's fault
+			return unit.Outcome{} // given up for a newer commit, or at the end
 		}
 		if o.Moved {
 			w.moved = j.want
@@ -347,8 +340,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	return o
 }
 
-// try makes the attempt itself, when it is the cluster's turn. ok is false if it was
-// given up, which says nothing about the cluster.
+// try waits for the cluster's turn, and makes the attempt. ok is false if it was given up.
 func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, ok bool) {
 	t, err := ws.cfg.Turns.Take(ctx, w.failures > 0 || w.slow, func(waits bool) {
 		if waits {
@@ -387,7 +379,7 @@ func (ws *workers) apply(ctx context.Context, w *worker, j *job) (o unit.Outcome
 		}
 	}()
 	if w.failures > 0 || w.conn != nil && w.made.stale(ws.originOf(j.want)) {
-		// The credentials were replaced, or may have been; or the registration was.
+		// The credentials or the registration changed, or may have changed.
 		w.disconnect()
 	}
 	if w.conn == nil {

@@ -26,7 +26,7 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// fleet is workers with clusters that do what a test says, in a synctest bubble.
+// fleet has workers of clusters with behaviour set by a test, in a synctest bubble.
 type fleet struct {
 	t   *testing.T
 	ws  *workers
@@ -116,8 +116,8 @@ func (t *fleetConnection) Close() {
 	t.f.closed++
 }
 
-// state is what a commit wants: of each cluster "NAME" or "NAME<-OTHER", and the
-// names of those whose registration has errors as "!NAME".
+// state returns the state of a commit with clusters: "NAME", "NAME<-OTHER" with a dependency,
+// and "!NAME" with errors in the registration.
 func state(commit string, of ...string) *desired.State {
 	s := &desired.State{Registry: &clusters.Registry{}}
 	s.Commit.Hash = commit
@@ -139,7 +139,7 @@ func state(commit string, of ...string) *desired.State {
 	return s
 }
 
-// pass hands out a state, and lets what comes of it come to rest.
+// pass hands out a state, and waits until all goroutines are idle.
 func (f *fleet) pass(s *desired.State) {
 	var names []string
 	for _, c := range s.Clusters {
@@ -164,6 +164,11 @@ func (f *fleet) set(name string, behave func(context.Context, *desired.Unit) uni
 	f.behave[name] = behave
 }
 
+// gives has each attempt at a cluster give an outcome.
+func (f *fleet) gives(name string, o unit.Outcome) {
+	f.set(name, func(context.Context, *desired.Unit) unit.Outcome { return o })
+}
+
 func (f *fleet) is(name string, phase status.Phase, message string) {
 	f.t.Helper()
 	for _, c := range f.ws.cfg.Board.Snapshot().Clusters {
@@ -173,7 +178,7 @@ func (f *fleet) is(name string, phase status.Phase, message string) {
 	}
 }
 
-// has tells what was applied to a cluster since it was asked last.
+// has compares what was applied to a cluster since its last call.
 func (f *fleet) has(name string, want ...string) {
 	f.t.Helper()
 	f.mu.Lock()
@@ -184,9 +189,8 @@ func (f *fleet) has(name string, want ...string) {
 	f.done[name] = nil
 }
 
-// A cluster gets nothing of a commit that it has to wait for: not when it is woken,
-// not in later passes, not after a restart. Meanwhile it is kept at what it was
-// allowed last.
+// A cluster that waits gets nothing of a commit: not when it is woken, not in later passes, and
+// not after a restart. Meanwhile it is kept at the last commit that was let through.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	failing := func(context.Context, *desired.Unit) unit.Outcome {
@@ -205,9 +209,7 @@ func TestGate(t *testing.T) {
 		f.has("prod", "1")
 		f.pass(two)
 		f.has("prod", "1")
-		f.set("prod", func(context.Context, *desired.Unit) unit.Outcome {
-			return unit.Outcome{Phase: status.Unreachable, Message: "away"}
-		})
+		f.gives("prod", unit.Outcome{Phase: status.Unreachable, Message: "away"})
 		f.pass(two)
 		time.Sleep(time.Minute)
 		f.set("prod", nil)
@@ -229,8 +231,7 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// While the cluster that is waited for is worked on, what the own cluster asks for
-// is answered.
+// A cluster that waits for another one still handles its own wake-ups.
 func TestGateWokenMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,7 +256,7 @@ func TestGateWokenMeanwhile(t *testing.T) {
 	})
 }
 
-// What is not known to be ready holds back what depends on it.
+// A cluster that is not known to be ready holds back those that depend on it.
 func TestGateHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -270,7 +271,7 @@ func TestGateHeld(t *testing.T) {
 	})
 }
 
-// What goes on in a cluster between attempts ends when the cluster is to be left alone.
+// Work in a cluster between attempts ends when the cluster must be left alone.
 func TestRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,7 +296,7 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// A job that never comes to be tried keeps nobody waiting.
+// A job that is never tried does not keep others waiting.
 func TestGateDroppedJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,8 +332,8 @@ func TestGateDroppedJob(t *testing.T) {
 	})
 }
 
-// A cluster that is woken while a newer commit waits for it gets that one: a part of
-// one in between may be there, and nothing older is to follow it.
+// A cluster that is woken while a newer commit waits for it gets that one: parts of a commit in
+// between may be applied, and no older commit may follow.
 func TestWokenForNothingOlder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -357,8 +358,8 @@ func TestWokenForNothingOlder(t *testing.T) {
 	})
 }
 
-// A connection is made anew when what it was made from is not what it would be made
-// from now, whatever commits said in between; and for nothing else.
+// A connection is made again if and only if its origin has changed, whatever commits declared in
+// between.
 func TestConnectionIsOfTheRegistration(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -393,7 +394,7 @@ func TestConnectionIsOfTheRegistration(t *testing.T) {
 	})
 }
 
-// Clusters that are waited for take no slots from those that are worked on.
+// Slow clusters lend their turns to others.
 func TestSlowClustersLendTheirSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -430,7 +431,7 @@ func TestSlowClustersLendTheirSlots(t *testing.T) {
 	})
 }
 
-// A panic is the error of the cluster that it was met at.
+// A panic is an error of its cluster.
 func TestPanicIsOneClustersError(t *testing.T) {
 	t.Parallel()
 	for name, panics := range map[string]func(context.Context, *desired.Unit) unit.Outcome{
@@ -467,7 +468,7 @@ func TestPanicIsOneClustersError(t *testing.T) {
 	}
 }
 
-// A commit that moves lines says nothing new of what is wrong.
+// A problem is not new because its lines have moved.
 func TestLinesMove(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -507,7 +508,7 @@ func TestLinesMove(t *testing.T) {
 	})
 }
 
-// A cluster that is down is tried less often, and is back soon.
+// A cluster that is down is tried less often, and is back soon after it answers.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -516,9 +517,7 @@ func TestUnreachable(t *testing.T) {
 		maps.Copy(fleet, cluster("prod", "v1"))
 		fleet["clusters.yaml"] = registry("dev", "prod")
 		b.push("1", fleet)
-		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
-			return unit.Outcome{Phase: status.Unreachable, Message: "connection refused"}
-		})
+		f.gives("dev", unit.Outcome{Phase: status.Unreachable, Message: "connection refused"})
 		d := looping(t, f, b, nil)
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
@@ -546,9 +545,7 @@ func TestWokenAfterUnreachable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
-			return unit.Outcome{Phase: status.Unreachable, Message: "away"}
-		})
+		f.gives("dev", unit.Outcome{Phase: status.Unreachable, Message: "away"})
 		f.pass(state("1", "dev"))
 		f.has("dev", "1")
 		f.pass(state("2", "dev"))
@@ -560,9 +557,8 @@ func TestWokenAfterUnreachable(t *testing.T) {
 	})
 }
 
-// A cluster whose document has errors is left as it is, also when it is woken: who
-// knows what the document was to say. Once it is mended the cluster is followed
-// again.
+// A cluster with errors in its document is left as it is, also when it is woken. Once the
+// document is mended, the cluster is followed again.
 func TestBrokenRegistrationIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -600,8 +596,7 @@ func TestBrokenRegistrationIsLeftAlone(t *testing.T) {
 	})
 }
 
-// A cluster that is not as it was left is not looked at again while what is wanted
-// of it is computed, which may take long.
+// A cluster that has changed since it was left is not read again while the state is computed.
 func TestMovedIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -616,15 +611,15 @@ func TestMovedIsAskedOnce(t *testing.T) {
 		if f.resumed != 1 || len(f.ws.moved) != 1 {
 			t.Errorf("it was looked at %d times, and what is wanted was asked for %d times", f.resumed, len(f.ws.moved))
 		}
-		f.is("dev", status.Waiting, "it was changed since it was left; what is wanted of it is computed first")
+		f.is("dev", status.Waiting, "it has changed since the last daemon left it; its objects are computed first")
 		f.pass(state("1", "dev"))
 		f.is("dev", status.Ready, "")
 		f.has("dev", "1")
 	})
 }
 
-// A unit is looked at again when it asks for that, also if nothing was computed
-// since an earlier process left it.
+// A unit gets an attempt when it is due, also if nothing was computed since an earlier process
+// left it.
 func TestLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -663,8 +658,7 @@ func TestLookedAtAgain(t *testing.T) {
 	})
 }
 
-// A unit that asks to be looked at again at a time that is over does not keep its
-// cluster busy.
+// A unit that is due at a time in the past does not keep its cluster busy.
 func TestAgainIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -685,7 +679,7 @@ func TestAgainIsOver(t *testing.T) {
 	})
 }
 
-// What falls due while another cluster is waited for is seen to.
+// A unit that becomes due while it waits for another cluster gets an attempt.
 func TestDueAtTheGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -713,8 +707,7 @@ func TestDueAtTheGate(t *testing.T) {
 	})
 }
 
-// Units of a cluster whose document has errors are left alone with it, and the status
-// goes on to name them.
+// Units of a cluster with errors in its document are left alone, and stay in the status.
 func TestUnitsAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := state("2", "dev", "!prod")
@@ -731,7 +724,7 @@ func TestUnitsAreLeftAlone(t *testing.T) {
 	}
 }
 
-// What runs in a unit is the version that was applied completely the last time.
+// The running version of a package is the last one that was applied completely.
 func TestRunningVersions(t *testing.T) {
 	t.Parallel()
 	want := func(version string, incomplete ...string) *job {

@@ -1,30 +1,30 @@
 // Package applications runs KubernetesApplications: it places each on a KubernetesTarget
-// of its namespace, keeps its objects in the target's cluster, and writes back how they
-// are doing. Applications that people make with kubectl and those of a repository are
-// treated alike, since both are objects of a home (reconcile/home).
+// of its namespace, applies its objects to the target's cluster, and writes their state back.
+// It makes no difference whether an application comes from a repository or from kubectl: both
+// are objects of a home (reconcile/home).
 //
 // An application is a unit of work like a cluster's manifests: reconcile/unit plans and
 // applies it, with an inventory of its own in the target's cluster. The inventory's name
-// has the application's UID, so another application of the same name, or another
-// hub, never takes its objects for its own.
+// contains the application's UID, so that no other application of the same name, or of
+// another hub, takes over its objects.
 //
-// applications.go is the controller: what there is, where it goes, and a worker for each
-// application. settle.go has placements wait for what arrives together. worker.go is a
-// worker's loop, attempt.go one attempt, and remove.go how objects leave a cluster. link.go
-// connects to targets. status.go writes the status, mirror.go copies the remote one,
-// decision.go writes PlacementDecisions, around.go finds applications that have each other
-// among their objects, and preview.go tells a plan where applications
-// will be placed.
+// applications.go is the controller: it reads applications, places them, and gives each to a
+// worker. target.go reads targets. settle.go delays placements until everything has arrived
+// that belongs together. worker.go is a worker's loop, attempt.go one attempt, and remove.go
+// deletes objects in a cluster. link.go connects to targets. status.go writes the status,
+// mirror.go copies the status of remote objects, decision.go writes PlacementDecisions,
+// around.go finds applications that contain each other, and preview.go shows in a plan where
+// applications will be placed.
 //
 // render/application reads applications, render/target/placement decides where they run,
-// and reconcile/target keeps targets and their connection Secrets. Here, a target is
-// nothing but its labels, its condition Ready and its Secret.
+// and reconcile/target keeps targets and their connection Secrets. This package reads only
+// the labels, the condition Ready and the Secret of a target.
 //
 // What is durable when: the finalizer is on the application, and its placement in its
-// status, before the first object is applied in the target's cluster. An application that
-// moves lists its former target in status.leftTargetRefs before anything is applied to the
-// new one, and until its objects there are gone. A daemon that is killed anywhere goes on
-// from these.
+// status, before the first object is applied to the target's cluster. When an application
+// moves, status.leftTargetRefs lists the former target before anything is applied to the new
+// one, and until the objects in the former one are gone. A daemon that was killed anywhere
+// goes on from these.
 package applications
 
 import (
@@ -49,27 +49,27 @@ import (
 	"gitopsd.dev/render/target/placement"
 )
 
-// Config configures a [Controller]. All fields are required but Timeout and Mirror.
+// Config configures a [Controller]. All fields except Timeout and Mirror are required.
 type Config struct {
-	// Connect returns the client of the cluster that a connection Secret leads to. name
-	// is for errors; as is the ServiceAccount to impersonate there, nil for none. It
-	// sends nothing. Errors quote no value of the Secret.
+	// Connect returns a client for the cluster of a connection Secret, and sends no request.
+	// name is for errors, which quote no value of the Secret. as is the ServiceAccount to
+	// impersonate there; may be nil.
 	Connect func(name string, secret map[string]any, as *kube.ServiceAccount) (*kube.Client, error)
 	// Fleet owns the inventories.
 	Fleet apply.Fleet
 	// Turns bounds the clusters that are worked on at a time.
 	Turns *turn.Turns
-	// Timeout bounds one attempt at an application; 0 means DefaultTimeout.
+	// Timeout bounds one attempt at an application; 0 means 10 minutes.
 	Timeout time.Duration
-	// Mirror is the pause between two looks at the status of remote objects that nothing else
-	// gives a reason to look at; 0 means DefaultMirror.
+	// Mirror is the interval at which the status of remote objects is read if nothing else
+	// happens; 0 means 30 seconds.
 	Mirror time.Duration
 }
 
-// Defaults of a Config.
+// Defaults of [Config].
 const (
-	DefaultTimeout = 10 * time.Minute
-	DefaultMirror  = 30 * time.Second
+	defaultTimeout = 10 * time.Minute
+	defaultMirror  = 30 * time.Second
 )
 
 // The kinds that are followed in a home.
@@ -88,17 +88,17 @@ type Controller struct {
 	running sync.WaitGroup
 	// decisions reports whether the home serves the API of PlacementDecisions.
 	decisions bool
-	// settling is since when placements of a namespace wait for what is still arriving.
+	// settling is when placements began to wait, by namespace.
 	settling map[string]time.Time
 }
 
 // known is an application as it was read last.
 type known struct {
 	meta *metav1.PartialObjectMetadata
-	// made is what the application was read at; see madeOf.
+	// made is madeOf at that time.
 	made string
 	app  *application.Application
-	// err is what is wrong with its fields.
+	// err is the error in its fields.
 	err error
 	// seen is when it was read first, and status its status then.
 	seen   time.Time
@@ -114,8 +114,8 @@ func New(c Config) (*Controller, error) {
 	if c.Connect == nil || c.Turns == nil || c.Fleet.Name == "" {
 		return nil, errors.New("applications: Connect, Turns and Fleet are required")
 	}
-	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
-	c.Mirror = cmp.Or(c.Mirror, DefaultMirror)
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	c.Mirror = cmp.Or(c.Mirror, defaultMirror)
 	return &Controller{cfg: c, apps: make(map[string]*known), targets: make(map[manifest.ID]*target), workers: make(map[string]*worker), settling: make(map[string]time.Time)}, nil
 }
 
@@ -137,7 +137,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 	var errs []error
 	if len(apps) > 0 {
 		if err := c.readTargets(ctx, v); err != nil {
-			return time.Time{}, err // placements by half of the targets would be wrong
+			return time.Time{}, err // placements need all targets
 		}
 		errs = append(errs, c.readApplications(ctx, v, apps))
 	} else {
@@ -168,7 +168,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 		place(namespace, all, targets, !until.IsZero())
 		for _, k := range all {
 			if !until.IsZero() && k.open() && k.decision.Why == "" {
-				continue // it is told when it is decided
+				continue // it gets a job once it is decided
 			}
 			w := c.worker(ctx, v, k)
 			j, err := newJob(v, k, targets, w.places(), c.decisions, c.around(k))
@@ -222,14 +222,14 @@ func (c *Controller) worker(ctx context.Context, v *home.View, k *known) *worker
 	return w
 }
 
-// madeOf returns all of an application's metadata that it is read for. A write to its
-// status is nothing new.
+// madeOf returns a text that changes when the application must be read again. A write to the
+// status does not change it.
 func madeOf(meta *metav1.PartialObjectMetadata) string {
 	return fmt.Sprintf("%d %q %q", meta.Generation, meta.Annotations[manifest.RescheduleAnnotation], meta.Annotations[manifest.AllowPruneAnnotation])
 }
 
-// readApplications reads those applications that changed. One that cannot be read keeps
-// its place.
+// readApplications reads the applications that changed. One that cannot be read stays known as
+// it was.
 func (c *Controller) readApplications(ctx context.Context, v *home.View, metas []*metav1.PartialObjectMetadata) error {
 	there := make(map[string]bool, len(metas))
 	todo := make(map[string]*metav1.PartialObjectMetadata)
@@ -268,8 +268,8 @@ func (c *Controller) readApplications(ctx context.Context, v *home.View, metas [
 	return errors.Join(errs...)
 }
 
-// read takes in an application. Where it is placed is known from the first time on: its
-// worker may not have written that yet. None runs from a namespace that is reserved.
+// read stores an application. Its placement is taken from before, since its worker may not have
+// written that yet. An application in a reserved namespace gets an error.
 func (c *Controller) read(meta *metav1.PartialObjectMetadata, tree map[string]any, reserved bool) {
 	k := &known{meta: meta, made: madeOf(meta), seen: time.Now()}
 	k.app, k.err = application.Read(tree)
@@ -286,8 +286,8 @@ func (c *Controller) read(meta *metav1.PartialObjectMetadata, tree map[string]an
 	c.apps[string(meta.UID)] = k
 }
 
-// place decides where the applications of a namespace run. No target is chosen while more
-// may arrive.
+// place decides where the applications of a namespace run. While the namespace settles, no
+// target is chosen.
 func place(namespace string, all []*known, targets map[string]*target, settling bool) {
 	var open []placement.Application
 	for _, k := range all {
@@ -314,10 +314,10 @@ func place(namespace string, all []*known, targets map[string]*target, settling 
 			continue
 		}
 		if d.Target != "" && d.Target == k.decision.Target && !d.Stuck && !d.New {
-			d.Why = k.decision.Why // why it was placed there
+			d.Why = k.decision.Why // the reason of its placement
 		}
 		k.decision = d
-		// An application that is shared with its worker is not changed.
+		// The worker has k.app, too.
 		app := *k.app
 		app.Placed = d.Target
 		if !d.Stuck && d.Target != "" && k.err == nil { // with errors it does not move
@@ -327,7 +327,7 @@ func place(namespace string, all []*known, targets map[string]*target, settling 
 	}
 }
 
-// job is what an application should be, for its worker. It is immutable.
+// job is the desired state of an application, for its worker. It is immutable.
 type job struct {
 	app *application.Application
 	err error
@@ -337,19 +337,19 @@ type job struct {
 	decision            placement.Decision
 	// targets are those of the namespace, by name.
 	targets map[string]*target
-	// decisions reports whether the home serves the API of PlacementDecisions, and follows
-	// whether they can be followed. decided is the resourceVersion of the application's then;
+	// decisions reports whether the home serves PlacementDecisions, and follows whether it
+	// can be watched for them. decided then is the resourceVersion of the application's;
 	// empty if there is none.
 	decisions, follows bool
 	decided            string
-	// around are applications that have this one among their objects, or others that do.
+	// around are the applications that contain this one, directly or through others.
 	around []manifest.ID
-	// of is the application, its placement, and the ways to its targets' clusters; key is
-	// all that its worker uses.
+	// of identifies the application, its placement and the connections to its targets. key
+	// identifies everything that its worker uses.
 	of, key string
 }
 
-// newJob makes the job of an application that has objects in the clusters of some targets.
+// newJob makes the job of an application that may have objects in places.
 func newJob(v *home.View, k *known, targets map[string]*target, places []string, decisions bool, around []manifest.ID) (*job, error) {
 	j := &job{
 		app: k.app, err: k.err, deleting: k.meta.DeletionTimestamp != nil, decision: k.decision, targets: targets, decisions: decisions, around: around,

@@ -418,7 +418,7 @@ func TestMoveInPlace(t *testing.T) {
 	}
 }
 
-// An object has one application. The other is told whose it is, and takes nothing with
+// An object belongs to one application. Another one gets an error with that, and takes nothing with
 // it when it goes.
 func TestTwoWantOne(t *testing.T) {
 	tm := newTeam(t)
@@ -815,5 +815,9 @@ func TestContainEachOther(t *testing.T) {
 	}
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		tm.gone(tm.home, manifest.Application, tm.name, name)
+	}
+	for _, name := range []string{"here", "there"} { // the next run must find none
+		tm.remove(tm.home, manifest.Target, tm.name, name)
+		tm.gone(tm.home, manifest.Target, tm.name, name)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"gitopsd.dev/render/application"
 	"gitopsd.dev/render/manifest"
 )
@@ -22,8 +20,8 @@ func contained(app *application.Application) []manifest.ID {
 	return all
 }
 
-// around returns the applications of the home that have one among their objects, or others
-// that do, sorted. It may not have them among its own.
+// around returns the applications of the home that contain k, directly or through others,
+// sorted. k must not contain them.
 func (c *Controller) around(k *known) []manifest.ID {
 	if len(k.contains) == 0 {
 		return nil
@@ -42,21 +40,17 @@ func (c *Controller) around(k *known) []manifest.ID {
 	return found
 }
 
-// loop is the error of an application that would have another among its objects which has it.
-func (w *worker) loop(id manifest.ID) error {
+// loop returns the error for an application that contains another one, which contains it.
+func loop(id manifest.ID) error {
 	return fmt.Errorf("%s has this application among its own objects, directly or by others: neither could be deleted before the other; take one of them out", id)
 }
 
-// atHome reports whether a connection leads to the home itself, or that is not known.
+// atHome reports whether a connection leads to the home itself, or may do so.
 func (w *worker) atHome(ctx context.Context, l *link) bool {
 	there := l.identity(ctx)
 	if there == "" {
 		return true
 	}
-	t, err := w.home.Type(ctx, "v1", manifest.Namespace.Kind)
-	if err != nil {
-		return true
-	}
-	meta, err := w.home.GetMetadata(ctx, t, manifest.Namespace.ID("", metav1.NamespaceSystem))
-	return err != nil || string(meta.UID) == there
+	here, err := identityOf(ctx, w.home)
+	return err != nil || here == there
 }

@@ -21,7 +21,7 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// attempt brings the application's objects to what its job says.
+// attempt brings the application's objects to the state of its job.
 func (w *worker) attempt(ctx context.Context, j *job) result {
 	s := w.status.next(j.app)
 	switch {
@@ -48,23 +48,24 @@ func (w *worker) attempt(ctx context.Context, j *job) result {
 	return w.end(ctx, j, s, r)
 }
 
-// move records where the application is placed, before anything is done there.
+// move records the placement of the application, before anything is applied there.
 func (w *worker) move(ctx context.Context, j *job, s *state) error {
 	to := j.decision.Target
+	c := s.condition(placedCondition)
+	reason := "Placed"
+	if j.decision.Stuck {
+		reason = "CannotMove"
+	}
+	if s.target != to || j.decision.Stuck || !c.true || c.reason != reason {
+		s.set(placedCondition, true, reason, "on target "+to+": "+j.decision.Why)
+	}
 	if s.target != to {
 		if s.target != "" && !slices.Contains(s.left, s.target) {
 			s.left = append(s.left, s.target)
 		}
 		s.left = slices.DeleteFunc(s.left, func(name string) bool { return name == to })
 		s.target, s.cluster, s.state, s.resources = to, "", scheduled, nil
-		s.set(placedCondition, true, "Placed", "on target "+to+": "+j.decision.Why)
 		w.log.Info("placed", "target", to, "why", j.decision.Why)
-	}
-	switch i := slices.IndexFunc(s.conditions, func(c condition) bool { return c.kind == placedCondition }); {
-	case j.decision.Stuck:
-		s.set(placedCondition, true, "CannotMove", "on target "+to+": "+j.decision.Why)
-	case i < 0 || !s.conditions[i].true || s.conditions[i].reason != "Placed":
-		s.set(placedCondition, true, "Placed", "on target "+to+": "+j.decision.Why)
 	}
 	s.rescheduled = j.app.Rescheduled
 	return w.publish(ctx, s)
@@ -110,16 +111,14 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 			r.problems = append(r.problems, trouble(j.app, problem.Message(err)))
 		}
 	}
-	for _, c := range s.conditions {
-		if c.kind == syncedCondition && !c.true {
-			r.problems = append(r.problems, trouble(j.app, c.message))
-		}
+	if c := s.condition(syncedCondition); !c.true { // record has set it
+		r.problems = append(r.problems, trouble(j.app, c.message))
 	}
 	return r
 }
 
-// rest is what an attempt is made for. While nothing has changed, the next one is made for
-// the same, and sends no request.
+// rest is the input of an attempt that left nothing to do. While nothing changes, the next
+// attempt uses it again, and sends no request.
 type rest struct {
 	job      *job
 	link     *link
@@ -127,11 +126,10 @@ type rest struct {
 	unit     *desired.Unit
 }
 
-// credentials are the labels of Secrets that go to no cluster, whichever target refers to
-// them or does so later.
+// credentials are the labels of Secrets that must not be copied to any cluster.
 var credentials = []string{manifest.ConnectionLabel, manifest.ClusterLabel, manifest.PullSecretLabel}
 
-// render returns what an attempt is made for.
+// render returns the input of an attempt.
 func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 	before := w.rest
 	w.rest = nil
@@ -143,7 +141,7 @@ func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 		connections[t.secret] = name
 	}
 	rendered := j.app.Render(func(name string) (map[string]any, error) {
-		// Who may write applications need not be one who may read credentials.
+		// Whoever may write applications need not have the right to read credentials.
 		if of, ok := connections[name]; ok {
 			return nil, fmt.Errorf("%s is the connection to target %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of)
 		}
@@ -160,15 +158,15 @@ func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 	}
 	for _, id := range j.around {
 		if rendered.Objects.Get(id) != nil && w.atHome(ctx, l) {
-			rendered.Refuse(id, w.loop(id))
+			rendered.Refuse(id, loop(id))
 		}
 	}
 	return &rest{job: j, link: l, rendered: rendered, unit: w.unit(j, rendered)}
 }
 
-// other returns an error unless the object of the application's kind and name in the
-// target's cluster is another one than the application. An application that had itself
-// would overwrite its own spec, and wait for itself to go when it is deleted.
+// other returns an error if the object of the application's kind and name in the target's
+// cluster is, or may be, the application itself. It would overwrite its own spec, and its
+// deletion would wait for itself.
 func (w *worker) other(ctx context.Context, l *link) error {
 	t, err := l.client.Kind(ctx, w.app.Group, w.app.Kind)
 	if err == nil {
@@ -184,7 +182,7 @@ func (w *worker) other(ctx context.Context, l *link) error {
 	return fmt.Errorf("%s may be this application itself: %s", w.app, problem.Message(err))
 }
 
-// turn waits for the turn of a cluster, and returns the context for what is done there.
+// turn waits for the turn of a cluster, and returns the context for requests there.
 func (w *worker) turn(ctx context.Context) (remote context.Context, end func(), err error) {
 	turn, err := w.cfg.Turns.Take(ctx, w.unreachable || w.slow, func(bool) {})
 	if err != nil {
@@ -197,8 +195,8 @@ func (w *worker) turn(ctx context.Context) (remote context.Context, end func(), 
 	}, nil
 }
 
-// unit returns the application as a unit of work. While something is wrong with one of
-// its resources, nothing is pruned: it is not known which object the resource had.
+// unit returns the application as a unit of work. While a resource has an error, nothing is
+// pruned: its earlier object is not known.
 func (w *worker) unit(j *job, rendered *application.Rendered) *desired.Unit {
 	u := w.bare(j)
 	u.Objects = rendered.Objects
@@ -220,10 +218,10 @@ func (w *worker) bare(j *job) *desired.Unit {
 	return u
 }
 
-// mostTold bounds the objects that a condition names.
+// mostTold bounds the objects in a condition's message.
 const mostTold = 3
 
-// record sets how the resources are doing after an attempt, and reports whether all are
+// record sets the state of the resources after an attempt, and reports whether all are
 // submitted.
 func (w *worker) record(s *state, j *job, rendered *application.Rendered, o *unit.Outcome) bool {
 	before := *s
@@ -236,12 +234,12 @@ func (w *worker) record(s *state, j *job, rendered *application.Rendered, o *uni
 		if err := rendered.Faults[r.Name]; err != nil {
 			now.state, now.message = failed, clip(err.Error(), mostReason)
 			told = append(told, "resource "+r.Name+": "+now.message)
-		} else if o.Actions != nil { // else nothing new is known of them
+		} else if o.Actions != nil { // otherwise there was no plan
 			object := rendered.Objects.Get(ids[0])
 			now = resource{name: r.Name, id: ids[0], apiVersion: object.APIVersion(), state: submitted, remote: now.remote}
 			for _, id := range ids {
 				u, unsettled := o.Unsettled[id]
-				if !unsettled && id.Namespace != "" { // of a cluster-wide kind
+				if !unsettled && id.Namespace != "" { // its kind may be cluster-wide
 					u, unsettled = o.Unsettled[id.GroupKind().ID("", id.Name)]
 				}
 				if !unsettled {
@@ -293,7 +291,7 @@ func (w *worker) kept(o *unit.Outcome) string {
 	return strings.Join(list[:min(len(list), mostTold)], "; ")
 }
 
-// unsynced sets the state of an application whose target cannot be worked with.
+// unsynced sets the state of an application with a target that cannot be used.
 func (w *worker) unsynced(j *job, s *state, reason, message string) result {
 	s.set(syncedCondition, false, reason, message)
 	s.set(readyCondition, false, reason, message)
@@ -309,11 +307,11 @@ func (w *worker) end(ctx context.Context, j *job, s *state, r result) result {
 	return r
 }
 
-// fail is the result if the home does not do what is needed.
+// fail returns the result after an error of the home.
 func (w *worker) fail(j *job, err error) result {
 	switch kube.ClassOf(err) {
 	case kube.NotFound, kube.Changed, kube.Canceled:
-		return result{failed: true} // an event tells the rest
+		return result{failed: true} // an event follows
 	}
 	w.log.Error("an application cannot be kept up to date", "error", err)
 	return result{failed: true, problems: []problem.Problem{trouble(j.app, problem.Message(err))}}

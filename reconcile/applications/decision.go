@@ -11,14 +11,14 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// schedulerName is who decides, in PlacementDecisions.
+// schedulerName is the scheduler in PlacementDecisions.
 const schedulerName = "gitopsd"
 
 // announced is a PlacementDecision: the ClusterProfile that it names, empty for none, and its
 // resourceVersion.
 type announced struct{ profile, version string }
 
-// stands reports whether the decision names the profile, and is as it was as far as the job
+// stands reports whether the decision names the profile and has not changed, as far as the job
 // knows.
 func (p *announced) stands(profile string, j *job) bool {
 	return p != nil && p.profile == profile && (!j.follows || p.version == j.decided)
@@ -34,10 +34,10 @@ func (c *Controller) profiles() bool {
 	return false
 }
 
-// decide tells others where the application runs: by a PlacementDecision (KEP-5313) of its
-// name, where that API is installed and the target is made from a ClusterProfile. After a
-// move to any other target the decision names no cluster. One that somebody changed or deleted
-// is written again. The garbage collector deletes it with the application.
+// decide publishes where the application runs in a PlacementDecision (KEP-5313) of its name,
+// if that API is installed and the target is made from a ClusterProfile. After a move to any
+// other target the decision names no cluster. If others change or delete it, it is written
+// again. The garbage collector deletes it with the application.
 func (w *worker) decide(ctx context.Context, j *job) error {
 	profile := ""
 	if t := j.targets[j.decision.Target]; t != nil {
@@ -53,7 +53,7 @@ func (w *worker) decide(ctx context.Context, j *job) error {
 	kind := manifest.PlacementDecision
 	t, err := w.home.Kind(ctx, kind.Group, kind.Kind)
 	if kube.ClassOf(err) == kube.NoSuchType {
-		return nil // it has just gone, and another job says so
+		return nil // it was just removed; another job follows
 	} else if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ spec:
 		t.Fatal(err)
 	}
 	meta := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: app.Name, Namespace: app.Namespace}}
-	w := newWorker(Config{Connect: remote, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1), Timeout: DefaultTimeout, Mirror: time.Second},
+	w := newWorker(Config{Connect: remote, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1), Timeout: defaultTimeout, Mirror: time.Second},
 		&home.View{Cluster: "home", Client: at, Log: slog.New(slog.DiscardHandler)}, &known{meta: meta, app: app, status: manifest.Mapping(tree, "status")})
 	defer w.disconnect()
 	j := &job{app: app, finalized: true, decisions: true, decision: placement.Decision{Target: "one", Why: "of the test"}, targets: map[string]*target{

@@ -21,19 +21,20 @@ import (
 type link struct {
 	*unit.Connection
 	client *kube.Client
-	// made is what it was made from: the Secret's version, and the ServiceAccount.
+	// made identifies the target, the Secret's version and the ServiceAccount that it was
+	// made from.
 	made string
-	// mirrored is what is copied of remote objects' statuses.
+	// mirrored are copies of the statuses of remote objects.
 	mirrored map[manifest.ID]copied
-	// id is the cluster's identity, once it was asked for and answered.
+	// id is the cluster's identity if asked; empty if it may not be read.
 	id    string
 	asked bool
 	// unfollow ends its Follow, and waits for that.
 	unfollow func()
 }
 
-// connect returns the connection to a target, a new one if its Secret was replaced or the
-// cluster did not answer.
+// connect returns the connection to a target. It makes a new one if the Secret was replaced or
+// the cluster did not answer.
 func (w *worker) connect(ctx context.Context, app *application.Application, t *target) (*link, error) {
 	namespace := app.Namespace
 	from := func(version string) string {
@@ -46,7 +47,7 @@ func (w *worker) connect(ctx context.Context, app *application.Application, t *t
 	var as *kube.ServiceAccount
 	if app.ServiceAccount != "" {
 		ns, name, _ := strings.Cut(app.ServiceAccount, "/")
-		if ns == "" || name == "" { // never with the rights of the connection's user instead
+		if ns == "" || name == "" { // do not act as the connection's user instead
 			return nil, fmt.Errorf("spec.serviceAccount: %q is not namespace/name", app.ServiceAccount)
 		}
 		as = &kube.ServiceAccount{Namespace: ns, Name: name}
@@ -104,26 +105,32 @@ func (w *worker) disconnect() {
 	}
 }
 
-// identity returns the UID of the cluster's namespace kube-system, which no other cluster
-// has; empty if it cannot be read.
+// identity returns the identity of the link's cluster; empty if it cannot be read.
 func (l *link) identity(ctx context.Context) string {
-	if l.asked {
-		return l.id
-	}
-	t, err := l.client.Type(ctx, "v1", manifest.Namespace.Kind)
-	if err != nil {
-		return ""
-	}
-	meta, err := l.client.GetMetadata(ctx, t, manifest.Namespace.ID("", metav1.NamespaceSystem))
-	if l.asked = err == nil || kube.ClassOf(err) == kube.Forbidden; err == nil {
-		l.id = string(meta.UID)
+	if !l.asked {
+		var err error
+		l.id, err = identityOf(ctx, l.client)
+		l.asked = err == nil || kube.ClassOf(err) == kube.Forbidden
 	}
 	return l.id
 }
 
-// recognise compares the cluster that the target leads to with the one that it led to
-// before. If somebody replaced its connection by another cluster's, the objects in the
-// former one stay there, and the status says so until a target leads there again.
+// identityOf reads the identity of a cluster: the UID of its namespace kube-system.
+func identityOf(ctx context.Context, c *kube.Client) (string, error) {
+	t, err := c.Type(ctx, "v1", manifest.Namespace.Kind)
+	if err != nil {
+		return "", err
+	}
+	meta, err := c.GetMetadata(ctx, t, manifest.Namespace.ID("", metav1.NamespaceSystem))
+	if err != nil {
+		return "", err
+	}
+	return string(meta.UID), nil
+}
+
+// recognise compares the identity of the target's cluster with the earlier one. If the
+// connection was replaced by one to another cluster, the objects in the former cluster stay,
+// and the status says so until the target leads there again.
 func (w *worker) recognise(ctx context.Context, l *link, j *job, s *state) {
 	now := l.identity(ctx)
 	if now == "" || now == s.cluster {
@@ -163,9 +170,9 @@ func (w *worker) secret(ctx context.Context, namespace, name string) (map[string
 	return tree, meta, err
 }
 
-// renew asks for another connection, if gitopsd wrote this one: a token ends with its
-// account, whoever deleted that, and with a cluster that is made anew. Without the
-// annotation the Secret is taken for one to something else, see reconcile/target.
+// renew has the connection Secret written again, if gitopsd wrote it: its token is invalid
+// once its account or its cluster was made anew. Without the annotation reconcile/target
+// takes the Secret for one to another cluster, and replaces its content.
 func (w *worker) renew(ctx context.Context, namespace string, t *target) error {
 	id := manifest.Secret.ID(namespace, t.secret)
 	secrets, err := w.home.Type(ctx, "v1", manifest.Secret.Kind)
@@ -179,7 +186,7 @@ func (w *worker) renew(ctx context.Context, namespace string, t *target) error {
 	case err != nil:
 		return err
 	case meta.ResourceVersion != t.secretVersion || meta.Labels[manifest.ConnectionLabel] != "true" || meta.Annotations[manifest.ConnectionLabel] == "":
-		return nil // it is another one already, or somebody else's
+		return nil // it was replaced already, or gitopsd did not write it
 	}
 	w.log.Info("the connection is not accepted, and another is asked for", "target", t.name)
 	err = w.home.Patch(ctx, secrets, id, map[string]any{"metadata": map[string]any{"annotations": map[string]any{manifest.ConnectionLabel: nil}}}, meta.ResourceVersion)
@@ -189,14 +196,14 @@ func (w *worker) renew(ctx context.Context, namespace string, t *target) error {
 	return err
 }
 
-// namespaces is a [unit.Completer] that creates the namespaces that objects are in and
-// that no template has. They belong to nobody, and stay when the application goes: other
-// applications use them, too.
+// namespaces is a [unit.Completer] that creates missing namespaces of objects, unless a
+// template has them. They are in no inventory, and stay when the application goes, since
+// others may use them.
 type namespaces struct{}
 
 // Complete implements [unit.Completer].
 func (namespaces) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
-	// It stands until the application's worker learns of a change; see rest.
+	// The result stands until something changes; see rest.
 	done := unit.Completion{Relied: make(map[manifest.ID]string)}
 	seen := make(map[string]bool)
 	for _, o := range r.Objects.All() {
@@ -213,7 +220,7 @@ func (namespaces) Complete(ctx context.Context, r unit.Request) (unit.Completion
 		switch class := kube.ClassOf(err); {
 		case kube.IsClusterWide(err):
 			return done, err
-		case class != kube.NotFound: // it is there, or applying the objects says what is wrong
+		case class != kube.NotFound: // it exists, or applying the objects fails with the reason
 		case r.Preview:
 			done.Notes = append(done.Notes, fmt.Sprintf("namespace %s does not exist, and is created", name))
 		default:

@@ -7,23 +7,21 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Bounds of the remote status that is copied, as JSON: of one object, and of all of an
-// application.
+// Bounds of copied statuses as JSON: of one object, and of an application.
 const (
 	mostRemote    = 32 << 10
 	mostRemoteAll = 256 << 10
 )
 
-// copied is the status of a remote object at a resourceVersion. One that is too large is
-// not kept.
+// copied is the status of a remote object at a resourceVersion; nil if it is too large.
 type copied struct {
 	version string
 	status  map[string]any
 	size    int
 }
 
-// mirror copies the status of the application's objects into its own. What cannot be read
-// stays as it was, and what has not changed is not read again.
+// mirror copies the statuses of the application's objects into its own. A status that cannot be
+// read stays as it was, and one that has not changed is not read again.
 func (w *worker) mirror(ctx context.Context, l *link, rendered *application.Rendered, s *state) {
 	total := 0
 	for i := range s.resources {

@@ -16,11 +16,10 @@ import (
 	"gitopsd.dev/render/target/placement"
 )
 
-// Preview is a [unit.Completer] for clusters whose manifests have KubernetesApplications
-// or KubernetesTargets. It refuses applications with errors, and tells a plan where the
-// others will be placed, and which of those that people made without the repository its
-// targets get. It completes no object: what an application has in the cluster of its target
-// is a unit of work of its own.
+// Preview is a [unit.Completer] for clusters with KubernetesApplications or KubernetesTargets
+// among their manifests. It refuses applications with errors. For a plan, it notes where
+// applications will be placed, also those from outside of the repository that its targets will
+// get. It completes no object: the objects of an application are another unit of work.
 type Preview struct{}
 
 // Complete implements [unit.Completer].
@@ -54,8 +53,8 @@ func (Preview) Complete(ctx context.Context, r unit.Request) (unit.Completion, e
 	return done, nil
 }
 
-// preview is what placements are decided by: the repository's applications and targets,
-// and those that others made in the cluster.
+// preview has the applications and targets of the repository and those of others in the
+// cluster.
 type preview struct {
 	apps    map[manifest.ID]*application.Application
 	targets map[manifest.ID]placement.Target
@@ -74,7 +73,7 @@ func (p *preview) look(ctx context.Context, r unit.Request) error {
 		} else if leaves(r, id, tree) {
 			return
 		} else if (err == nil || live.Placed != "") && manifest.Text(tree, "metadata", "deletionTimestamp") == "" {
-			if err != nil { // it stays where it is
+			if err != nil { // with errors it does not move
 				live.TargetRef, live.Reschedule = "", ""
 			}
 			p.others = append(p.others, live)
@@ -102,7 +101,7 @@ func (p *preview) look(ctx context.Context, r unit.Request) error {
 		if err == nil {
 			_, err = r.Client.GetMetadata(ctx, typ, secret)
 		}
-		if kube.ClassOf(err) == kube.NotFound { // anything else is not about placement
+		if kube.ClassOf(err) == kube.NotFound { // other errors are not about placement
 			placed := p.targets[id]
 			placed.Unready = t.why(false)
 			p.targets[id] = placed
@@ -110,15 +109,15 @@ func (p *preview) look(ctx context.Context, r unit.Request) error {
 	}
 	for _, o := range r.Objects.All() {
 		if o.ID().Is(manifest.Target) {
-			// One that is new is taken to get ready.
+			// A new one counts as ready.
 			p.targets[o.ID()] = placement.Target{Name: o.ID().Name, Labels: o.Labels(), Unready: p.targets[o.ID()].Unready}
 		}
 	}
 	return err
 }
 
-// leaves reports whether a live object is of the unit's inventory, and no longer of the
-// repository: it is pruned, and nothing is placed on it.
+// leaves reports whether a live object will be pruned: it is in the unit's inventory, and no
+// longer in the repository.
 func leaves(r unit.Request, id manifest.ID, tree map[string]any) bool {
 	if r.Objects.Get(id) != nil {
 		return false
@@ -128,8 +127,8 @@ func leaves(r unit.Request, id manifest.ID, tree map[string]any) bool {
 	return err == nil && r.Owns(id, &meta)
 }
 
-// namespaces are those in which the plan may place an application: one of the repository,
-// or one that waits where the repository has a target.
+// namespaces returns the namespaces in which the plan may place an application: those with one
+// of the repository, and those with a waiting one and a target of the repository.
 func (p *preview) namespaces() map[string]bool {
 	decided, targets := make(map[string]bool), make(map[string]bool)
 	for id := range p.apps {
@@ -168,8 +167,8 @@ func labelsOf(tree map[string]any) map[string]string {
 	return labels
 }
 
-// notes says where the repository's applications will be placed, if that is new, and which
-// others will be placed on the repository's targets.
+// notes returns the new placements of the repository's applications, and of others on the
+// repository's targets.
 func (p *preview) notes() []string {
 	decided := p.namespaces()
 	namespaces := make(map[string][]placement.Application)

@@ -13,11 +13,10 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// remove deletes the application's objects everywhere, and lets the application go when
-// they are gone.
+// remove deletes the application's objects everywhere, and then its finalizer.
 func (w *worker) remove(ctx context.Context, j *job) result {
 	if !j.finalized {
-		return result{again: longestPause} // it waits for the finalizers of others
+		return result{again: longestPause} // others have finalizers on it
 	}
 	s := w.status.next(j.app)
 	s.state = deleting
@@ -53,9 +52,8 @@ func (w *worker) remove(ctx context.Context, j *job) result {
 	return result{again: longestPause}
 }
 
-// leave deletes the application's objects in the clusters that it has left, and returns
-// what it waits for; empty if it has left them all. now is the connection to where it
-// runs.
+// leave deletes the application's objects in the clusters that it has left. It returns why some
+// are not deleted yet; empty if all are. now is the connection to where it runs.
 func (w *worker) leave(ctx context.Context, j *job, s *state, now *link) string {
 	inventory, err := now.Inventory(ctx)
 	if err != nil || inventory == "" {
@@ -71,14 +69,13 @@ func (w *worker) leave(ctx context.Context, j *job, s *state, now *link) string 
 	return strings.Join(waits, "; ")
 }
 
-// empty deletes the application's objects in the cluster of a target, and returns what it
-// waits for; empty if they are gone, or there is no way to them any more. If the inventory
-// there is the one where the application runs now, both targets lead to one cluster, and
-// nothing is deleted.
+// empty deletes the application's objects in the cluster of a target. It returns why they are
+// not deleted yet; empty if they are, or if there is no connection to them any more. If
+// inventory is the one in that cluster, both targets lead to one cluster, and nothing is
+// deleted.
 //
-// A target that does not exist is no way to its cluster. Where this process still has a
-// connection, that is tried once, since a namespace that is deleted takes targets and
-// their Secrets before the applications.
+// If the target does not exist, a connection that this process still has is tried once: when
+// a namespace is deleted, its targets and Secrets may go before the applications.
 func (w *worker) empty(ctx context.Context, j *job, name, inventory string) string {
 	t := j.targets[name]
 	var l *link
@@ -155,8 +152,8 @@ func (w *worker) delete(ctx context.Context, j *job, l *link) unit.Outcome {
 	return o
 }
 
-// abandon says that objects may be left in a cluster that there is no way to.
+// abandon logs that objects may be left in a cluster that there is no connection to.
 func (w *worker) abandon(j *job, name, why string) {
 	w.log.Warn("the application's target is gone; objects of the application may be left in its cluster", "target", name, "reason", why,
-		"to find them", "kubectl get all -A -l "+"applyset.kubernetes.io/part-of, with the annotation "+manifest.ApplicationAnnotation+": "+j.app.String())
+		"to find them", "kubectl get all -A -l applyset.kubernetes.io/part-of, with the annotation "+manifest.ApplicationAnnotation+": "+j.app.String())
 }

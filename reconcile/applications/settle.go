@@ -9,11 +9,10 @@ import (
 	"gitopsd.dev/render/target/placement"
 )
 
-// What arrives together is placed together, so that applications are spread as the plan of
-// a commit shows it, in whatever order they are created and their targets become ready. No
-// target is chosen until no application and no target has arrived for a settlePause, and
-// while one that was just made is not ready; and all that for no longer than a
-// longestSettle.
+// Applications that arrive together are placed together, so that they are spread as the plan
+// of a commit shows, in whatever order they are created and their targets become ready. No
+// target is chosen until no application and no target has arrived for a settlePause, or while
+// a new target is not ready; but never for longer than longestSettle.
 const (
 	settlePause   = time.Second
 	longestSettle = 20 * time.Second
@@ -24,8 +23,8 @@ func (k *known) open() bool {
 	return k.app.Placed == "" && k.app.TargetRef == "" && k.err == nil && k.meta.DeletionTimestamp == nil
 }
 
-// settle returns until when the choice of targets waits in a namespace; zero if it does
-// not.
+// settle returns the end of the wait before targets are chosen in a namespace; zero if there is
+// none.
 func (c *Controller) settle(namespace string, all []*known, targets map[string]*target, now time.Time) time.Time {
 	var until time.Time
 	later := func(t time.Time) {

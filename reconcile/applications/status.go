@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// The states of an application, and of its resources: those of Crossplane's.
+// The states of an application, and of its resources, as in Crossplane.
 const (
 	// pending: it has no target yet.
 	pending = "Pending"
@@ -22,7 +22,7 @@ const (
 	// as they are declared.
 	partiallySubmitted = "PartiallySubmitted"
 	submitted          = "Submitted"
-	// failed: it cannot be read, or no resource is submitted and one is not accepted.
+	// failed: it cannot be read, or no resource is submitted and one is refused.
 	failed = "Failed"
 	// deleting: its objects are being deleted.
 	deleting = "Deleting"
@@ -33,13 +33,13 @@ const (
 	placedCondition = "Placed"
 	syncedCondition = "Synced"
 	readyCondition  = "Ready"
-	// leftCondition is there only while objects may be left in a cluster that no target
-	// leads to any more.
+	// leftCondition exists only while objects may be left in a cluster that the target no
+	// longer leads to.
 	leftCondition = "LeftBehind"
 )
 
-// Bounds of messages: a condition's, a resource's, and those of all resources. An object
-// that is too large could not be written at all.
+// Bounds of messages: of a condition, of a resource, and of all resources together. A status
+// that is too large could not be written.
 const (
 	mostMessage  = 4 << 10
 	mostReason   = 1 << 10
@@ -51,8 +51,8 @@ type state struct {
 	state  string
 	target string
 	left   []string
-	// cluster is the identity of the target's cluster, and lost are those of clusters that
-	// targets led to before their connections were replaced.
+	// cluster is the identity of the target's cluster. lost are the identities of former
+	// clusters, to which connections were replaced.
 	cluster     string
 	lost        []string
 	rescheduled string
@@ -67,10 +67,10 @@ type condition struct {
 	true                         bool
 }
 
-// resource is how one resource of an application is doing.
+// resource is the state of one resource of an application.
 type resource struct {
 	name string
-	// id and apiVersion are its object's in the target's cluster.
+	// id and apiVersion are those of its object in the target's cluster.
 	id         manifest.ID
 	apiVersion string
 	state      string
@@ -79,8 +79,7 @@ type resource struct {
 	remote map[string]any
 }
 
-// readState reads a status that was written before. Whatever is not as it is written is
-// left out.
+// readState reads a status as tree wrote it. Anything else is left out.
 func readState(tree map[string]any) *state {
 	s := &state{state: manifest.Text(tree, "state"), target: manifest.Text(tree, "targetRef", "name"), rescheduled: manifest.Text(tree, "rescheduled")}
 	s.cluster = manifest.Text(tree, "cluster")
@@ -126,7 +125,7 @@ func (s *state) next(app *application.Application) *state {
 	return &n
 }
 
-// places returns the targets in whose clusters the application may have objects.
+// places returns the targets with clusters that may have objects of the application.
 func (s *state) places() []string {
 	places := slices.Clone(s.left)
 	if s.target != "" && !slices.Contains(places, s.target) {
@@ -146,7 +145,7 @@ func clip(text string, most int) string {
 // set sets a condition. Its time stays while its status does.
 func (s *state) set(kind string, holds bool, reason, message string) {
 	c := condition{kind: kind, reason: reason, message: clip(message, mostMessage), true: holds, since: time.Now().UTC().Format(time.RFC3339)}
-	i := slices.IndexFunc(s.conditions, func(c condition) bool { return c.kind == kind })
+	i := s.index(kind)
 	if i < 0 {
 		s.conditions = append(s.conditions, c)
 		return
@@ -157,7 +156,19 @@ func (s *state) set(kind string, holds bool, reason, message string) {
 	s.conditions[i] = c
 }
 
-// resource returns how a resource was doing.
+func (s *state) index(kind string) int {
+	return slices.IndexFunc(s.conditions, func(c condition) bool { return c.kind == kind })
+}
+
+// condition returns a condition; zero if there is none.
+func (s *state) condition(kind string) condition {
+	if i := s.index(kind); i >= 0 {
+		return s.conditions[i]
+	}
+	return condition{}
+}
+
+// resource returns the state of a resource.
 func (s *state) resource(name string) resource {
 	i := slices.IndexFunc(s.resources, func(r resource) bool { return r.name == name })
 	if i < 0 {
@@ -166,7 +177,7 @@ func (s *state) resource(name string) resource {
 	return s.resources[i]
 }
 
-// count sets state and counts by those of the resources.
+// count sets the state and the counts from those of the resources.
 func (s *state) count() {
 	s.submitted = 0
 	refused := false
@@ -190,7 +201,7 @@ func (s *state) count() {
 	}
 }
 
-// tree returns the state as it is written.
+// tree returns the status as it is written.
 func (s *state) tree() map[string]any {
 	tree := map[string]any{"state": s.state, "desiredResources": int64(s.desired), "submittedResources": int64(s.submitted)}
 	set := func(m map[string]any, key, value string) {
@@ -253,7 +264,7 @@ func (w *worker) publish(ctx context.Context, s *state) error {
 	}
 	body := manifest.AppendJSON(nil, map[string]any{
 		"apiVersion": t.APIVersion(), "kind": w.app.Kind, "status": s.tree(),
-		"metadata": map[string]any{"namespace": w.app.Namespace, "name": w.app.Name, "uid": w.uid}, // no other one of the name
+		"metadata": map[string]any{"namespace": w.app.Namespace, "name": w.app.Name, "uid": w.uid}, // not of another application of the name
 	})
 	if _, err := w.home.Apply(ctx, t, w.app, body, kube.ApplyOptions{Force: true, Status: true}); err != nil {
 		return err
@@ -262,7 +273,7 @@ func (w *worker) publish(ctx context.Context, s *state) error {
 	return nil
 }
 
-// stands takes in a status that is written.
+// stands notes the status that the application has now.
 func (w *worker) stands(s *state) {
 	w.status = s
 	w.mu.Lock()

@@ -19,21 +19,21 @@ type target struct {
 	// secret is the name of its connection Secret, empty if it has none yet, and
 	// secretVersion the Secret's resourceVersion, empty if it does not exist.
 	secret, secretVersion string
-	// unready is why nothing new may be placed on it. since is when it became ready, or was
-	// first seen; zero for one that was ready and no longer is.
+	// unready is why nothing new may be placed on it. since is when it became ready or was
+	// first seen; zero if it was ready and no longer is.
 	unready string
 	since   time.Time
-	// profile is the name of the ClusterProfile (KEP-4322) of the namespace that it is made
-	// from; empty if it is from elsewhere.
+	// profile is the name of the ClusterProfile (KEP-4322) in its namespace that it is made
+	// from; may be empty.
 	profile string
 }
 
-// key returns all that a worker uses of it.
+// key identifies everything of it that a worker uses.
 func (t *target) key() string {
 	return fmt.Sprintf("%s/%s/%s/%s/%s", t.name, t.uid, t.secret, t.secretVersion, t.profile)
 }
 
-// readTargets reads those targets that changed.
+// readTargets reads the targets that changed.
 func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
 	metas, err := objects(v, targetKind)
 	if err != nil {
@@ -84,10 +84,10 @@ func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
 	return errors.Join(errs...)
 }
 
-// readTarget reads what a target says of itself.
+// readTarget reads a target, without its metadata.
 func readTarget(tree map[string]any) *target {
 	t := &target{name: manifest.Text(tree, "metadata", "name"), unready: "nothing is known of its cluster yet"}
-	// A Secret that a person names comes first.
+	// A Secret in the spec comes first.
 	if t.secret = manifest.Text(tree, "spec", "connectionSecretRef", "name"); t.secret == "" {
 		t.secret = manifest.Text(tree, "status", "connectionSecretRef", "name")
 	}
@@ -109,8 +109,8 @@ func readTarget(tree map[string]any) *target {
 	return t
 }
 
-// why returns why nothing new may be placed on the target, whose connection Secret exists
-// or not; empty if something may.
+// why returns why nothing new may be placed on the target; empty if something may. connected
+// reports whether its connection Secret exists.
 func (t *target) why(connected bool) string {
 	switch {
 	case t.unready != "":
@@ -123,7 +123,7 @@ func (t *target) why(connected bool) string {
 	return ""
 }
 
-// since returns the time of a target that was before, which may be nil, and is current now.
+// since returns target.since for a current target. before is the earlier state; may be nil.
 func since(before, current *target, now time.Time) time.Time {
 	switch {
 	case before == nil || current.ready() && !before.ready():
@@ -137,7 +137,7 @@ func since(before, current *target, now time.Time) time.Time {
 // ready reports whether something new may be placed on the target.
 func (t *target) ready() bool { return t.why(t.secretVersion != "") == "" }
 
-// targetsOf returns the targets of a namespace, by name.
+// targetsOf returns the targets of a namespace by name.
 func (c *Controller) targetsOf(namespace string) map[string]*target {
 	all := make(map[string]*target)
 	for id, t := range c.targets {

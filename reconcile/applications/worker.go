@@ -17,9 +17,9 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// worker works on one application. Its jobs wait in a box of one: a newer job replaces
-// the one that waits, and gives up on one under way for another spec, placement or
-// connection: it may be waiting for a cluster that does not answer.
+// worker works on one application. Its box holds one job: a newer job replaces the one in the
+// box. It also cancels one under way for another spec, placement or connection, which may be
+// waiting for a cluster that does not answer.
 type worker struct {
 	cfg  Config
 	home *kube.Client
@@ -35,30 +35,29 @@ type worker struct {
 	mu       sync.Mutex
 	given    *job               // last
 	now      *job               // under way
-	cancel   context.CancelFunc // gives up on it
+	cancel   context.CancelFunc // cancels it
 	problems []problem.Problem
-	at       []string // the targets in whose clusters it may have objects
+	at       []string // targets with clusters that may have its objects
 
-	// The rest is the worker's own.
+	// Only the worker's goroutine uses the fields below.
 	status *state
 	links  map[string]*link
-	// rest is what the last attempt was made for, if it left nothing to do and nothing has
-	// changed since; else nil.
+	// rest is the input of the last attempt if that left nothing to do and nothing has
+	// changed since; otherwise nil.
 	rest *rest
-	// published is the PlacementDecision as it was written or found last; nil if that is not
-	// known.
+	// published is the PlacementDecision as it was written or found last; nil if unknown.
 	published *announced
-	// failures in a row, and brake is how long the next wake-up must wait: if somebody
-	// undoes every correction at once, corrections get ever slower.
+	// failures counts failures in a row. brake is how long the next wake-up must wait, so
+	// that corrections get slower while others undo each of them at once.
 	failures int
 	brake    time.Duration
-	// unreachable: a cluster did not answer in the last attempt. slow: answers took so
-	// long that the turn was lent.
+	// unreachable: a cluster did not answer in the last attempt. slow: it answered so slowly
+	// that the turn was lent.
 	unreachable, slow bool
 }
 
-// Pauses of a worker: the first after a failure and the longest one, and the second of two
-// corrections in a row and the longest one.
+// Pauses of a worker: the first and the longest after a failure, and the first and the longest
+// between corrections in a row.
 const (
 	firstPause   = 2 * time.Second
 	longestPause = 5 * time.Minute
@@ -66,12 +65,12 @@ const (
 	longestBrake = 30 * time.Second
 )
 
-// longestName bounds the part of an inventory's name that is an application's name.
+// longestName bounds the application's name within an inventory's name.
 const longestName = 63
 
 func newWorker(c Config, v *home.View, k *known) *worker {
 	app, status := k.app, readState(k.status)
-	name := strings.TrimRight(app.Name[:min(len(app.Name), longestName)], "-.") // what follows is a label of its own
+	name := strings.TrimRight(app.Name[:min(len(app.Name), longestName)], "-.") // it must end a DNS label
 	return &worker{
 		cfg: c, home: v.Client, log: v.Log.With("application", app.String()), app: manifest.Application.ID(app.Namespace, app.Name), uid: app.UID,
 		id:     desired.ID{Cluster: v.Cluster, Name: app.Namespace + "." + name + "." + app.UID},
@@ -80,7 +79,7 @@ func newWorker(c Config, v *home.View, k *known) *worker {
 	}
 }
 
-// give puts a job into the box, unless it is the last one again.
+// give puts a job into the box, unless it equals the last one.
 func (w *worker) give(j *job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,14 +97,14 @@ func (w *worker) give(j *job) {
 	w.box <- j
 }
 
-// troubles returns what is wrong with the application.
+// troubles returns the problems of the application.
 func (w *worker) troubles() []problem.Problem {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.problems)
 }
 
-// places returns the targets in whose clusters the application may have objects.
+// places returns the targets with clusters that may have objects of the application.
 func (w *worker) places() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,7 +119,7 @@ func (w *worker) wake() {
 	}
 }
 
-// run works until ctx ends. The application's objects stay.
+// run works until ctx ends.
 func (w *worker) run(ctx context.Context) {
 	defer w.quit()
 	defer w.disconnect()
@@ -170,11 +169,9 @@ func (w *worker) work(ctx context.Context, j *job) time.Duration {
 	if attempt.Err() != nil {
 		return firstPause // given up for a newer job, or at the end
 	}
-	switch {
-	case r.changed == 0:
+	w.brake = min(max(2*w.brake, firstBrake), longestBrake)
+	if r.changed == 0 {
 		w.brake = 0
-	default:
-		w.brake = min(max(2*w.brake, firstBrake), longestBrake)
 	}
 	if !r.failed {
 		w.failures = 0
@@ -186,8 +183,8 @@ func (w *worker) work(ctx context.Context, j *job) time.Duration {
 
 // result is the result of an attempt.
 type result struct {
-	// failed: it is tried again, ever more rarely. Otherwise again is when the next
-	// attempt is due.
+	// failed: it is tried again, at growing intervals. Otherwise the next attempt is due
+	// after again.
 	failed  bool
 	again   time.Duration
 	changed int
@@ -195,7 +192,7 @@ type result struct {
 	problems []problem.Problem
 }
 
-// guarded makes an attempt. A panic is its failure.
+// guarded makes an attempt. A panic is a failure of the attempt.
 func (w *worker) guarded(ctx context.Context, j *job) (r result) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"gitopsd.dev/reconcile/apply"
@@ -14,11 +15,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Certificates and CAs that an operator brings. gitopsd reads them, says in time that
-// they expire, and never writes them.
+// gitopsd reads certificates and CAs that an operator brings, reports in time that they
+// expire, and never writes them.
 
-// authority reads the CA that is to sign for a Service; zero if gitopsd makes its own.
-// why is why the operator's cannot be used, with what to do.
+// authority reads the operator's CA for a Service; zero if gitopsd makes its own. why is why it
+// cannot be used, with advice.
 func (w *work) authority(ctx context.Context, s *service) (a rotation.Authority, why string, err error) {
 	where, id := manifest.AuthorityAnnotation, manifest.Secret.ID(s.object.ID().Namespace, s.object.Annotation(manifest.AuthorityAnnotation))
 	if id.Name == "" {
@@ -69,7 +70,7 @@ func (w *work) authority(ctx context.Context, s *service) (a rotation.Authority,
 	return rotation.Authority{Cert: cert, Key: key}, "", nil
 }
 
-// useBrought returns what consumers trust if the Secret of a Service is not gitopsd's.
+// useBrought returns the trust of consumers in a Service with a Secret that others wrote.
 func (w *work) useBrought(s *service, tree map[string]any) trust {
 	data := contents(tree)
 	fail := func(format string, args ...any) trust {
@@ -98,8 +99,8 @@ func (w *work) useBrought(s *service, tree map[string]any) trust {
 	return trust{bundle: bundle}
 }
 
-// bundleOf returns the CAs in a Secret: those in ca.crt, else the last certificate in
-// tls.crt if it is a CA's or signed by itself.
+// bundleOf returns the CAs in a Secret: those in ca.crt, otherwise the last CA in tls.crt, or
+// its only certificate if that is self-signed.
 func bundleOf(data map[string][]byte) ([]byte, error) {
 	if text := data[keyBundle]; len(text) > 0 {
 		certs, err := rotation.Parse(text)
@@ -130,7 +131,7 @@ func bundleOf(data map[string][]byte) ([]byte, error) {
 	return rotation.Encode(cas[len(cas)-1]), nil
 }
 
-// trustOf returns the bundle of a Secret that a consumer names.
+// trustOf returns the trust in a Secret that a consumer names.
 func (w *work) trustOf(ctx context.Context, id manifest.ID) (trust, error) {
 	if t, known := w.trust[id]; known {
 		return t, nil
@@ -162,12 +163,11 @@ func (w *work) trustOf(ctx context.Context, id manifest.ID) (trust, error) {
 	return t, nil
 }
 
-// tellBefore is the longest time before its expiry that a brought certificate is told
-// about; one that lives for less than three times as long is told about when a third is
-// left.
+// tellBefore is how long before its expiry a brought certificate is noted; a certificate with a
+// short life is noted when a third of that is left.
 const tellBefore = 30 * 24 * time.Hour
 
-// tell notes that a brought certificate will expire, well before it does.
+// tell notes that a brought certificate will expire soon.
 func (w *work) tell(id manifest.ID, cert *x509.Certificate) {
 	from := cert.NotAfter.Add(-min(tellBefore, cert.NotAfter.Sub(cert.NotBefore)/3))
 	if w.now.Before(from) {
@@ -181,22 +181,15 @@ func (w *work) tell(id manifest.ID, cert *x509.Certificate) {
 // expires adds a certificate to the status.
 func (w *work) expires(secret manifest.ID, use string, at time.Time, brought bool) {
 	c := status.Certificate{Secret: secret.Namespace + "/" + secret.Name, Use: use, Expires: at.UTC(), Brought: brought}
-	for _, known := range w.done.Certificates {
-		if known.Secret == c.Secret && known.Use == c.Use {
-			return
-		}
+	if !slices.ContainsFunc(w.done.Certificates, func(known status.Certificate) bool { return known.Secret == c.Secret && known.Use == c.Use }) {
+		w.done.Certificates = append(w.done.Certificates, c)
 	}
-	w.done.Certificates = append(w.done.Certificates, c)
 }
 
 func (w *work) note(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	for _, known := range w.done.Notes {
-		if known == text {
-			return
-		}
+	if text := fmt.Sprintf(format, args...); !slices.Contains(w.done.Notes, text) {
+		w.done.Notes = append(w.done.Notes, text)
 	}
-	w.done.Notes = append(w.done.Notes, text)
 }
 
 func date(at time.Time) string { return at.UTC().Format(time.RFC3339) }

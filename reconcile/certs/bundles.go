@@ -16,13 +16,13 @@ import (
 // consumer is an object with manifest.InjectCAAnnotation.
 type consumer struct {
 	object *manifest.Object
-	// from is the Service or Secret whose CA it trusts.
+	// from is the Service or Secret with the CA that it trusts.
 	from manifest.ID
 }
 
 var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
-// readConsumer reads the annotation of an object. The error says what to write instead.
+// readConsumer reads the annotation of an object.
 func readConsumer(o *manifest.Object) (consumer, error) {
 	if !o.ID().Is(manifest.CRD, manifest.APIService) && !o.ID().Is(manifest.Webhooks...) {
 		return consumer{}, fmt.Errorf("%s: a %s holds no CA bundle; remove the annotation", manifest.InjectCAAnnotation, o.ID().Kind)
@@ -37,17 +37,16 @@ func readConsumer(o *manifest.Object) (consumer, error) {
 	return consumer{o, from.Object}, nil
 }
 
-// slot is a place of a CA bundle in an object.
+// slot is a field of an object for a CA bundle.
 type slot struct {
-	// path is as plan.Change's.
+	// path is as in plan.Change.
 	path string
 	// value is the bundle in base64.
 	value string
 	set   func(tree map[string]any, value string)
 }
 
-// slots returns the places of CA bundles in an object: those of its webhooks, its
-// conversion webhook, or an APIService's.
+// slots returns the fields for CA bundles in a webhook configuration, a CRD or an APIService.
 func slots(tree map[string]any) []slot {
 	const field = "caBundle"
 	switch kind := manifest.KindOf(tree); {
@@ -56,7 +55,7 @@ func slots(tree map[string]any) []slot {
 		for i, h := range manifest.List(tree, "webhooks") {
 			hook, ok := h.(map[string]any)
 			if !ok {
-				continue // which the API server reports
+				continue // the API server refuses it
 			}
 			all = append(all, slot{
 				path:  fmt.Sprintf("webhooks[name=%v].clientConfig.caBundle", hook["name"]),
@@ -82,7 +81,7 @@ func at(tree map[string]any, path ...string) slot {
 	return slot{strings.Join(path, "."), manifest.Text(tree, path...), func(tree map[string]any, value string) { put(tree, value, path...) }}
 }
 
-// put sets a field and copies the mappings on the way.
+// put sets a field, and copies the mappings that contain it.
 func put(tree map[string]any, value any, path ...string) {
 	for _, field := range path[:len(path)-1] {
 		inner, _ := tree[field].(map[string]any)
@@ -94,8 +93,8 @@ func put(tree map[string]any, value any, path ...string) {
 	tree[path[len(path)-1]] = value
 }
 
-// fill returns the object with a bundle, in PEM, in each place; or, if the bundle is
-// nil, with these places unknown.
+// fill returns the object with a bundle, in PEM, in each slot. If the bundle is nil, the slots
+// are unknown.
 func fill(o *manifest.Object, bundle []byte) (*manifest.Object, error) {
 	tree := maps.Clone(o.Tree())
 	var unknown []string

@@ -1,20 +1,20 @@
 // Package certs keeps serving certificates of Services, and fills in the CA bundles of
 // webhook configurations, APIServices and CRDs. Annotations ask for both:
-// manifest.ServingCertAnnotation on a Service, and manifest.InjectCAAnnotation on what
-// API servers use to reach it. It is a [unit.Completer].
+// manifest.ServingCertAnnotation on a Service, and manifest.InjectCAAnnotation on the objects
+// by which API servers reach it. Its [Completer] is a [unit.Completer].
 //
 // It owns
-//   - the rotation (package rotation), which reconcile/etcd/identity uses too;
-//   - where it reads and records in one cluster (keep.go): a Secret for each Service's
-//     CA. It lies in gitopsd's own namespace, where no pod mounts it. Only this package
-//     writes its data, each time on the condition that it is as it was read; the
-//     inventory has the Secret without its data, so that no plan shows it and no other
-//     process overwrites it;
-//   - the places of bundles in objects (bundles.go);
+//   - the rotation of certificates (package rotation), which reconcile/etcd/identity uses,
+//     too;
+//   - the Secret with the CA of a Service (keep.go). It is in gitopsd's own namespace, where
+//     no pod mounts it. Only this package writes its data, on the condition that the Secret
+//     is as it was read. The inventory has the Secret without data, so that no plan shows
+//     the data and no other process overwrites it;
+//   - the fields for bundles in objects (bundles.go);
 //   - certificates and CAs that an operator brings (brought.go).
 //
-// What it does not do: write the Secrets with serving certificates, and bundles. It
-// returns them, and reconcile/apply writes them like all objects.
+// It does not write serving certificates and bundles: it returns objects with them, which
+// reconcile/apply writes like all others.
 package certs
 
 import (
@@ -36,11 +36,11 @@ import (
 
 // Config configures a [Completer].
 type Config struct {
-	// Policy is how long certificates live; see [Config.check] for what goes together.
+	// Policy is how long certificates live; see [Config.check].
 	Policy rotation.Policy
-	// Authority names the Secret, in gitopsd's namespace of each cluster, of the CA
-	// that signs where neither the Service nor the cluster names another. Empty has
-	// gitopsd make CAs.
+	// Authority names a Secret with a CA, in gitopsd's namespace of each cluster, for
+	// Services that have no other CA by their annotation or their cluster. If it is empty,
+	// gitopsd makes CAs for them.
 	Authority string
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
@@ -52,8 +52,8 @@ const (
 	DefaultLeaf      = 90 * 24 * time.Hour
 )
 
-// check returns an error if a CA could expire before what it signed is renewed, or if
-// there is no time to settle.
+// check returns an error if a CA could expire before its certificates are renewed, or if there
+// is no time to settle.
 func (c *Config) check() error {
 	p := c.Policy
 	switch {
@@ -83,13 +83,13 @@ func New(c Config) (*Completer, error) {
 	return &Completer{c}, nil
 }
 
-// othersPause is the pause before Secrets of others are looked at again, also before one
-// that is missing: their changes are not watched.
+// othersPause is the pause before Secrets of others, or missing ones, are read again: they are
+// not watched.
 const othersPause = time.Minute
 
 var secrets = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
 
-// journalPrefix begins the names of the Secrets that record CAs.
+// journalPrefix is the prefix of the names of Secrets that record CAs.
 const journalPrefix = "serving-ca."
 
 // journalOf returns the Secret that records the CAs of a Service.
@@ -104,7 +104,7 @@ const (
 	keyBundle = "ca.crt"
 )
 
-// profileOf returns what the certificates of a Service look like. API servers ask for
+// profileOf returns the profile of the certificates of a Service. API servers connect to
 // <name>.<namespace>.svc.
 func profileOf(service manifest.ID) rotation.Profile {
 	name := service.Name + "." + service.Namespace
@@ -119,15 +119,15 @@ type service struct {
 	consumers       []consumer
 }
 
-// work completes one unit once.
+// work is one call of Complete.
 type work struct {
 	*Completer
 	unit.Request
-	// now is taken before anything is read, so that nothing is made that is valid for
-	// longer than what was recorded allows.
+	// now is taken before anything is read, so that no certificate outlives the time that
+	// was recorded for it.
 	now  time.Time
 	done unit.Completion
-	// trust is what consumers of Services trust.
+	// trust is the trust in Services and Secrets.
 	trust map[manifest.ID]trust
 }
 
@@ -135,7 +135,7 @@ type work struct {
 type trust struct {
 	// bundle is in PEM; nil if it is not known yet.
 	bundle []byte
-	// why is why there will be none until somebody does something.
+	// why is why a person must act before there is one; empty if nobody must.
 	why string
 }
 
@@ -145,7 +145,7 @@ func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completi
 	w := &work{Completer: c, Request: r, now: c.cfg.Now().UTC().Truncate(time.Second), trust: make(map[manifest.ID]trust)}
 	w.done.Refused, w.done.Relied = make(map[manifest.ID]string), make(map[manifest.ID]string)
 	services, consumers := w.read()
-	if len(w.done.Refused) > 0 { // Secrets of a Service whose annotation has an error are not lost
+	if len(w.done.Refused) > 0 { // a Service with an error in its annotation keeps its Secrets
 		w.done.Keeps = isSecret
 	}
 	for _, s := range services {
@@ -170,12 +170,11 @@ func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completi
 	return w.done, nil
 }
 
-// isSecret reports whether an object is a Secret. It may be one of a Service about which
-// not everything is known.
+// isSecret reports whether an object is a Secret, and so may be one of a Service with an error.
 func isSecret(id manifest.ID) bool { return id.Is(manifest.Secret) }
 
-// local returns the text of an error that concerns one object alone, and any other
-// error.
+// local returns the text of an error that concerns only one object. Any other error is returned
+// as such.
 func local(ctx context.Context, err error) (string, error) {
 	if kube.IsClusterWide(err) || ctx.Err() != nil {
 		return "", err
@@ -189,7 +188,7 @@ func (w *work) again(at time.Time) {
 	}
 }
 
-// read finds the annotated objects. One whose annotation cannot be followed is refused.
+// read finds the annotated objects. It refuses those with errors in their annotations.
 func (w *work) read() (services []*service, consumers []consumer) {
 	byID, secretOf := make(map[manifest.ID]*service), make(map[manifest.ID]manifest.ID)
 	for _, o := range w.Objects.All() {
@@ -222,7 +221,7 @@ func (w *work) read() (services []*service, consumers []consumer) {
 		}
 		c, err := readConsumer(o)
 		if service, serves := secretOf[c.from]; serves && err == nil {
-			c.from = service // a new CA waits for this consumer, too
+			c.from = service // the Secret is that Service's
 		}
 		if err == nil && c.from.Is(manifest.Service) && byID[c.from] == nil {
 			err = w.notServing(c.from)
@@ -239,7 +238,7 @@ func (w *work) read() (services []*service, consumers []consumer) {
 	return services, consumers
 }
 
-// notServing says why a Service that is named has no CA.
+// notServing returns why a Service has no CA.
 func (w *work) notServing(id manifest.ID) error {
 	o := w.Objects.Get(id)
 	switch {
@@ -271,7 +270,7 @@ func (w *work) inject(ctx context.Context, c consumer) error {
 	return nil
 }
 
-// serve keeps a Service's certificate, and returns what its consumers trust.
+// serve keeps a Service's certificate, and returns the trust of its consumers.
 func (w *work) serve(ctx context.Context, s *service) (trust, error) {
 	if o := w.Objects.Get(s.secret); o != nil {
 		return w.useBrought(s, o.Tree()), nil

@@ -18,19 +18,20 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// source is where the rotation of a Service's certificate reads and records.
+// source is the [rotation.Source] of a Service's certificate.
 type source struct {
 	*work
 	*service
-	// live is the Secret with the certificate as it was just read; nil once it was used.
+	// live is the Secret with the certificate. read reports whether Leaf has returned it: then
+	// the next call reads it again.
 	live map[string]any
-	// record is the live Secret with the journal, nil if there is none.
+	read bool
+	// record is the live Secret with the journal; nil if there is none.
 	record map[string]any
-	read   bool
 }
 
-// keep keeps a certificate that gitopsd makes, live as it was just read. frozen is why the rotation cannot go on;
-// what is there stays then.
+// keep keeps a certificate that gitopsd makes. live is the Secret with it, as it was just read.
+// frozen is why the rotation cannot go on: then everything stays as it is.
 func (w *work) keep(ctx context.Context, s *service, live map[string]any, brought rotation.Authority, frozen string) (trust, error) {
 	turn := rotation.Rotation{
 		Profile: profileOf(s.object.ID()), Policy: w.cfg.Policy, Brought: brought, Frozen: frozen != "", Preview: w.Preview, Now: w.now,
@@ -144,8 +145,8 @@ func (s *source) Record(ctx context.Context, data map[string][]byte) error {
 	return err
 }
 
-// createRecord creates the Secret of a CA without data, as the inventory has it, so
-// that it makes no difference which of two processes does.
+// createRecord creates the Secret of a CA without data. It is the same whichever process
+// creates it.
 func (w *work) createRecord(ctx context.Context, s *service) error {
 	o, err := s.recordObject()
 	if err != nil {
@@ -173,7 +174,7 @@ func (s *service) recordObject() (*manifest.Object, error) {
 	return manifest.New(s.secretTree(s.journal, "Opaque"), s.object.Origin())
 }
 
-// secretTree returns a Secret without data. It is of the Service's package.
+// secretTree returns a Secret without data that belongs to the Service's package.
 func (s *service) secretTree(id manifest.ID, kind string) map[string]any {
 	meta := map[string]any{"name": id.Name, "namespace": id.Namespace}
 	if pkg := s.object.Label(manifest.PackageLabel); pkg != "" {
@@ -182,7 +183,7 @@ func (s *service) secretTree(id manifest.ID, kind string) map[string]any {
 	return map[string]any{"apiVersion": "v1", "kind": id.Kind, "type": kind, "metadata": meta}
 }
 
-// offer adds a Service's Secrets to the result. What is nil is not known yet.
+// offer adds a Service's Secrets to the result. Values that are nil are unknown.
 func (w *work) offer(s *service, bundle []byte, pair map[string][]byte) error {
 	record, err := s.recordObject()
 	if err != nil {

@@ -1,21 +1,22 @@
-// Package convert answers the ConversionReviews by which API servers have objects of
-// CustomResourceDefinitions converted, by conversion rules (render/conversion).
+// Package convert answers ConversionReviews: API servers send them to have objects of
+// CustomResourceDefinitions converted, here by conversion rules (render/conversion).
 //
-//   - [Table] has the rules that are served, by the path that a definition names.
-//     Rules are replaced without a lost request: new ones are there before a definition
-//     names them, and old ones for some time after.
-//   - [Handler] is the HTTP handler (handler.go): it bounds bodies, time and
-//     concurrency, and has clients take turns (queue.go). review.go reads reviews and
-//     writes the answers, without decoding the objects. Rules fail no object; see
+//   - [Table] has the rules that are served, by the path that a definition names. No
+//     request fails when rules are replaced: new ones are served before a definition names
+//     them, and old ones for some time after.
+//   - [Handler] is the HTTP handler (handler.go). It bounds bodies, time and concurrency, and
+//     clients take turns (queue.go). review.go reads reviews and writes the answers, without
+//     decoding the objects. A rule that fails does not fail the object; see
 //     [conversion.Set].
-//   - stats.go counts, for metrics.
+//   - stats.go counts conversions for metrics.
 //
-// reconcile/convert/serve has what is around it: TLS, the ConfigMaps that rules come
-// from, and the daemon's part.
+// reconcile/convert/serve has the rest of a server: TLS, the ConfigMaps with the rules, and
+// the daemon's part.
 package convert
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,9 +26,9 @@ import (
 	"gitopsd.dev/render/converter"
 )
 
-// Linger is how long rules are served that nothing holds any more. API servers may
-// still use a definition that was replaced.
-const Linger = 10 * time.Minute
+// linger is how long rules are served after nothing holds them any more, because API servers
+// may still use a definition that was replaced.
+const linger = 10 * time.Minute
 
 // Table has the rules that are served. Its zero value is empty. It is safe for
 // concurrent use.
@@ -35,9 +36,9 @@ type Table struct {
 	mu sync.Mutex
 	// held has the sets of each holder, by name.
 	held map[string]map[string]*conversion.Set
-	// goes is when the first set goes that nothing holds; zero if all are held.
+	// goes is when the next set that nothing holds is removed; zero if all are held.
 	goes time.Time
-	// served is replaced as a whole, and never changed.
+	// served is immutable, and replaced as a whole.
 	served atomic.Pointer[map[string]served]
 
 	now func() time.Time // nil means time.Now
@@ -45,12 +46,12 @@ type Table struct {
 
 type served struct {
 	set *conversion.Set
-	// until is when it goes; zero while something holds it.
+	// until is when it is removed; zero while something holds it.
 	until time.Time
 }
 
-// Hold has the table serve sets as long as the holder does not hold others. What
-// nothing holds any more is served for [Linger].
+// Hold replaces the sets of a holder. Sets are served while anything holds them, and ten
+// minutes longer.
 func (t *Table) Hold(holder string, sets []*conversion.Set) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +65,7 @@ func (t *Table) Hold(holder string, sets []*conversion.Set) {
 	now := t.time()
 	same := maps.EqualFunc(named, t.held[holder], func(_, _ *conversion.Set) bool { return true })
 	if same && (t.goes.IsZero() || now.Before(t.goes)) {
-		return // as after most commits, for each cluster
+		return // the usual case after a commit
 	}
 	if delete(t.held, holder); len(named) > 0 {
 		t.held[holder] = named
@@ -81,7 +82,7 @@ func (t *Table) Hold(holder string, sets []*conversion.Set) {
 			continue
 		}
 		if s.until.IsZero() {
-			s.until = now.Add(Linger)
+			s.until = now.Add(linger)
 		}
 		if now.Before(s.until) {
 			next[name] = s
@@ -93,19 +94,14 @@ func (t *Table) Hold(holder string, sets []*conversion.Set) {
 	t.served.Store(&next)
 }
 
-// Holders returns who holds sets.
+// Holders returns the names of the holders of sets.
 func (t *Table) Holders() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var names []string
-	for name := range maps.Keys(t.held) {
-		names = append(names, name)
-	}
-	return names
+	return slices.Collect(maps.Keys(t.held))
 }
 
-// Find returns the set with a name as [converter.Argument] returns it, nil if none is
-// served.
+// Find returns the served set with a name from [converter.Argument]; nil if there is none.
 func (t *Table) Find(name string) *conversion.Set {
 	s, ok := t.all()[name]
 	if !ok || !s.until.IsZero() && !t.time().Before(s.until) {
@@ -128,8 +124,8 @@ func (t *Table) time() time.Time {
 	return time.Now()
 }
 
-// nameOf returns the name of the set that a path asks for; see [conversion.Path]. A
-// server may be reached below a prefix. ok is false for any other path.
+// nameOf returns the name of the set in a path; see [conversion.Path]. The path may have a
+// prefix. ok is false for any other path.
 func nameOf(path string) (name string, ok bool) {
 	parts := strings.Split(path, "/")
 	n := len(parts)

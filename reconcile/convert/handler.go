@@ -19,17 +19,17 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// Bounds of what a Handler does for a request, and for all.
+// Bounds of a Handler, for a request and for all requests.
 const (
-	// maxBody is the size of a review. API servers send one object in each, and
-	// accept none of more than 3 MiB. A hostile review takes fifty times its size in
-	// memory, and a server of render/converter has half a GiB.
+	// maxBody bounds a review. API servers send one object in each, of at most 3 MiB. A
+	// hostile review takes fifty times its size in memory, and a server of render/converter
+	// has half a GiB.
 	maxBody = 6 << 20
-	// maxLarge bounds the bodies together, but for those of up to smallBody, and
-	// maxWorking how many objects are converted at a time, on however many cores.
+	// maxLarge bounds all bodies larger than smallBody together. maxWorking bounds the
+	// objects that are converted at a time, on any number of cores.
 	maxLarge, smallBody = maxBody, 256 << 10
 	maxWorking          = 8
-	// An API server waits 30 s.
+	// API servers wait 30 s for the answer.
 	maxTime  = 30 * time.Second
 	bodyTime = 10 * time.Second
 )
@@ -38,16 +38,15 @@ const (
 type Config struct {
 	// Table has the rules; required.
 	Table *Table
-	// Log gets what converters lose, without values, and at most once a minute for
-	// each rule or field; required.
+	// Log gets failed rules and lost fields, without values, each at most once a minute;
+	// required.
 	Log *slog.Logger
 }
 
 // Handler answers ConversionReviews, v1. It is safe for concurrent use.
 //
-// A review whose rules are not served, or whose objects are not of their type, fails,
-// and nothing else does. Anything that is no review is answered with a status of 400
-// and above.
+// A review fails only if its rules are not served, or if an object is not of their type. A
+// request that is no review is answered with a status of 400 and above.
 type Handler struct {
 	table *Table
 	log   *slog.Logger
@@ -100,7 +99,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(answer) // the reader went away: nobody to tell
+	_, _ = w.Write(answer) // fails only if the client is gone
 }
 
 // serve returns the answer to a request. The error is a [refusal], or the context's.
@@ -154,7 +153,7 @@ var errTooLarge = &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("a conv
 
 // read appends the body to b.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request, b []byte) ([]byte, error) {
-	// What writes to no connection has no deadlines.
+	// A ResponseWriter of a test may have no deadlines.
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Now().Add(bodyTime))
 	defer func() { _ = connection.SetReadDeadline(time.Time{}) }()
@@ -180,8 +179,8 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, b []byte) ([]byte
 	}
 }
 
-// convert converts the objects of a review, in their order. failure is why one could
-// not be.
+// convert converts the objects of a review in order. failure is why one could not be
+// converted.
 func (h *Handler) convert(ctx context.Context, set *conversion.Set, r review) (converted [][]byte, failure string) {
 	converted = make([][]byte, len(r.objects))
 	for i, object := range r.objects {
@@ -204,7 +203,7 @@ func (h *Handler) convert(ctx context.Context, set *conversion.Set, r review) (c
 	return converted, ""
 }
 
-// one converts an object. A panic is an error of this object alone.
+// one converts an object. A panic is an error of the object.
 func (h *Handler) one(set *conversion.Set, object []byte, to string) (out []byte, report conversion.Report, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -216,15 +215,14 @@ func (h *Handler) one(set *conversion.Set, object []byte, to string) (out []byte
 	return set.ConvertJSON(object, to)
 }
 
-// tellPause is the pause before the same is logged again, and mostTold bounds what is
-// remembered for that.
+// tellPause is the pause before an equal message is logged again, and mostTold bounds the
+// messages that are remembered.
 const (
 	tellPause = time.Minute
 	mostTold  = 1000
 )
 
-// tell logs rules that failed and fields that were lost. It shows no value: an error
-// of a rule may quote one.
+// tell logs failed rules and lost fields, without errors of rules, which may quote values.
 func (h *Handler) tell(set *conversion.Set, from, to string, report *conversion.Report) {
 	for _, n := range report.Failed {
 		h.warn("a conversion rule failed on an object; its field is left out, and what it reads is kept", set, from, to, n.Path, "rule", n.Rule)

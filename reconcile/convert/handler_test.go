@@ -368,7 +368,7 @@ func TestLinger(t *testing.T) {
 	table.Hold("two", []*conversion.Set{a, b})
 	served(a, b)
 	table.Hold("two", nil)
-	now = now.Add(Linger - 1)
+	now = now.Add(linger - 1)
 	served(a, b)
 	before := table.served.Load()
 	table.Hold("one", []*conversion.Set{a}) // renews nothing
@@ -380,11 +380,11 @@ func TestLinger(t *testing.T) {
 	table.Hold("two", []*conversion.Set{b})
 	served(a, b)
 	table.Hold("one", nil)
-	now = now.Add(Linger)
+	now = now.Add(linger)
 	served(b)
 	table.Hold("two", nil)
 	table.Hold("two", []*conversion.Set{b}) // in time
-	now = now.Add(2 * Linger)
+	now = now.Add(2 * linger)
 	served(b)
 	if len(table.all()) != 1 {
 		t.Errorf("%d sets are remembered", len(table.all()))

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// queue shares a number of bytes between clients. Whoever reaches the server can have it
-// wait for bodies that do not come: such a client takes its turns, and keeps an API
-// server waiting for one of them, not for all that it sends.
+// queue shares a number of bytes between clients. A client can make the server wait for bodies
+// that do not come. Since clients take turns, an API server then waits for at most one of
+// them.
 type queue struct {
 	size int64
 	all  *semaphore.Weighted

@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/render/conversion"
 )
 
-// A client whose large bodies do not come keeps an API server waiting for one of them at
+// A client that does not send its large bodies keeps an API server waiting for one of them at
 // most, however many it has begun.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()

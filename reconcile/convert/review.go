@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 const (
@@ -17,7 +18,7 @@ type review struct {
 	uid string
 	// to is the desired version, without the group.
 	group, to string
-	// objects are the objects' JSON. They are not checked: who converts them does.
+	// objects are the objects in JSON, unchecked.
 	objects [][]byte
 }
 
@@ -69,16 +70,15 @@ func readReview(body []byte) (review, error) {
 	case !requested || r.uid == "" || desired == "":
 		return review{}, errors.New("request.uid and request.desiredAPIVersion are required")
 	}
-	group, to, ok := bytes.Cut([]byte(desired), []byte("/"))
-	if !ok {
+	var ok bool
+	if r.group, r.to, ok = strings.Cut(desired, "/"); !ok {
 		return review{}, errors.New("request.desiredAPIVersion has no group")
 	}
-	r.group, r.to = string(group), string(to)
 	return r, nil
 }
 
-// writeReview appends the answer to a review. Without a failure it has the converted
-// objects.
+// writeReview appends the answer to a review: with the failure, or the converted objects if
+// that is empty.
 func writeReview(b []byte, uid string, converted [][]byte, failure string) []byte {
 	b = append(b, `{"apiVersion":"`+reviewVersion+`","kind":"`+reviewKind+`","response":{"uid":`...)
 	b = appendText(b, uid)
@@ -107,7 +107,7 @@ func versionOf(object []byte) string {
 	found := errors.New("found")
 	version := ""
 	s := scanner{data: object}
-	_ = s.object(func(key string) error { // whoever converts the object tells what is wrong
+	_ = s.object(func(key string) error { // the conversion returns the error
 		if key == "apiVersion" {
 			if err := s.text(key, &version); err != nil {
 				return err
@@ -151,7 +151,7 @@ func (s *scanner) wrong(want string) error {
 	return fmt.Errorf("the JSON is malformed at byte %d: want %s", s.at, want)
 }
 
-// object calls field for each field of an object, which then has to skip the value.
+// object calls field for each field of an object. field must skip the value.
 func (s *scanner) object(field func(key string) error) error {
 	return s.items('{', '}', func() error {
 		var key string
@@ -165,7 +165,7 @@ func (s *scanner) object(field func(key string) error) error {
 	})
 }
 
-// array calls element for each element of an array, which then has to skip it.
+// array calls element for each element of an array. element must skip it.
 func (s *scanner) array(element func() error) error { return s.items('[', ']', element) }
 
 func (s *scanner) items(open, end byte, item func() error) error {

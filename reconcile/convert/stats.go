@@ -16,8 +16,8 @@ type stats struct {
 	pairs map[[3]string]*status.Conversions
 }
 
-// unknown stands for a version that a definition does not have. A client can make up
-// any number of these.
+// unknown stands for all versions that a definition does not have: clients can make up any
+// number of them.
 const unknown = "unknown"
 
 func (s *stats) add(set *conversion.Set, from, to string, took time.Duration, report *conversion.Report, err error) {
@@ -47,7 +47,7 @@ func (s *stats) add(set *conversion.Set, from, to string, took time.Duration, re
 	p.FailedRules += uint64(len(report.Failed))
 }
 
-// Conversions returns what was counted, sorted.
+// Conversions returns the counts, sorted by definition and versions.
 func (h *Handler) Conversions() []status.Conversions {
 	h.stats.mu.Lock()
 	defer h.stats.mu.Unlock()

@@ -18,9 +18,9 @@ import (
 // cluster.
 const parallelFetches = 4
 
-// want is the first half of rendering. Rendering uses no network: it returns which
-// remote bases it lacks, these are fetched, and it starts again, until none is
-// missing. A cluster without remote bases is rendered once.
+// want is the first half of rendering. Rendering uses no network: it returns the remote bases
+// that it lacks, which are fetched before it starts again, until none is missing. A cluster
+// without remote bases is rendered once.
 func (c *Computer) want(ctx context.Context, files fs.FS, cl *Unit) (*render.Wanted, error) {
 	cl.bases = remote.Bases{Allowed: c.cfg.Remote}
 	for {
@@ -29,8 +29,7 @@ func (c *Computer) want(ctx context.Context, files fs.FS, cl *Unit) (*render.Wan
 		if !errors.As(err, &missing) {
 			return w, err
 		}
-		// Each round adds at least one, and a build has at most
-		// kustomize.MaxRemotes.
+		// It ends: each round adds a base, and a build has at most kustomize.MaxRemotes.
 		if err := c.fetchBases(ctx, cl, missing.Bases); err != nil {
 			return nil, err
 		}

@@ -15,9 +15,8 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// Behaviour returns what acts on the types that a definition of the cluster defines,
-// as rendered; nil if nothing is declared. It fails if the definition names a
-// controller that is not rendered.
+// Behaviour returns what acts on the types of a definition of the cluster, as rendered; nil if
+// nothing is declared. It fails if the definition names a controller that is not rendered.
 func (c *Unit) Behaviour(definition *manifest.Object) (*behaviour.Identity, error) {
 	switch {
 	case c.index != nil:
@@ -28,8 +27,8 @@ func (c *Unit) Behaviour(definition *manifest.Object) (*behaviour.Identity, erro
 	return nil, nil
 }
 
-// maxRendered is how often clusters are rendered with another version of a package to
-// find a behaviour.
+// maxRendered bounds how often clusters are rendered with another version of a package to find
+// a behaviour.
 const maxRendered = 16
 
 // behaviourKey identifies a behaviour behind a kind.
@@ -38,33 +37,22 @@ type behaviourKey struct {
 	digest string
 }
 
-type foundBehaviour struct {
-	identity *behaviour.Identity
-	where    string
-	// until is when this is looked for again; zero for never.
-	until time.Time
-}
-
-// findBehaviour searches the rendered clusters, and then renders the other versions in
-// the lock of the packages that define the kind, with the settings of the clusters
-// that have them. Like find it remembers the result.
+// findBehaviour searches the rendered clusters. Then it renders clusters with other versions,
+// from the lock, of the package that defines the kind. Like find it remembers the result.
 func (f *finder) findBehaviour(ctx context.Context, gk schema.GroupKind, digest string) (*behaviour.Identity, string) {
 	key := behaviourKey{manifest.GroupKind(gk), digest}
-	f.mu.Lock()
-	known, ok := f.behaviours[key]
-	f.mu.Unlock()
-	if ok && (known.until.IsZero() || time.Now().Before(known.until)) {
-		return known.identity, known.where
+	if known, ok := f.behaviours.get(key); ok {
+		return known.what, known.where
 	}
 	asked := ctx
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
 	for _, c := range f.state.Clusters {
 		if i := having(c.Definition(gk.WithVersion("")), digest, c.Behaviour); i != nil {
-			return f.keepBehaviour(key, foundBehaviour{identity: i, where: "cluster " + c.Name})
+			return f.behaviours.keep(key, found[*behaviour.Identity]{what: i, where: "cluster " + c.Name})
 		}
 	}
-	var none foundBehaviour
+	var none found[*behaviour.Identity]
 	tried := make(map[string]bool) // "cluster version"
 	for _, c := range f.state.Clusters {
 		definition := c.Definition(gk.WithVersion(""))
@@ -102,16 +90,16 @@ func (f *finder) findBehaviour(ctx context.Context, gk schema.GroupKind, digest 
 			for _, o := range objects.All() {
 				if o.ID().Is(manifest.Definitions...) && defines(o.Tree(), gk.WithVersion("")) {
 					if i := having(o, digest, index.Of); i != nil {
-						return f.keepBehaviour(key, foundBehaviour{identity: i, where: s.Pin.Ref.Repository + " " + version})
+						return f.behaviours.keep(key, found[*behaviour.Identity]{what: i, where: s.Pin.Ref.Repository + " " + version})
 					}
 				}
 			}
 		}
 	}
 	if asked.Err() != nil {
-		return nil, "" // the caller gave up, which says nothing about the registry
+		return nil, "" // the registry may have it
 	}
-	return f.keepBehaviour(key, none)
+	return f.behaviours.keep(key, none)
 }
 
 // having returns the behaviour behind a definition if it has the digest.
@@ -125,8 +113,7 @@ func having(definition *manifest.Object, digest string, of func(*manifest.Object
 	return nil
 }
 
-// older returns a package in another version of the lock; ok reports whether it could
-// be read.
+// older returns a package in another version of the lock. ok is false if it cannot be read.
 func (f *finder) older(ctx context.Context, s sources.Selected, version string) (older sources.Selected, ok bool) {
 	d, ok := f.state.Lock.Digest(s.Pin.Ref.Repository, version)
 	if !ok {
@@ -146,11 +133,4 @@ func (f *finder) older(ctx context.Context, s sources.Selected, version string) 
 		older.Runtime = image + "@" + runtime
 	}
 	return older, true
-}
-
-func (f *finder) keepBehaviour(key behaviourKey, what foundBehaviour) (*behaviour.Identity, string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.behaviours[key] = what
-	return what.identity, what.where
 }

@@ -5,8 +5,8 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// lockConversions writes the digests of the clusters' conversion rules into the lock.
-// What could not be rendered keeps its line, as the cluster keeps the definition.
+// lockConversions writes the digests of the clusters' conversion rules into the lock. A
+// definition that could not be rendered keeps its line, as the cluster keeps the definition.
 func (s *State) lockConversions() {
 	for _, c := range s.Clusters {
 		if c.Err != nil {

@@ -3,13 +3,16 @@
 //
 // It joins sources (clusters.yaml, the lock, packages) with render. The daemon and
 // the commands share it, so that `gitopsd plan` prints what `gitopsd run` executes.
-// Problems of a cluster or package are kept with it and stop nothing else.
+// A problem of a cluster or a package stops nothing else.
+//
+// desired.go has the [Computer], state.go the [State] of a commit, and unit.go the [Unit] of
+// a cluster. packages.go resolves and verifies packages, replace.go reads them from
+// directories, and bases.go fetches remote bases. conversions.go locks conversion rules,
+// health.go reads health rules and gates, patches.go explains patches, and publish.go adds
+// publications. find.go and behaviour.go find definitions and behaviours by their digests.
 //
 // reconcile/apply works on live clusters; reconcile polls the repository and commits
 // the lock.
-//
-// desired.go computes, state.go is what a commit asks for as a whole, unit.go what it
-// asks of one unit, and packages.go resolves and verifies packages.
 package desired
 
 import (
@@ -36,21 +39,21 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// Config is what a Computer works with.
+// Config configures a [Computer].
 type Config struct {
-	// Resolve is how packages are resolved. Its Fetch is called once for each
-	// package while a cluster uses it.
+	// Resolve resolves packages. Its Fetch is called once for each package while a cluster
+	// uses it.
 	Resolve resolve.Config
-	// FromTree returns how the packages of a commit are resolved, if that is from
-	// content in the commit's own files; Resolve is not used then. It may be nil.
+	// FromTree, if set, returns the configuration to use in place of Resolve, for packages
+	// within the files of a commit.
 	FromTree func(files fs.FS) (resolve.Config, error)
-	// Remote are the repositories that remote bases may come from. FetchTree
-	// fetches a commit of one, and is required if there are any; it may be
-	// called as often as a commit is used, and by any number of goroutines.
+	// Remote are the repositories that remote bases may come from. FetchTree fetches a commit
+	// of one, and is required if there are any. It may be called repeatedly for a commit, and
+	// must be safe for concurrent use.
 	Remote    remote.Prefixes
 	FetchTree func(context.Context, sources.Tree) (fs.FS, error)
-	// Local are packages of this machine, for a plan: each is used in place of the
-	// package of its repository, whatever the registry of clusters says.
+	// Local are packages on this machine, for a plan. Each replaces the package of its
+	// repository, and takes precedence over the registry of clusters.
 	Local []Local
 	// Only names the clusters to compute; empty for all. The others keep
 	// their lines in the lock.
@@ -59,23 +62,21 @@ type Config struct {
 	Parallel int
 }
 
-// Computer computes states, and keeps the parsed packages and rendered objects
-// of the last one so that the next shares them. It is safe for use by one
-// goroutine at a time.
+// Computer computes states. It keeps the parsed packages and rendered objects of the last one
+// for the next. It may be used by one goroutine at a time.
 type Computer struct {
 	cfg      Config
 	renderer render.Renderer
-	// resolving is how the packages of the present commit are resolved.
+	// resolving resolves the packages of the present commit.
 	resolving resolve.Config
-	// fetchAny fetches a package that nobody may keep.
+	// fetchAny fetches a package without keeping it.
 	fetchAny func(context.Context, sources.Origin, sources.Digest) (*sources.Package, error)
 
 	mu       sync.Mutex
 	packages map[sources.Digest]*sources.Package
 	used     map[sources.Digest]bool
 
-	// types are compiled ones, and proofs those of conversion rules, which the states
-	// share.
+	// types caches compiled types, and proofs the proofs of conversion rules, for all states.
 	types  validate.Cache
 	proofs prove.Cache
 }
@@ -91,8 +92,8 @@ func New(cfg Config) *Computer {
 var ErrNoRegistry = errors.New("no " + sources.RegistryFile)
 
 // Compute computes the state of a commit. It fails if there is no registry
-// ([ErrNoRegistry]), if the lock cannot be read, or if ctx ends; all other problems
-// are in the state.
+// ([ErrNoRegistry]), if the lock or the registry cannot be read, if FromTree fails, if a
+// cluster of Only is not registered, or if ctx ends. All other problems are in the state.
 func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier Earlier) (*State, error) {
 	s := &State{Commit: commit}
 	text, err := fs.ReadFile(commit.Files, sources.RegistryFile)
@@ -152,7 +153,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	})
 	s.lockConversions()
 	c.renderer.Sweep()
-	f := &finder{state: s, fetch: c.fetchAny, found: make(map[typeKey]found), behaviours: make(map[behaviourKey]foundBehaviour)}
+	f := &finder{state: s, fetch: c.fetchAny}
 	for _, cl := range s.Clusters {
 		cl.FindType, cl.FindBehaviour, cl.Types, cl.Proofs = f.find, f.findBehaviour, &c.types, &c.proofs
 	}
@@ -200,7 +201,7 @@ func (c *Computer) expand(ctx context.Context, s *State, cl *Unit, wanted *rende
 	cl.LineOf = func(o *manifest.Object, path string) int { return why.Line(files, o, path) }
 	in := cl.Input(files)
 	cl.with = func(ctx context.Context, packages []sources.Selected) *manifest.Set {
-		other, _ := c.renderer.Expand(ctx, in, wanted, packages) // what has errors has them in rendered too
+		other, _ := c.renderer.Expand(ctx, in, wanted, packages) // rendered has the same errors
 		if other == nil {
 			return nil
 		}
@@ -213,7 +214,7 @@ func (c *Computer) expand(ctx context.Context, s *State, cl *Unit, wanted *rende
 	}
 	for _, e := range rendered.Broken {
 		if slices.Contains(cl.Incomplete, e.Name) {
-			continue // it was not resolved, and has its error
+			continue // it could not be resolved, and has an error
 		}
 		cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error()})
 		cl.Incomplete = append(cl.Incomplete, e.Name)

@@ -10,30 +10,61 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 )
 
-// maxOlder is how many other versions of a package are searched for a type,
-// findTimeout for how long, and findAgain the pause after a registry did not answer:
-// the result is only for an explanation, and must not delay every pass.
+// Bounds of a search: maxOlder other versions of a package are searched, for at most
+// findTimeout. If a registry does not answer, the search is repeated only after findAgain. Its
+// result is only for an explanation, and must not delay every pass.
 const (
 	maxOlder    = 8
 	findTimeout = 20 * time.Second
 	findAgain   = 10 * time.Minute
 )
 
-// finder finds the definitions of types by their digests, in everything that a
-// state and its lock know. It is safe for concurrent use.
+// finder finds definitions of types, and what acts on them, by their digests in a state and its
+// lock. It is safe for concurrent use.
 type finder struct {
 	state *State
 	fetch func(context.Context, sources.Origin, sources.Digest) (*sources.Package, error)
 
-	mu    sync.Mutex
-	found map[typeKey]found
-	// behaviours are the results of findBehaviour.
-	behaviours map[behaviourKey]foundBehaviour
+	types      results[typeKey, map[string]any]
+	behaviours results[behaviourKey, *behaviour.Identity]
+}
+
+// found is the result of a search.
+type found[T any] struct {
+	what  T
+	where string
+	// until is when the result becomes invalid; zero for never.
+	until time.Time
+}
+
+// results remembers the results of searches.
+type results[K comparable, T any] struct {
+	mu  sync.Mutex
+	all map[K]found[T]
+}
+
+// get returns a valid result; ok is false if there is none.
+func (r *results[K, T]) get(key K) (known found[T], ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known, ok = r.all[key]
+	return known, ok && (known.until.IsZero() || time.Now().Before(known.until))
+}
+
+func (r *results[K, T]) keep(key K, f found[T]) (what T, where string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = make(map[K]found[T])
+	}
+	r.all[key] = f
+	return f.what, f.where
 }
 
 type typeKey struct {
@@ -41,24 +72,13 @@ type typeKey struct {
 	digest string
 }
 
-type found struct {
-	definition map[string]any
-	where      string
-	// until is when this is looked for again; zero for never.
-	until time.Time
-}
-
-// find searches the rendered objects of the clusters, then their packages before
-// patches, and last the other versions in the lock of the packages that define the
-// kind. It remembers the result; after an error of the registry it remembers "not
-// found" for some time.
+// find searches the rendered objects of the clusters, then their packages as published, and
+// last other versions, from the lock, of the packages that define the kind. It remembers the
+// result; after an error of a registry, only for some time.
 func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string) {
 	key := typeKey{gvk, digest}
-	f.mu.Lock()
-	known, ok := f.found[key]
-	f.mu.Unlock()
-	if ok && (known.until.IsZero() || time.Now().Before(known.until)) {
-		return known.definition, known.where
+	if known, ok := f.types.get(key); ok {
+		return known.what, known.where
 	}
 	asked := ctx
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
@@ -70,17 +90,16 @@ func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest s
 		}
 		for _, o := range c.Objects.All() {
 			if o.ID().Is(manifest.Definitions...) && defines(o.Tree(), gvk) && has(o.Tree(), key) {
-				return f.keep(key, found{definition: o.Tree(), where: "cluster " + c.Name})
+				return f.types.keep(key, found[map[string]any]{what: o.Tree(), where: "cluster " + c.Name})
 			}
 		}
 		for _, p := range c.Packages {
-			tree := within(p.Package, key, defining)
-			if tree != nil {
-				return f.keep(key, found{definition: tree, where: fmt.Sprintf("%s %s as published", p.Pin.Ref.Repository, p.Pin.Ref.Version())})
+			if tree := within(p.Package, key, defining); tree != nil {
+				return f.types.keep(key, found[map[string]any]{what: tree, where: fmt.Sprintf("%s %s as published", p.Pin.Ref.Repository, p.Pin.Ref.Version())})
 			}
 		}
 	}
-	var none found
+	var none found[map[string]any]
 	for _, repository := range slices.Sorted(maps.Keys(defining)) {
 		versions := f.state.Lock.Versions(repository)
 		for _, version := range versions[:min(len(versions), maxOlder)] {
@@ -94,25 +113,18 @@ func (f *finder) find(ctx context.Context, gvk schema.GroupVersionKind, digest s
 				continue
 			}
 			if tree := within(pkg, key, defining); tree != nil {
-				return f.keep(key, found{definition: tree, where: repository + " " + version})
+				return f.types.keep(key, found[map[string]any]{what: tree, where: repository + " " + version})
 			}
 		}
 	}
 	if asked.Err() != nil {
-		return nil, "" // the caller gave up, which says nothing about the registry
+		return nil, "" // the registry may have it
 	}
-	return f.keep(key, none)
+	return f.types.keep(key, none)
 }
 
-func (f *finder) keep(key typeKey, what found) (map[string]any, string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.found[key] = what
-	return what.definition, what.where
-}
-
-// within finds the definition in a package, and notes the package's repository
-// if it defines the kind at all.
+// within finds the definition in a package. If the package defines the kind, it adds its
+// repository to defining.
 func within(pkg *sources.Package, key typeKey, defining map[string]bool) map[string]any {
 	if pkg == nil {
 		return nil
@@ -134,7 +146,7 @@ func defines(tree map[string]any, gvk schema.GroupVersionKind) bool {
 	return types.Read(tree).Defines(manifest.GroupKind(gvk.GroupKind()))
 }
 
-// has reports whether a definition has a type of that digest.
+// has reports whether a definition has the type with the digest.
 func has(definition map[string]any, key typeKey) bool {
 	all, err := types.Of(definition)
 	return err == nil && slices.ContainsFunc(all, func(t types.Type) bool {
@@ -142,8 +154,8 @@ func has(definition map[string]any, key typeKey) bool {
 	})
 }
 
-// Definition is the CRD or XRD of a kind that is rendered for the cluster, nil if
-// there is none.
+// Definition returns the CRD or XRD of a kind that is rendered for the cluster; nil if there is
+// none.
 func (c *Unit) Definition(gvk schema.GroupVersionKind) *manifest.Object {
 	if c.Objects == nil {
 		return nil

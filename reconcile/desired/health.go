@@ -14,8 +14,8 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// HealthRules returns the rules for the health of kinds that a cluster's registration
-// has. Their lines are those of the registry.
+// HealthRules returns the health rules of a cluster's registration, with their lines in the
+// registry.
 func HealthRules(spec *clusters.Spec) []health.Rule {
 	list := make([]health.Rule, len(spec.Health))
 	for i, r := range spec.Health {
@@ -30,13 +30,13 @@ func HealthRules(spec *clusters.Spec) []health.Rule {
 	return list
 }
 
-// Gating returns when the cluster's objects are ready.
+// Gating returns the rules for when the cluster's objects are ready.
 func (cl *Unit) Gating() plan.Gating {
 	return plan.Gating{Rules: cl.Health, UnknownUnready: cl.Spec.UnknownHealth == clusters.Unready, Gates: cl.gates}
 }
 
-// readGates reads which objects of packages are waited for. All are where a
-// declaration has an error.
+// readGates reads the annotations with the objects of packages to wait for. If one has an error,
+// all objects of its package are waited for.
 func (cl *Unit) readGates() {
 	cl.gates = make(map[string]plan.Gates)
 	for _, p := range cl.Packages {
@@ -65,9 +65,8 @@ func (cl *Unit) readGates() {
 	}
 }
 
-// readHealth compiles the rules for the health of kinds: those that definitions carry,
-// and those of the registration. One with an error is a fault; everything is applied,
-// and the objects of its kind are not healthy.
+// readHealth compiles the health rules of definitions and of the registration. An error in a rule
+// is a fault: everything is applied, but the objects of its kind are not healthy.
 func (cl *Unit) readHealth() {
 	cl.Health = new(health.Custom)
 	definitions := make(map[manifest.GroupKind]map[string]any)
@@ -75,7 +74,7 @@ func (cl *Unit) readHealth() {
 	own := HealthRules(&cl.Spec)
 	for _, o := range cl.Objects.All() {
 		id := o.ID()
-		kinds[manifest.GroupKind{Group: id.Group, Kind: id.Kind}] = true
+		kinds[id.GroupKind()] = true
 		if !id.Is(manifest.Definitions...) {
 			continue
 		}

@@ -13,17 +13,16 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// Earlier is what was resolved before and may not be in a commit's lock yet. The
-// commit's lock comes first.
+// Earlier has lines that were resolved before and may not be in a commit's lock yet. The
+// commit's lock takes precedence.
 type Earlier struct {
-	// Asked is the Lock of an earlier state, Of its Committed lock. Nil for none.
+	// Asked is the Lock of an earlier state, and Of its Committed lock; may be nil.
 	Asked, Of *lockfile.File
-	// Hint are lines of a run that was interrupted, which others may have
-	// written; nil for none.
+	// Hint has lines of an interrupted run; may be nil. Others may have written them.
 	Hint *lockfile.File
 }
 
-// before is a commit's lock with what was resolved before.
+// before returns a commit's lock with the lines that were resolved before.
 func (e Earlier) before(committed *lockfile.File) *lockfile.File {
 	if e.Asked == nil || e.Asked == e.Of {
 		return committed
@@ -31,7 +30,7 @@ func (e Earlier) before(committed *lockfile.File) *lockfile.File {
 	return lockfile.Rebase(e.Of, e.Asked, committed)
 }
 
-// resolveBy sets how packages are resolved.
+// resolveBy sets the configuration for resolving packages.
 func (c *Computer) resolveBy(cfg resolve.Config) {
 	c.resolving = cfg
 	fetch := cfg.Fetch
@@ -41,8 +40,8 @@ func (c *Computer) resolveBy(cfg resolve.Config) {
 	}
 }
 
-// fetch keeps packages in memory between computations: what was verified and
-// parsed under a digest does not change.
+// fetch returns a package, and keeps it in memory for later computations: the content of a
+// digest does not change.
 func (c *Computer) fetch(ctx context.Context, from sources.Origin, d sources.Digest, fetch func(context.Context, sources.Origin, sources.Digest) (*sources.Package, error)) (*sources.Package, error) {
 	c.mu.Lock()
 	c.used[d] = true
@@ -61,8 +60,8 @@ func (c *Computer) fetch(ctx context.Context, from sources.Origin, d sources.Dig
 	return pkg, nil
 }
 
-// resolve takes the lines of clusters that left the registry out of the lock, and
-// resolves the packages of all others at once.
+// resolve removes clusters that left the registry from the lock, and resolves the packages of
+// all others together.
 func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wanted []*render.Wanted) error {
 	var requests []resolve.Request
 	for i, cl := range s.Clusters {
@@ -98,7 +97,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 			delete(c.packages, d)
 		}
 	}
-	// One limit for all of them: a registry that hangs holds up a pass once.
+	// One limit for all: a registry that hangs delays a pass once.
 	verifying, cancel := context.WithTimeout(ctx, cmp.Or(c.resolving.Timeout, resolve.DefaultTimeout))
 	defer cancel()
 	for i, cl := range s.Clusters {
@@ -129,29 +128,29 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wante
 	return nil
 }
 
-// depends reports whether the version of a package is chosen for some cluster. It is
-// also true if that is not known.
+// some reports whether some cluster has such a package, or has problems, so that it may.
+func (s *State) some(such func(sources.Selected) bool) bool {
+	return slices.ContainsFunc(s.Clusters, func(c *Unit) bool {
+		return !c.Remove && !c.Complete() || slices.ContainsFunc(c.Packages, such)
+	})
+}
+
+// depends reports whether the version of a package may be chosen for a cluster, as a dependency.
 func (s *State) depends(repository string) bool {
-	return slices.ContainsFunc(s.Clusters, func(c *Unit) bool {
-		return !c.Remove && (c.Err != nil || len(c.Faults) > 0) || slices.ContainsFunc(c.Packages, func(p sources.Selected) bool {
-			return p.Parent != "" && p.Repository() == repository
-		})
-	})
+	return s.some(func(p sources.Selected) bool { return p.Parent != "" && p.Repository() == repository })
 }
 
-// has reports whether some cluster has a package, by its own name or in place of
-// another, or one that is replaced. It is also true if that is not known.
+// has reports whether a cluster may have a package, under its own name or as the replacement of
+// another, or one that it replaces.
 func (s *State) has(repository string) bool {
-	return slices.ContainsFunc(s.Clusters, func(c *Unit) bool {
-		return !c.Remove && (c.Err != nil || len(c.Faults) > 0) || slices.ContainsFunc(c.Packages, func(p sources.Selected) bool {
-			return p.Pin.Ref.Repository == repository || p.Repository() == repository
-		})
+	return s.some(func(p sources.Selected) bool {
+		return p.Pin.Ref.Repository == repository || p.Repository() == repository
 	})
 }
 
-// verifyControllers removes packages from a cluster if a DeploymentRuntimeConfig sets
-// a controller image that is not signed as a policy requires, and returns an error
-// for each. sources/resolve verifies the packages' own images.
+// verifyControllers removes packages from a cluster if a DeploymentRuntimeConfig sets a
+// controller image without a required signature, and returns an error for each.
+// sources/resolve verifies the packages' own images.
 func (c *Computer) verifyControllers(ctx context.Context, cl *Unit, wanted *render.Wanted) []*resolve.PackageError {
 	var failed []*resolve.PackageError
 	images := referenced(cl)
@@ -183,8 +182,8 @@ func (c *Computer) verifyController(ctx context.Context, images sources.ImageCon
 	return err
 }
 
-// referenced returns the names by which a cluster's policies may match its packages:
-// declared names, names to fetch from, and names of controller images.
+// referenced returns the names that a cluster's policies may match: declared names of packages,
+// names to fetch from, and names of controller images.
 func referenced(cl *Unit) []sources.Ref {
 	var refs []sources.Ref
 	for _, d := range cl.Declared {

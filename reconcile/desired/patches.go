@@ -9,7 +9,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// patches are a cluster's own, as kustomize takes them.
+// patches returns a cluster's own patches for kustomize.
 func patches(cl *Unit) []kustomize.Patch {
 	var all []kustomize.Patch
 	for _, p := range cl.Spec.Patches {
@@ -23,12 +23,11 @@ func patches(cl *Unit) []kustomize.Patch {
 	return all
 }
 
-// PatchesOf names the annotation for immutable fields, conversion rules, and the
-// cluster's own patches, that changed what view sees of an object: "gitopsd.dev/immutable
-// (clusters/prod/widgets.yaml:1)", "spec.patches[0] (clusters.yaml:12)", with the line
-// where the document starts. It returns no patches if view sees no difference between the
-// object before and after all of them. Each patch is judged alone, even if it depends on
-// other objects.
+// PatchesOf names the annotation for immutable fields, the conversion rules, and the cluster's
+// own patches that changed view(object): "gitopsd.dev/immutable
+// (clusters/prod/widgets.yaml:1)", "spec.patches[0] (clusters.yaml:12)", with the line where
+// the document starts. It returns no patches if all of them together did not change the view.
+// Each patch is applied to the object alone.
 func (c *Unit) PatchesOf(ctx context.Context, id manifest.ID, view func(*manifest.Object) string) []string {
 	var names []string
 	if f, ok := c.Frozen[id]; ok && view(f.Before) != view(f.After) {

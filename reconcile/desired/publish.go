@@ -6,8 +6,8 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// publications returns the publications of a cluster, and those to its namespaces. A
-// cluster that is to be emptied is not published.
+// publications returns the publications of a cluster, and those to its namespaces. A cluster
+// that is being emptied is not published.
 func publications(r *clusters.Registry, name string) []target.Publication {
 	var all []target.Publication
 	for _, c := range r.Clusters {
@@ -27,9 +27,8 @@ func publications(r *clusters.Registry, name string) []target.Publication {
 	return all
 }
 
-// keepPublished keeps the targets in the cluster, and their definitions, while the
-// registry has errors: the document of a cluster that is published to it may be one of
-// those that cannot be read.
+// keepPublished keeps the targets in the cluster, and their definitions, while the registry has
+// errors: a document with errors may publish a cluster to it.
 func (cl *Unit) keepPublished() {
 	rendered := cl.Keeps
 	cl.Keeps = func(id manifest.ID, pkg string) bool {

@@ -15,15 +15,15 @@ import (
 
 // Local is a directory with the files of a package.
 type Local struct {
-	// Repository is the one that clusters have the package of.
+	// Repository is the repository of the package that it replaces.
 	Repository string
-	// Name is the directory's, for people.
+	// Name is the name of the directory.
 	Name  string
 	Files fs.FS
 }
 
-// replace makes cfg read packages from directories: those of the commit that its
-// rules name, and the local ones. Each is built once.
+// replace makes cfg read packages from directories: directories of the commit in its rules, and
+// local ones. Each package is built once.
 func (c *Computer) replace(cfg *resolve.Config, files fs.FS) {
 	dirs := make(map[string]fs.FS)
 	var local []rules.Replace
@@ -31,7 +31,7 @@ func (c *Computer) replace(cfg *resolve.Config, files fs.FS) {
 		dirs[l.Name] = l.Files
 		local = append(local, rules.Replace{Repository: l.Repository, Directory: l.Name, Local: true, Place: "--replace"})
 	}
-	// They come in place of the fleet's own replacements.
+	// They take precedence over the fleet's own replacements.
 	fleet := slices.DeleteFunc(slices.Clone(cfg.Rules.Replaces), func(by rules.Replace) bool {
 		return slices.ContainsFunc(local, func(l rules.Replace) bool { return l.Repository == by.Repository })
 	})
@@ -82,18 +82,14 @@ func (c *Computer) replace(cfg *resolve.Config, files fs.FS) {
 	}
 }
 
-// Uses reports whether some cluster has a package of this machine, or an error
-// instead that may be about it.
+// Uses reports whether a cluster has a local package, or has problems, so that it may.
 func (s *State) Uses(l Local) bool {
 	return s.replaces(rules.Replace{Repository: l.Repository})
 }
 
-// replaces reports whether some cluster has a replacement. It is also true if that
-// is not known.
+// replaces reports whether a cluster may have a replacement.
 func (s *State) replaces(by rules.Replace) bool {
-	return slices.ContainsFunc(s.Clusters, func(c *Unit) bool {
-		return !c.Remove && (c.Err != nil || len(c.Faults) > 0) || slices.ContainsFunc(c.Packages, func(p sources.Selected) bool {
-			return p.Replaces.Repository == by.Repository && (by.Version == "" || p.Replaces.Tag == by.Version)
-		})
+	return s.some(func(p sources.Selected) bool {
+		return p.Replaces.Repository == by.Repository && (by.Version == "" || p.Replaces.Tag == by.Version)
 	})
 }

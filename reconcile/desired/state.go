@@ -8,30 +8,28 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// State is what a commit declares. It is immutable once made, and shared by all
-// workers.
+// State is the desired state of a commit. It is immutable, and shared by all workers.
 type State struct {
-	// Commit that was computed; its Hash is empty for a working tree.
+	// Commit is the computed commit. Its Hash is empty for a working tree.
 	Commit sources.Commit
-	// Registry is clusters.yaml, as far as it is valid.
+	// Registry is the valid part of clusters.yaml.
 	Registry *clusters.Registry
 	// RegistryErr joins the errors in clusters.yaml.
 	RegistryErr error
-	// Clusters are the registered clusters that were computed, in the registry's
-	// order.
+	// Clusters are the registered clusters that were computed, in the order of the registry.
 	Clusters []*Unit
-	// Committed is the lock in the commit, Lock the one that the declarations need.
+	// Committed is the lock in the commit, and Lock the one that the declarations need.
 	Committed, Lock *lockfile.File
-	// Unsettled are the lines of Earlier.Hint that could not be settled; pass them to
-	// the next computation again.
+	// Unsettled are the lines of Earlier.Hint that could not be confirmed. They belong in the
+	// Hint of the next computation.
 	Unsettled *lockfile.File
-	// Waiting are revisions that wait for a person's approval.
+	// Waiting are revisions that wait for approval.
 	Waiting []resolve.Waiting
-	// Notes are about the fleet's rules for versions that concern no package.
+	// Notes are about the fleet's rules for versions that match no package.
 	Notes []string
-	// Unasked are tags that a check could not look up.
+	// Unasked are tags that could not be looked up.
 	Unasked []sources.Ref
-	// Always: some package needs its tag resolved in every pass.
+	// Always reports whether the tag of some package must be resolved in every pass.
 	Always bool
 }
 
@@ -39,8 +37,8 @@ type State struct {
 // errors in the registry leave that open.
 func (s *State) Removed(id ID) bool { return s.Registry.Removed(id.Cluster) }
 
-// Get returns the unit of that name, as [ID.String] has it; nil if there is none. The
-// unit of a cluster's own manifests has the cluster's name.
+// Get returns the unit with a name as of [ID.String]; nil if there is none. The unit of a
+// cluster's own manifests has the name of the cluster.
 func (s *State) Get(name string) *Unit {
 	for _, c := range s.Clusters {
 		if c.ID.String() == name {
@@ -50,8 +48,8 @@ func (s *State) Get(name string) *Unit {
 	return nil
 }
 
-// Origin returns where to ask for the versions of a package's repository: the origin
-// of the first cluster that has or declares the package, else its own name.
+// Origin returns the origin of a package for the first cluster that has or declares it,
+// otherwise the repository itself.
 func (s *State) Origin(repository string) sources.Origin {
 	for _, c := range s.Clusters {
 		if o, ok := c.Origin(repository); ok {
@@ -65,7 +63,7 @@ func (s *State) Origin(repository string) sources.Origin {
 // problem that several clusters share is listed once, without a cluster.
 func (s *State) Problems() []problem.Problem { return problem.Merge(s.AllProblems()) }
 
-// AllProblems returns all problems, each cluster's own.
+// AllProblems returns all problems, separately for each cluster.
 func (s *State) AllProblems() []problem.Problem {
 	all := problem.Of(s.RegistryErr)
 	for _, c := range s.Clusters {
@@ -77,8 +75,7 @@ func (s *State) AllProblems() []problem.Problem {
 // Err returns [State.Problems] as an error, nil if there are none.
 func (s *State) Err() error { return problem.Join(s.Problems()) }
 
-// LockChanged reports whether the lock which the declarations ask for differs from
-// the committed one.
+// LockChanged reports whether Lock differs from Committed.
 func (s *State) LockChanged() bool {
 	return string(s.Lock.Format()) != string(s.Committed.Format())
 }

@@ -48,102 +48,98 @@ func ParseID(name string) ID {
 	return ID{Cluster: cluster, Name: unit}
 }
 
-// Unit is a unit of work: an inventory in a cluster, and the objects that it should
-// have. The manifests of a registered cluster are one.
+// Unit is a unit of work: an inventory in a cluster, and its desired objects. The manifests of
+// a registered cluster are one.
 type Unit struct {
 	ID ID
 	// Cluster is the registration of the unit's cluster.
 	clusters.Cluster
 	// Beside names all registered clusters; nil for an application.
 	Beside []string
-	// Declaration is where people annotate the unit if that is not its registration.
+	// Declaration is the object with the unit's annotations if that is not the registration.
 	Declaration string
 	// After are the units that must be ready before this one is changed.
 	After []ID
-	// Suspend leaves the unit alone.
+	// Suspend reports whether the unit is left alone.
 	Suspend bool
-	// ReportDrift: drift is reported and not corrected.
+	// ReportDrift reports whether drift is reported instead of corrected.
 	ReportDrift bool
-	// Commit that declares it; empty for a working tree.
+	// Commit is the commit that declares it; empty for a working tree.
 	Commit string
-	// Declared are the packages that its manifests declare, as far as they can
-	// be read.
+	// Declared are the packages that its manifests declare, without unreadable ones.
 	Declared []sources.Declaration
 	// Images are the ImageConfigs among its manifests.
 	Images sources.ImageConfigs
 	// Packages are the selected packages, sorted by repository.
 	Packages []sources.Selected
-	// Objects is everything rendered; nil when rendering failed as a whole.
+	// Objects are all rendered objects; nil if rendering failed as a whole.
 	Objects *manifest.Set
 	// Err is why rendering failed as a whole. It does not name the cluster.
 	Err error
 	// Faults are the problems of single packages and objects.
 	Faults []problem.Problem
-	// Notes are worth a person's attention, but no faults.
+	// Notes are worth reading, but not faults.
 	Notes []string
-	// Waiting are revisions of packages that wait for a person's approval.
+	// Waiting are revisions of packages that wait for approval.
 	Waiting []string
-	// Inactive are types that no activation policy activates, Delegated those
-	// of the packages that Crossplane installs.
+	// Inactive are types that no activation policy activates, and Delegated the types of
+	// packages that Crossplane installs.
 	Inactive, Delegated []render.PackageType
 	// Incomplete names the packages that could not be resolved or rendered.
 	Incomplete []string
-	// Allowances are the breaking changes of types that declarations allow, by
-	// the package's name.
-	Allowances map[string]Allowances
 	// Health has the rules for the health of kinds; nil if rendering failed as a whole.
 	Health *health.Custom
-	// Patched are the objects of Objects that Spec.Patches changed, by ID, as
-	// they were before.
+	// Patched are the objects that Spec.Patches changed, as they were before, by ID.
 	Patched map[manifest.ID]*manifest.Object
 	// Conversions are the conversion rules of definitions in Objects, by the
 	// definition's name.
 	Conversions map[string]*render.Conversion
-	// Frozen are the definitions that got rules for immutable fields, by ID.
+	// Frozen are the definitions with rules for immutable fields, by ID.
 	Frozen map[manifest.ID]render.Frozen
-	// Keeps reports whether an existing object that is not in Objects must stay,
-	// because it may still be desired; pkg is its package. Nil if rendering failed
-	// as a whole: then all must stay.
+	// Keeps reports whether an existing object that is not in Objects must stay because it
+	// may still be desired; pkg is its package. It is nil if rendering failed as a whole:
+	// then all must stay.
 	Keeps func(id manifest.ID, pkg string) bool
-	// LineOf returns the line in which a field is written, in the file that an object is
-	// from; 0 if it is not known. Nil if rendering failed as a whole.
+	// LineOf returns the line of a field in the file of an object; 0 if unknown. It is nil if
+	// rendering failed as a whole.
 	LineOf func(o *manifest.Object, path string) int
-	// FindType returns a definition in which a type has the given digest, and where
-	// it was found: in the rendered objects of any cluster of the state, in its
-	// packages as published, or in other versions of these in the lock. It may fetch
-	// packages. The definition is nil if there is none.
+	// FindType returns a definition that has a type with a digest, and where it was found:
+	// in the rendered objects of any cluster of the state, in its packages as published, or
+	// in other versions of these in the lock. It may fetch packages. The definition is nil if
+	// there is none.
 	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
-	// Types compiles the types that objects are checked by, for all clusters.
+	// FindBehaviour returns the behaviour with a digest that acts on a kind's objects, and
+	// where it was found: in any cluster of the state, or with another version in the lock of
+	// the package that defines the kind. It may fetch packages. The behaviour is nil if there
+	// is none.
+	FindBehaviour func(ctx context.Context, kind schema.GroupKind, digest string) (i *behaviour.Identity, where string)
+	// Types caches the compiled types that objects are checked by, for all clusters.
 	Types *validate.Cache
-	// Proofs tries conversion rules, for all clusters.
+	// Proofs caches the proofs of conversion rules, for all clusters.
 	Proofs *prove.Cache
 
-	// FindBehaviour returns the behaviour with a digest that acts on a kind's objects,
-	// and where it was found: in any cluster of the state, or with another version in
-	// the lock of the package that defines the kind. It may fetch packages. The
-	// behaviour is nil if there is none.
-	FindBehaviour func(ctx context.Context, kind schema.GroupKind, digest string) (i *behaviour.Identity, where string)
-
+	// allowances are the breaking changes of types that declarations allow, by the package's
+	// name.
+	allowances map[string]allowances
 	// index finds what acts on the types of Objects.
 	index func() *behaviour.Index
-	// with renders the unit with other packages; nil if that fails.
+	// with renders the unit with other packages. It returns nil if that fails.
 	with func(ctx context.Context, packages []sources.Selected) *manifest.Set
-	// gates are the objects of packages that are waited for.
+	// gates are the objects of packages to wait for, by the package's name.
 	gates map[string]plan.Gates
-	// idle are notes on verification policies that match nothing, on packages that stay
-	// as they are, and on versions that it has in spite of a rule.
+	// idle are notes on verification policies that match nothing, on packages that stay as
+	// they are, and on versions that a rule would exclude.
 	idle []string
 	// bases are the remote bases that it is rendered from.
 	bases remote.Bases
 	// publications are those of its cluster, and those to its namespaces.
 	publications []target.Publication
-	// home reports whether some cluster is published to its namespaces.
+	// home reports whether a cluster is published to its namespaces.
 	home bool
 }
 
-// Registered returns the unit of a cluster's own manifests, with nothing but the
-// registration. A cluster that is to be emptied waits for no other, and should have
-// no objects whatever its manifests declare.
+// Registered returns the unit of a cluster's own manifests, with only the registration. A
+// cluster that must be emptied waits for no other, and has no desired objects.
 func Registered(c clusters.Cluster, commit string) *Unit {
 	u := &Unit{
 		ID: ID{Cluster: c.Name}, Cluster: c, Commit: commit,
@@ -159,10 +155,10 @@ func Registered(c clusters.Cluster, commit string) *Unit {
 	return u
 }
 
-// Allowances are what a package's declaration allows in its version.
-type Allowances struct {
-	Version string
-	All     []compat.Allowance
+// allowances are the allowances of a package's declaration, for its version.
+type allowances struct {
+	version string
+	all     []compat.Allowance
 }
 
 // Order returns the declared order of the packages, by name.
@@ -175,24 +171,21 @@ func (c *Unit) Order() map[string]plan.Order {
 }
 
 func annotation(d sources.Declaration, key string) string {
-	metadata, _ := d.Document.Tree["metadata"].(map[string]any)
-	annotations, _ := metadata["annotations"].(map[string]any)
-	text, _ := annotations[key].(string)
-	return text
+	return manifest.Text(d.Document.Tree, "metadata", "annotations", key)
 }
 
 // Allows reports whether a package's declaration allows a breaking finding, and the
 // reason.
 func (c *Unit) Allows(pkg string, f compat.Finding) (reason string, ok bool) {
-	a := c.Allowances[pkg]
-	found, ok := compat.Allowed(a.All, a.Version, f)
+	a := c.allowances[pkg]
+	found, ok := compat.Allowed(a.all, a.version, f)
 	return found.Reason, ok
 }
 
 // readAllowances reads the allowances of the declarations. A malformed one allows
 // nothing.
 func (c *Unit) readAllowances() {
-	c.Allowances = make(map[string]Allowances)
+	c.allowances = make(map[string]allowances)
 	for _, p := range c.Packages {
 		text := annotation(p.Declaration, manifest.AllowBreakingAnnotation)
 		if text == "" {
@@ -203,20 +196,19 @@ func (c *Unit) readAllowances() {
 			c.fault(problem.Problem{Package: p.Declaration.Name, Origin: p.Declaration.Place(), Reason: err.Error()})
 			continue
 		}
-		c.Allowances[p.Declaration.Name] = Allowances{Version: p.Pin.Ref.Version(), All: all}
+		c.allowances[p.Declaration.Name] = allowances{p.Pin.Ref.Version(), all}
 	}
 }
 
-// Publishes reports whether what is rendered is published in an etcd namespace of the
-// cluster's own.
+// Publishes reports whether the objects are published in an etcd namespace of the cluster's own.
 func (c *Unit) Publishes() bool { return c.Spec.Etcd != nil && c.Spec.Etcd.Namespace != "" }
 
-// Complete reports whether Objects is everything that the cluster should have.
+// Complete reports whether Objects has all desired objects of the cluster.
 func (c *Unit) Complete() bool { return c.Err == nil && len(c.Faults) == 0 }
 
-// Origin returns where the cluster gets a package from, also if the package could
-// not be resolved.
-func (cl *Unit) Origin(repository string) (sources.Origin, bool) {
+// Origin returns the origin of a package for the cluster, also if the package could not be
+// resolved. ok is false if the cluster does not have the package.
+func (cl *Unit) Origin(repository string) (o sources.Origin, ok bool) {
 	for _, p := range cl.Packages {
 		if p.Pin.Ref.Repository == repository {
 			return p.Origin, true
@@ -239,13 +231,13 @@ func (cl *Unit) Problems() []problem.Problem {
 	return append(problem.Of(problem.In(cl.Name, cl.Err)), cl.Faults...)
 }
 
-// fault notes a problem of a package or an object.
+// fault adds a problem of a package or an object.
 func (cl *Unit) fault(p problem.Problem) {
 	p.Cluster = cl.Name
 	cl.Faults = append(cl.Faults, p)
 }
 
-// Input is what the cluster is rendered from, given the repository's files.
+// Input returns the input for rendering the cluster from the repository's files.
 func (cl *Unit) Input(files fs.FS) render.Input {
 	in := render.Input{Cluster: cl.Name, Files: files, Path: cl.Spec.Path, Remote: cl.bases, Delegate: cl.Spec.Packages == clusters.Delegate, EnforcePins: cl.Spec.Pins == clusters.Enforce}
 	in.Patches = patches(cl)

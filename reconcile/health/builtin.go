@@ -9,8 +9,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// builtIns judge objects of kinds that Kubernetes has built in, where the general
-// rules are not enough. One that cannot tell returns an empty status.
+// builtIns judge objects of some kinds of Kubernetes, where the general rules are not enough.
+// They return an empty status if they cannot judge the object.
 var builtIns = map[manifest.GroupKind]func(*look) Verdict{
 	manifest.Deployment:  (*look).deployment,
 	manifest.StatefulSet: (*look).statefulSet,
@@ -37,13 +37,13 @@ var builtIns = map[manifest.GroupKind]func(*look) Verdict{
 func (l *look) builtIn() (Verdict, bool) {
 	if f := builtIns[l.kind]; f != nil {
 		v := f(l)
-		v.Rule = RuleKind
+		v.Rule = ruleKind
 		return v, v.Status != ""
 	}
 	if manifest.BuiltIn(l.kind.Group) && len(l.status) > 0 {
 		l.conditionSignals()
 		if len(l.signals) == 0 {
-			return Verdict{Status: Healthy, Reason: "it exists", Rule: RuleKind}, true
+			return Verdict{Status: Healthy, Reason: "it exists", Rule: ruleKind}, true
 		}
 		return l.conclude(), true
 	}
@@ -164,7 +164,7 @@ func (l *look) replicaSet() Verdict {
 	return Verdict{Status: Healthy, Reason: fmt.Sprintf("%d of %d replicas are available", available, want)}
 }
 
-// stuckContainers are reasons of a waiting container that do not pass by themselves.
+// stuckContainers are reasons of a waiting container that waiting does not solve.
 var stuckContainers = []string{
 	"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName",
 	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "RegistryUnavailable",
@@ -201,7 +201,7 @@ func (l *look) pod() Verdict {
 
 func (l *look) service() Verdict {
 	if manifest.Text(l.object, "spec", "type") == "LoadBalancer" && len(manifest.List(l.status, "loadBalancer", "ingress")) == 0 {
-		// Those who make load balancers put a finalizer on what they have begun.
+		// Controllers of load balancers set a finalizer when they begin.
 		if len(manifest.List(l.object, "metadata", "finalizers")) == 0 {
 			return l.untilLate("its load balancer has no address yet", "nothing in the cluster has begun to make its load balancer")
 		}
@@ -248,12 +248,12 @@ func (l *look) volume() Verdict {
 	}
 }
 
-// provisioner are the annotations that Kubernetes sets on a claim as soon as somebody
-// is to make a volume for it.
+// provisioner are the annotations that Kubernetes sets on a claim when it asks a provisioner
+// for a volume.
 var provisioner = []string{"volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"}
 
-// claim judges a PersistentVolumeClaim. One whose class waits for the first pod that
-// uses it cannot be told from one that lacks a class.
+// claim judges a PersistentVolumeClaim. A claim that waits for its first pod looks the same as
+// one that lacks a storage class.
 func (l *look) claim() Verdict {
 	static := at(l.object, "spec", "storageClassName") == ""
 	begun := slices.ContainsFunc(provisioner, func(a string) bool { return manifest.Text(l.object, "metadata", "annotations", a) != "" })
@@ -263,7 +263,7 @@ func (l *look) claim() Verdict {
 	return l.volume()
 }
 
-// untilLate returns InProgress until the object had its time, and Unknown afterwards.
+// untilLate returns InProgress until the object is overdue, and then Unknown.
 func (l *look) untilLate(reason, late string) Verdict {
 	if l.overdue() {
 		return Verdict{Status: Unknown, Reason: fmt.Sprintf("%s, for longer than %s", late, l.patience)}
@@ -300,7 +300,7 @@ func (l *look) disruptionBudget() Verdict {
 	return Verdict{Status: Healthy, Reason: "its controller has counted the pods"}
 }
 
-// v1Conditions is the annotation in which autoscaling/v1 has the conditions.
+// v1Conditions is the annotation with the conditions in autoscaling/v1.
 const v1Conditions = "autoscaling.alpha.kubernetes.io/conditions"
 
 func (l *look) autoscaler() Verdict {
@@ -354,8 +354,7 @@ func (l *look) attachment() Verdict {
 	return Verdict{Status: Healthy, Reason: "it is attached"}
 }
 
-// virtualMachine judges one that is stopped as its spec asks; the general rules do
-// for others.
+// virtualMachine judges one that is stopped as its spec asks. The general rules judge others.
 func (l *look) virtualMachine() Verdict {
 	running, set := at(l.object, "spec", "running").(bool)
 	if halted := manifest.Text(l.object, "spec", "runStrategy") == "Halted" || set && !running; halted &&

@@ -9,12 +9,12 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// column is a printer column that may say something about health: it shows a
-// condition, or a field of the status. Columns are comparable but for the path.
+// column is a printer column that may say something about health: it shows a condition, or a
+// field of the status.
 type column struct {
 	Name string `json:"name"`
-	// condition is the type of a condition of the object that is shown, in whatever
-	// part; newest is set if it is the last condition of the list.
+	// Condition is the type of the condition that it shows, or a part of. Newest is set if it
+	// shows the last condition of the list.
 	Condition string   `json:"condition,omitempty"`
 	Newest    bool     `json:"newest,omitempty"`
 	Path      []string `json:"path,omitempty"` // of a field, without "status"
@@ -26,9 +26,9 @@ var (
 	showsField     = regexp.MustCompile(`^\.status((?:\.[A-Za-z0-9_-]+)+)$`)
 )
 
-// readColumn reads an entry of additionalPrinterColumns. ok is false for one that
-// cannot say anything about health: a field of the spec, a count, a time, a message,
-// or a column that kubectl shows with -o wide only.
+// readColumn reads an entry of additionalPrinterColumns. ok is false if it says nothing about
+// health: a field of the spec, a count, a time, a message, or a column that kubectl shows only
+// with -o wide.
 func readColumn(item any) (c column, ok bool) {
 	m, _ := item.(map[string]any)
 	path := manifest.Text(m, "jsonPath")
@@ -64,10 +64,10 @@ func readColumn(item any) (c column, ok bool) {
 	return c, (isWordField(last) || isTruthField(last)) && !slices.ContainsFunc(c.Path[:len(c.Path)-1], aside)
 }
 
-// aside reports whether a field is about something beside the object itself.
+// aside reports whether a field is about something other than the object.
 func aside(name string) bool {
 	words := split(name)
-	if len(words) == 0 || name == "lastOperation" { // Gardener's own word for what it does now
+	if len(words) == 0 || name == "lastOperation" { // Gardener's name for the current operation
 		return false
 	}
 	return slices.Contains(otherTimes, words[0]) || words[len(words)-1] == "backup"
@@ -78,7 +78,8 @@ func (t *Type) shown(condition string) bool {
 	return t != nil && slices.ContainsFunc(t.known.Columns, func(c column) bool { return c.Condition == condition })
 }
 
-// columnSignals reads the columns of the type: what they show must exist and be good.
+// columnSignals reads the columns of the type: the conditions and fields in them must exist and
+// be good.
 func (l *look) columnSignals() {
 	if l.t == nil {
 		return
@@ -87,7 +88,7 @@ func (l *look) columnSignals() {
 		switch {
 		case c.Condition != "":
 			if senseOf(c.Condition) == positive && !l.has(c.Condition) && !slices.Contains(optional, c.Condition) && !l.isReady() {
-				l.add(signal{level: busy, rule: RuleColumns, late: true, ready: c.Condition == "Ready",
+				l.add(signal{level: busy, rule: ruleColumns, late: true, ready: c.Condition == "Ready",
 					reason: fmt.Sprintf("it has no condition %s yet, which column %s shows", c.Condition, c.Name)})
 			}
 		case c.Newest:
@@ -98,7 +99,7 @@ func (l *look) columnSignals() {
 	}
 }
 
-// optional are conditions that are shown and that not every object gets.
+// optional are conditions in columns that not every object gets.
 var optional = []string{"Offered", "Approved", "Synced-with-remote"}
 
 func (l *look) fieldSignal(c column) {
@@ -108,35 +109,34 @@ func (l *look) fieldSignal(c column) {
 		if l.isReady() {
 			return // not every object has it
 		}
-		l.add(signal{level: busy, rule: RuleColumns, late: true,
+		l.add(signal{level: busy, rule: ruleColumns, late: true,
 			reason: fmt.Sprintf("status.%s is not there yet, which column %s shows", where, c.Name)})
 	case bool:
-		l.truth(where, v, RuleColumns)
+		l.truth(where, v, ruleColumns)
 	case string:
 		if v == "" {
-			l.add(signal{level: busy, rule: RuleColumns, late: true, reason: fmt.Sprintf("status.%s is empty", where)})
+			l.add(signal{level: busy, rule: ruleColumns, late: true, reason: fmt.Sprintf("status.%s is empty", where)})
 			return
 		}
-		l.word(c.Path, v, RuleColumns)
+		l.word(c.Path, v, ruleColumns)
 	}
 }
 
-// newestSignal judges the type of the newest condition, for types that append one
-// for each phase they go through.
+// newestSignal judges the type of the newest condition, for objects that get a condition for
+// each phase.
 func (l *look) newestSignal() {
 	if len(l.conditions) == 0 {
-		l.add(signal{level: busy, rule: RuleColumns, late: true, reason: "it has no condition yet"})
+		l.add(signal{level: busy, rule: ruleColumns, late: true, reason: "it has no condition yet"})
 		return
 	}
 	c := l.conditions[len(l.conditions)-1]
 	if c.status != "True" {
 		return
 	}
-	l.add(signal{level: levelOf(c.kind, l.finite), rule: RuleColumns, reason: c.text()})
+	l.add(signal{level: levelOf(c.kind, l.finite), rule: ruleColumns, reason: c.text()})
 }
 
-// truth judges a boolean field such as status.ready. One that is false beside an
-// error is a failure.
+// truth judges a boolean field such as status.ready. False beside an error is a failure.
 func (l *look) truth(where string, v bool, rule string) {
 	s := signal{level: busy, rule: rule, reason: fmt.Sprintf("status.%s is %t", where, v)}
 	why := manifest.Text(l.status, "error")

@@ -11,8 +11,7 @@ import (
 // condition is an entry of a list of conditions.
 type condition struct {
 	kind, status, reason, message, severity string
-	// generation is the generation of the object that it is about; 0 if it does not
-	// say.
+	// generation is its observedGeneration; 0 if it has none.
 	generation int64
 }
 
@@ -27,17 +26,20 @@ func (c condition) text() string {
 	return s
 }
 
-// longestMessage is how much of a controller's message a reason has, in bytes.
+// longestMessage bounds a controller's message in a reason, in bytes.
 const longestMessage = 400
 
-func shorten(s string) string {
-	if len(s) <= longestMessage {
+func shorten(s string) string { return cut(s, longestMessage) }
+
+// cut returns the first bytes of a text, with a mark if there are more.
+func cut(s string, most int) string {
+	if len(s) <= most {
 		return s
 	}
-	return strings.ToValidUTF8(s[:longestMessage], "") + "…"
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// mostConditions is how many conditions of a list are read.
+// mostConditions bounds the conditions that are read of a list.
 const mostConditions = 200
 
 func readConditions(list any) []condition {
@@ -71,11 +73,11 @@ func readConditions(list any) []condition {
 	return all
 }
 
-// sense is how a type of conditions is to be read.
+// sense is the meaning of a type of conditions.
 type sense int
 
 const (
-	// neutral: it says nothing about health, or nobody knows.
+	// neutral: it says nothing about health, or is unknown.
 	neutral sense = iota
 	// positive: it should be True.
 	positive
@@ -85,8 +87,8 @@ const (
 	working
 )
 
-// neutralConditions look like others and say nothing about health: an autoscaler is
-// not active without load, a cluster cannot be upgraded, a warning is no error.
+// neutralConditions say nothing about health, though their names suggest it: an autoscaler is
+// not active without load, and a warning is no error.
 var neutralConditions = []string{
 	"Active", "Fallback", "Paused", "Suspended", "ReconciliationPaused", "Upgradeable", "Running", "Warning", "FailureTarget",
 	"DisruptionTarget", "ContainersReady", "PodScheduled", "Drifted", "Hibernation", "RetrievedUpdates", "Recommended",
@@ -98,7 +100,7 @@ var (
 		programmed reconciled synced synchronized installed initialized valid validated provisioned bound deployed applied
 		online admitted approved configured registered reachable resolved issued verified connected attached created
 		promoted provided done updated joined satisfied finished served offered enforced populated scheduled ok passed loaded`)
-	// negativeWords mean an error wherever they are in a name.
+	// negativeWords mean an error anywhere in a name.
 	negativeWords = set(`failed failure failing fail error errors errored stalled invalid degraded unhealthy rejected denied
 		aborted terminal misconfigured crashed crashing conflict conflicts conflicted faulted broken stuck unschedulable
 		corrupted expired exceeded lost unsupported`)
@@ -106,7 +108,8 @@ var (
 		pending deleting terminating restoring migrating initializing rebalancing scaling resizing restarting
 		synchronizing syncing starting stopping waiting configuring bootstrapping joining rotating recovering importing
 		uploading copying recoverable unavailable unreachable unknown`)
-	// verdicts are what a controller decides at once: False is not a step on the way.
+	// verdicts are results that a controller decides at once: False is not a step towards
+	// True.
 	verdicts = set(`succeeded successful success accepted valid validated refs resolved`)
 )
 
@@ -144,17 +147,17 @@ func (l *look) has(kind string) bool {
 	return slices.ContainsFunc(l.conditions, func(c condition) bool { return c.kind == kind })
 }
 
-// companions count beside Ready whether a column shows them or not. Resources of
-// Crossplane and Upjet that were ready before their last change failed are still Ready.
+// companions count beside Ready even if no column shows them: resources of Crossplane and Upjet
+// stay Ready when a later change fails.
 var companions = []string{"Synced", "LastAsyncOperation"}
 
-// conditionSignals reads the object's own conditions, and those in lists of its
-// status, as of a route's parents, or, if it has none, in a part of its status. If
-// there is a condition Ready, other positive ones count only where a column shows them,
-// and companions.
+// conditionSignals reads the object's conditions, those in lists of its status, such as a
+// route's parents, and, if it has none itself, those in parts of its status. Beside a
+// condition Ready, other positive conditions count only if they are companions or a column
+// shows them.
 func (l *look) conditionSignals() {
 	summary := l.ready() != nil
-	// Others that are not known either do not matter beside those that are shown.
+	// Unknown ones do not count beside a True one in a column.
 	shown := slices.ContainsFunc(l.conditions, func(c condition) bool {
 		return c.status == "True" && !l.stale(c) && senseOf(c.kind) == positive && l.t.shown(c.kind)
 	})
@@ -180,7 +183,7 @@ func (l *look) conditionSignals() {
 	}
 }
 
-// ready returns the condition Ready, if it is about this generation.
+// ready returns the condition Ready of this generation; nil if there is none.
 func (l *look) ready() *condition {
 	for i := range l.conditions {
 		if c := &l.conditions[i]; strings.EqualFold(c.kind, "Ready") && !l.stale(*c) {
@@ -195,16 +198,16 @@ func (l *look) stale(c condition) bool { return c.generation != 0 && c.generatio
 
 func (l *look) conditionSignal(c condition, where string, decides bool) {
 	s := senseOf(c.kind)
-	rule := RuleConditions
+	rule := ruleConditions
 	if l.t.shown(c.kind) {
-		rule = RuleColumns
+		rule = ruleColumns
 	}
 	if _, counts := number(c.message); counts && c.status == "Unknown" {
 		return // a counter, as of Cilium's addresses
 	}
 	if l.stale(c) {
 		if s == positive && decides {
-			l.add(signal{level: busy, rule: RuleGeneration, late: true, ready: strings.EqualFold(c.kind, "Ready"),
+			l.add(signal{level: busy, rule: ruleGeneration, late: true, ready: strings.EqualFold(c.kind, "Ready"),
 				reason: fmt.Sprintf("condition %s is about generation %d, and the object has %d%s", c.kind, c.generation, l.generation, where)})
 		}
 		return
@@ -246,7 +249,7 @@ func (l *look) isReady() bool {
 	return c != nil && c.status == "True"
 }
 
-// falseLevel judges a condition that should be True and is not.
+// falseLevel returns the level of a condition that should be True and is not.
 func (l *look) falseLevel(c condition) level {
 	words := split(c.kind)
 	last := words[len(words)-1]
@@ -272,9 +275,9 @@ func (l *look) falseLevel(c condition) level {
 	return busy
 }
 
-// final reports whether a reason is one that does not pass by waiting:
-// "BuildFailed", "ErrInitIssuer", "InvalidProviderConfig". A reason that is about
-// something else which is not ready yet does.
+// final reports whether a reason is an error that waiting does not solve: "BuildFailed",
+// "ErrInitIssuer", "InvalidProviderConfig". A reason about something else that is not ready
+// yet is not final.
 func final(reason string) bool {
 	words := split(reason)
 	for i, w := range words {
@@ -289,11 +292,10 @@ func final(reason string) bool {
 // "CruiseControlRestException".
 var alsoFinal = set(`mismatch already exception throwable`)
 
-// passing are bad words that in a reason are about something that may still come.
+// passing are bad words that do not make a reason final.
 var passing = set(`unavailable unhealthy lost degraded conflict unreachable`)
 
-// finished reports whether a reason says that the work is done:
-// "NewReplicaSetAvailable".
+// finished reports whether a reason says that the work is done: "NewReplicaSetAvailable".
 func finished(reason string) bool {
 	words := split(reason)
 	n := len(words)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/manifest"
@@ -16,16 +15,16 @@ import (
 
 // Expressions judge the objects of a kind in the Common Expression Language. Fields
 // and order are those of Flux's healthCheckExprs: the first of InProgress, Failed and
-// Current that holds decides, and an object for which none holds is in progress. An
-// object whose controller has not seen its generation is in progress whatever they
-// say.
+// Current that holds decides. If none holds, the object is in progress. It is also in
+// progress while its controller has not seen its generation.
 //
-// The object is self, and its fields are variables. An expression that reads a field
-// which the object does not have does not hold.
+// The object is self, and its fields are variables. An expression that reads a missing field
+// does not hold.
 type Expressions struct {
-	// InProgress, Failed and Current give a bool. Current is required.
+	// InProgress, Failed and Current evaluate to a bool. Current is required.
 	InProgress, Failed, Current string
-	// Message gives the reason as a string; empty for the expression that decided.
+	// Message evaluates to the reason, a string. If empty, the reason is the expression that
+	// decided.
 	Message string
 }
 
@@ -37,7 +36,7 @@ type Rule struct {
 	From string
 }
 
-// The keys of expressions in YAML, in the order in which they are shown.
+// The keys of expressions in YAML.
 const (
 	keyInProgress = "inProgress"
 	keyFailed     = "failed"
@@ -45,15 +44,15 @@ const (
 	keyMessage    = "message"
 )
 
-// maxText bounds expressions together, and maxMessage what a message gives.
+// maxText bounds all expressions of a rule together, and maxMessage the value of a message.
 const (
 	maxText    = 32 << 10
 	maxMessage = 500
 )
 
-// ParseExpressions reads the value of a manifest.HealthAnnotation: a YAML mapping with
+// parseExpressions reads the value of a manifest.HealthAnnotation: a YAML mapping with
 // the keys inProgress, failed, current and message.
-func ParseExpressions(text string) (Expressions, error) {
+func parseExpressions(text string) (Expressions, error) {
 	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{Bytes: maxText})
 	if err != nil {
 		return Expressions{}, err
@@ -89,21 +88,20 @@ func (e *Expressions) read(tree map[string]any) error {
 	return errors.Join(errs...)
 }
 
-// Compiled is a rule that is ready to judge. It is safe for concurrent use. The zero
-// value judges nothing.
-type Compiled struct {
+// compiledRule is a compiled rule. It is safe for concurrent use.
+type compiledRule struct {
 	rule                                 Rule
 	inProgress, failed, current, message *cel.Program
 }
 
-// Compile compiles a rule. With the schema of a version of the kind, an OpenAPI v3
-// schema as a CRD has it, fields are checked. Without (nil) any field may exist. The
-// error names the expression and the position in it.
-func Compile(r Rule, schema map[string]any) (*Compiled, error) {
+// compileRule compiles a rule. schema is the OpenAPI v3 schema of a version of the kind, as in a
+// CRD, that fields are checked by; if it is nil, any field may exist. The error has the
+// expression and the position in it.
+func compileRule(r Rule, schema map[string]any) (*compiledRule, error) {
 	if r.Kind == manifest.Secret {
 		return nil, errors.New("a Secret is not judged by expressions, which could show what is in it")
 	}
-	c := &Compiled{rule: r}
+	c := &compiledRule{rule: r}
 	var errs []error
 	for _, e := range []struct {
 		key, text string
@@ -129,7 +127,7 @@ func Compile(r Rule, schema map[string]any) (*Compiled, error) {
 	return c, nil
 }
 
-// position prints the position of a fault right behind the key: "current:1:7: …".
+// position prints the position of an error directly after the key: "current:1:7: …".
 type position struct{ error }
 
 func (p position) Error() string {
@@ -141,9 +139,8 @@ func (p position) Error() string {
 
 func (p position) Unwrap() error { return p.error }
 
-// Of judges an object of the rule's kind. now is the time at which it was read; zero
-// for never late.
-func (c *Compiled) Of(object map[string]any, now time.Time) Verdict {
+// Of judges an object of the rule's kind. now is as in [Rules.Of].
+func (c *compiledRule) Of(object map[string]any, now time.Time) Verdict {
 	v := Verdict{Status: InProgress, Rule: c.rule.From}
 	if behind(object, now, &v) {
 		return v
@@ -180,7 +177,7 @@ func (c *Compiled) Of(object map[string]any, now time.Time) Verdict {
 }
 
 // say returns the rule's message about an object; "" if it has none.
-func (c *Compiled) say(object map[string]any) string {
+func (c *compiledRule) say(object map[string]any) string {
 	if c.message == nil {
 		return ""
 	}
@@ -191,9 +188,9 @@ func (c *Compiled) say(object map[string]any) string {
 	return clip(text)
 }
 
-// behind reports whether the object's controller has not seen its generation yet, and
-// sets the verdict's reason. Some controllers write the generation as a string; one
-// that never fills it in is not waited for for ever.
+// behind reports whether the object's controller has not seen its generation yet, and sets the
+// verdict's reason. If the controller never reports a generation, behind returns false after
+// some time.
 func behind(object map[string]any, now time.Time, v *Verdict) bool {
 	metadata, _ := object["metadata"].(map[string]any)
 	status, _ := object["status"].(map[string]any)
@@ -202,7 +199,7 @@ func behind(object map[string]any, now time.Time, v *Verdict) bool {
 	if !ok || !known || want == have {
 		return false
 	}
-	l := look{object: object, now: now, patience: DefaultPatience}
+	l := look{object: object, now: now, patience: defaultPatience}
 	if have == 0 && l.overdue() {
 		return false
 	}
@@ -214,8 +211,8 @@ func behind(object map[string]any, now time.Time, v *Verdict) bool {
 // quoted returns an expression on one line.
 func quoted(text string) string { return clip(strings.Join(strings.Fields(text), " ")) }
 
-// clip puts a text that an object or its author chose on one line, bounds it, and takes
-// out what a terminal would act on.
+// clip returns a text of an object or its author on one line, bounded and without characters
+// that a terminal would act on.
 func clip(text string) string {
 	text = strings.ToValidUTF8(strings.Join(strings.Fields(text), " "), "")
 	text = strings.Map(func(r rune) rune {
@@ -224,12 +221,5 @@ func clip(text string) string {
 		}
 		return -1
 	}, text)
-	if len(text) <= maxMessage {
-		return text
-	}
-	end := maxMessage
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
+	return cut(text, maxMessage)
 }

@@ -22,7 +22,7 @@ func TestShipped(t *testing.T) {
 	}
 	for gk, r := range all {
 		name := strings.ToLower(gk.Kind) + "." + gk.Group + ".yaml"
-		if _, err := Compile(r, nil); err != nil {
+		if _, err := compileRule(r, nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
@@ -202,7 +202,7 @@ func FuzzParseExpressions(f *testing.F) {
 	f.Add("current: status.phase == 'Ready'\nfailed: 'true'")
 	f.Add("{}")
 	f.Fuzz(func(t *testing.T, text string) {
-		e, err := ParseExpressions(text)
+		e, err := parseExpressions(text)
 		if err == nil && strings.TrimSpace(e.Current) == "" {
 			t.Errorf("%q has no expression for a healthy object", text)
 		}
@@ -214,7 +214,7 @@ func FuzzParseExpressions(f *testing.F) {
 func TestOddShape(t *testing.T) {
 	object := manifesttest.Tree(t, `{apiVersion: argoproj.io/v1alpha1, kind: Application, status: {health: {status: Healthy}, conditions: odd, phase: Failed}}`)
 	var c Custom
-	if v := (Rules{Custom: c.Of}).Of(object, nil, time.Time{}); v.Status != Failed || v.Rule != RuleWords {
+	if v := (Rules{Custom: c.Of}).Of(object, nil, time.Time{}); v.Status != Failed || v.Rule != ruleWords {
 		t.Errorf("it is %+v", v)
 	}
 	r := Rule{Kind: manifest.GroupKind{Group: "argoproj.io", Kind: "Application"}, From: "mine", Expressions: Expressions{Current: "status.phase > 3"}}
@@ -226,7 +226,7 @@ func TestOddShape(t *testing.T) {
 	}
 }
 
-// A controller that never fills in its generation does not hold a rule up for ever.
+// A rule does not wait for ever for a controller that never reports a generation.
 func TestNoGeneration(t *testing.T) {
 	object := manifesttest.Tree(t, `{apiVersion: example.org/v1, kind: Gadget, metadata: {generation: 2, creationTimestamp: "2026-01-01T00:00:00Z"}, status: {observedGeneration: 0, phase: Done}}`)
 	var c Custom

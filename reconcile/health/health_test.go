@@ -135,7 +135,7 @@ func TestCustom(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	object = manifesttest.Tree(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: a, deletionTimestamp: "2026-05-01T11:00:00Z"}}`)
-	if v := rules.Of(object, nil, now); v.Rule != RuleDeletion {
+	if v := rules.Of(object, nil, now); v.Rule != ruleDeletion {
 		t.Errorf("%+v", v)
 	}
 }

@@ -12,10 +12,9 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Custom are the rules for kinds that a cluster has: those that CRDs carry, those of
-// its registration, and those that gitopsd brings, in this order. The zero value has
-// the last ones alone. Add must not be called while others judge; otherwise a Custom
-// is safe for concurrent use.
+// Custom has the rules for kinds of a cluster: those of annotations of definitions, those of
+// its registration, and those that are part of gitopsd, in this order of precedence. The zero
+// value has only the last ones. A Custom is safe for concurrent use once all rules are added.
 type Custom struct {
 	own map[manifest.GroupKind]*entry
 }
@@ -23,25 +22,24 @@ type Custom struct {
 // entry is the rule of a kind.
 type entry struct {
 	from, text string
-	// versions has the rule compiled against each version of the kind, and "" without
-	// a schema.
-	versions map[string]*Compiled
+	// versions has the rule compiled by the schema of each version, and as "" without a
+	// schema.
+	versions map[string]*compiledRule
 	err      error
 }
 
-// Add adds a rule, unless the kind has one: rules that take precedence are added
-// first. definition is the kind's CRD or XRD; nil if it is not known, so that fields
-// cannot be checked. The rule must fit every served version. If it does not, the
-// objects of the kind are Unknown, for the reason that is returned.
+// Add adds a rule, unless the kind has one already. definition is the kind's CRD or XRD; may be
+// nil: then fields are not checked. The rule must fit every served version. If it does not,
+// Add returns an error, and the objects of the kind are Unknown for that reason.
 func (c *Custom) Add(r Rule, definition map[string]any) error {
-	e := &entry{from: r.From, versions: make(map[string]*Compiled)}
+	e := &entry{from: r.From, versions: make(map[string]*compiledRule)}
 	schemas := schemasOf(definition)
 	if len(schemas) == 0 {
 		schemas = map[string]map[string]any{"": nil}
 	}
-	told := make(map[string][]string) // an error -> the versions that have it
+	told := make(map[string][]string) // versions by error
 	for version, schema := range schemas {
-		compiled, err := Compile(r, schema)
+		compiled, err := compileRule(r, schema)
 		if err != nil {
 			told[err.Error()] = append(told[err.Error()], version)
 			continue
@@ -62,9 +60,8 @@ func (c *Custom) Add(r Rule, definition map[string]any) error {
 	return e.err
 }
 
-// schemasOf returns the schemas of a CRD's served versions. A version without a schema
-// has a nil one. Crossplane adds fields to what an XRD has, so that its schemas check
-// nothing.
+// schemasOf returns the schemas of a CRD's served versions; nil for a version without a schema.
+// It returns none for an XRD: Crossplane adds fields to its schemas.
 func schemasOf(definition map[string]any) map[string]map[string]any {
 	all := make(map[string]map[string]any)
 	d := types.Read(definition)
@@ -79,7 +76,7 @@ func schemasOf(definition map[string]any) map[string]map[string]any {
 	return all
 }
 
-// AddAnnotated adds the rule that a CRD or XRD carries, if there is one. The error is
+// AddAnnotated adds the rule in the annotation of a CRD or XRD, if there is one. The error is
 // about the annotation.
 func (c *Custom) AddAnnotated(definition map[string]any) error {
 	value := manifest.Text(definition, "metadata", "annotations", manifest.HealthAnnotation)
@@ -87,7 +84,7 @@ func (c *Custom) AddAnnotated(definition map[string]any) error {
 		return nil
 	}
 	d := types.Read(definition)
-	expressions, err := ParseExpressions(value)
+	expressions, err := parseExpressions(value)
 	for _, kind := range []string{d.Names.Kind, d.Claims.Kind} {
 		if kind == "" {
 			continue
@@ -113,16 +110,15 @@ func (c *Custom) put(r Rule, e *entry) {
 	if c.own == nil {
 		c.own = make(map[manifest.GroupKind]*entry)
 	}
-	// Not where it was written: lines move.
+	// Without From: lines move.
 	e.text = fmt.Sprintf("%+v %q", r.Expressions, slices.Sorted(maps.Keys(e.versions)))
 	c.own[r.Kind] = e
 }
 
-// Has reports whether the kind has a rule that gitopsd does not bring. A nil Custom
-// has none.
+// Has reports whether the kind has a rule that is not part of gitopsd. c may be nil.
 func (c *Custom) Has(gk manifest.GroupKind) bool { return c != nil && c.own[gk] != nil }
 
-// Key returns a text that differs for sets of rules that may judge differently.
+// Key returns a text that differs between sets of rules that may judge differently.
 func (c *Custom) Key() string {
 	if c == nil {
 		return ""
@@ -135,8 +131,8 @@ func (c *Custom) Key() string {
 	return b.String()
 }
 
-// Of judges an object by the rule for its kind; ok reports whether there is one. It
-// is a [Rules.Custom]. A nil Custom has the rules that gitopsd brings.
+// Of judges an object by the rule for its kind; ok reports whether there is one. It is a
+// function for [Rules.Custom]. c may be nil.
 func (c *Custom) Of(object map[string]any, _ *Type, now time.Time) (v Verdict, ok bool) {
 	apiVersion, _ := object["apiVersion"].(string)
 	kind, _ := object["kind"].(string)
@@ -148,7 +144,7 @@ func (c *Custom) Of(object map[string]any, _ *Type, now time.Time) (v Verdict, o
 		}
 	}
 	if compiled := shippedFor(gk); compiled != nil {
-		// An object of another shape than the rule expects is left to the general rules.
+		// The general rules judge an object that the rule does not fit.
 		v = compiled.Of(object, now)
 		return v, v.Status != Unknown
 	}

@@ -4,6 +4,7 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"sync"
 
@@ -11,14 +12,13 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// rules are the rules that gitopsd brings, for kinds whose objects no general rule
-// can judge. Each is a file named after a kind, with cases in the file of that name in
-// shipped/cases.
+// rules are the rules that are part of gitopsd, for kinds that no general rule can judge. Each
+// is a file named after a kind, with test cases in a file of the same name in shipped/cases.
 //
 //go:embed shipped/rules
 var rules embed.FS
 
-// readShipped reads the rules that gitopsd brings, by kind.
+// readShipped reads the rules that are part of gitopsd, by kind.
 func readShipped() (map[manifest.GroupKind]Rule, error) {
 	const dir = "shipped/rules"
 	files, err := fs.ReadDir(rules, dir)
@@ -46,10 +46,7 @@ func readRule(name string) (Rule, error) {
 	if err != nil || len(docs) != 1 {
 		return Rule{}, fmt.Errorf("%d documents: %w", len(docs), err)
 	}
-	tree := make(map[string]any)
-	for key, value := range docs[0].Tree {
-		tree[key] = value
-	}
+	tree := maps.Clone(docs[0].Tree)
 	group, _ := tree["group"].(string)
 	kind, _ := tree["kind"].(string)
 	delete(tree, "group")
@@ -58,25 +55,25 @@ func readRule(name string) (Rule, error) {
 	return r, r.read(tree)
 }
 
-// shipped has a compiler for each rule that gitopsd brings. Each is compiled when it
-// is first needed.
-var shipped = sync.OnceValue(func() map[manifest.GroupKind]func() *Compiled {
+// shipped has a function for each rule that is part of gitopsd, which compiles the rule on first
+// use.
+var shipped = sync.OnceValue(func() map[manifest.GroupKind]func() *compiledRule {
 	all, err := readShipped()
 	if err != nil {
-		return nil // a test shows that it does not happen
+		return nil // a test checks that there is no error
 	}
-	compilers := make(map[manifest.GroupKind]func() *Compiled, len(all))
+	compilers := make(map[manifest.GroupKind]func() *compiledRule, len(all))
 	for gk, r := range all {
-		compilers[gk] = sync.OnceValue(func() *Compiled {
-			c, _ := Compile(r, nil) // a test shows that it has no error
+		compilers[gk] = sync.OnceValue(func() *compiledRule {
+			c, _ := compileRule(r, nil) // a test checks that there is no error
 			return c
 		})
 	}
 	return compilers
 })
 
-// shippedFor returns the rule that gitopsd brings for a kind; nil if there is none.
-func shippedFor(gk manifest.GroupKind) *Compiled {
+// shippedFor returns the rule for a kind that is part of gitopsd; nil if there is none.
+func shippedFor(gk manifest.GroupKind) *compiledRule {
 	if compile := shipped()[gk]; compile != nil {
 		return compile()
 	}

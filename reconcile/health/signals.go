@@ -12,14 +12,14 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// signal is one thing that an object says about its health.
+// signal is a statement of an object about its health.
 type signal struct {
 	level        level
 	reason, rule string
-	// late signals no longer count once the object had its time.
+	// late signals no longer count once the object is overdue.
 	late bool
-	// ready is set if it misses the condition Ready, and other if it is of another
-	// condition: that alone does not make an object ready that never got the first.
+	// ready is set if the condition Ready is missing, and other if the signal is another
+	// condition: that alone does not make an object healthy that never got Ready.
 	ready, other bool
 }
 
@@ -32,7 +32,7 @@ type look struct {
 	conditions     []condition
 	finite         bool
 	signals        []signal
-	// calm are conditions that would report trouble or work, and report none.
+	// calm are negative and working conditions that are False.
 	calm     []string
 	now      time.Time
 	patience time.Duration
@@ -44,7 +44,7 @@ func (l *look) add(s signal) {
 	}
 }
 
-// general asks the rules that need no table of kinds.
+// general judges an object by the general rules.
 func general(object map[string]any, t *Type, now time.Time, patience time.Duration) Verdict {
 	l := &look{object: object, t: t, kind: manifest.KindOf(object), now: now, patience: patience}
 	l.status, _ = object["status"].(map[string]any)
@@ -55,7 +55,7 @@ func general(object map[string]any, t *Type, now time.Time, patience time.Durati
 		return ok
 	})
 	if isQuiet(l.kind, object) && !l.speaks() {
-		return Verdict{Status: Healthy, Reason: "objects of its kind have no status while all is well", Rule: RuleStatus}
+		return Verdict{Status: Healthy, Reason: "objects of its kind have no status while all is well", Rule: ruleStatus}
 	}
 	if v, ok := l.unseen(); ok {
 		return v
@@ -65,7 +65,7 @@ func general(object map[string]any, t *Type, now time.Time, patience time.Durati
 	}
 	for _, field := range failureFields {
 		if why := manifest.Text(l.status, field); why != "" {
-			l.add(signal{level: bad, rule: RuleWords, reason: fmt.Sprintf("status.%s is %s", field, shorten(why))})
+			l.add(signal{level: bad, rule: ruleWords, reason: fmt.Sprintf("status.%s is %s", field, shorten(why))})
 		}
 	}
 	l.conditionSignals()
@@ -76,13 +76,13 @@ func general(object map[string]any, t *Type, now time.Time, patience time.Durati
 	return l.conclude()
 }
 
-// spoken reports whether the object said anything, good or bad.
+// spoken reports whether there is a signal that is not late.
 func (l *look) spoken() bool {
 	return slices.ContainsFunc(l.signals, func(s signal) bool { return !s.late })
 }
 
-// weakSignals are for objects that said nothing else: fields like certificateStatus,
-// and conditions that would report trouble.
+// weakSignals reads fields like certificateStatus and calm conditions, if there is no other
+// signal.
 func (l *look) weakSignals() {
 	if l.spoken() {
 		return
@@ -96,37 +96,37 @@ func (l *look) weakSignals() {
 		switch {
 		case l.spoken() || c.kind != "Active" || l.stale(c):
 		case c.status == "True":
-			l.add(signal{level: good, rule: RuleConditions, reason: c.text()})
+			l.add(signal{level: good, rule: ruleConditions, reason: c.text()})
 		default: // some kinds are not active while nobody uses them
-			l.add(signal{level: busy, rule: RuleConditions, reason: c.text(), late: true})
+			l.add(signal{level: busy, rule: ruleConditions, reason: c.text(), late: true})
 		}
 	}
 	if !l.spoken() && len(l.calm) > 0 && !l.finite {
-		l.add(signal{level: good, rule: RuleConditions, reason: fmt.Sprintf("condition %s is False, and none reports trouble", strings.Join(l.calm, " and "))})
+		l.add(signal{level: good, rule: ruleConditions, reason: fmt.Sprintf("condition %s is False, and none reports trouble", strings.Join(l.calm, " and "))})
 	}
 }
 
-// fieldWord reads the word in a field of the status, or in a field inside it, as of
+// fieldWord reads the word in a field of the status, or in a field of that, such as
 // status.health.status.
 func (l *look) fieldWord(field string) {
 	switch v := l.status[field].(type) {
 	case string:
 		if v != "" {
-			l.word([]string{field}, v, RuleWords)
+			l.word([]string{field}, v, ruleWords)
 		}
 	case map[string]any:
 		for _, inside := range []string{"status", "state", "phase", "health", "lastObservedState"} {
 			if s := manifest.Text(v, inside); s != "" {
-				l.word([]string{field, inside}, s, RuleWords)
+				l.word([]string{field, inside}, s, ruleWords)
 			}
 		}
 	}
 }
 
-// failureFields are set in a status only when something went wrong for good.
+// failureFields are set in a status only after a final failure.
 var failureFields = []string{"failureReason", "failureMessage"}
 
-// speaks reports whether an object of a quiet kind has conditions all the same.
+// speaks reports whether an object of a quiet kind has conditions.
 func (l *look) speaks() bool {
 	if l.kind.Kind == "HelmRepository" {
 		return false
@@ -140,7 +140,7 @@ func (l *look) speaks() bool {
 	})
 }
 
-// unseen judges an object whose newest generation no controller has seen.
+// unseen judges an object with a newest generation that no controller has seen.
 func (l *look) unseen() (Verdict, bool) {
 	seen, ok := number(l.status["observedGeneration"])
 	switch {
@@ -154,13 +154,12 @@ func (l *look) unseen() (Verdict, bool) {
 	if on {
 		reason += fmt.Sprintf("; it is suspended by spec.%s", field)
 	}
-	// What was ready before it was suspended stays like that, and nothing will look
-	// at the newer generation.
+	// Nothing will see the newer generation of an object that was Ready and is suspended.
 	parked := on && slices.ContainsFunc(l.conditions, func(c condition) bool { return strings.EqualFold(c.kind, "Ready") && c.status == "True" })
 	if parked && l.overdue() {
-		return Verdict{Status: Unknown, Reason: reason, Rule: RuleGeneration}, true
+		return Verdict{Status: Unknown, Reason: reason, Rule: ruleGeneration}, true
 	}
-	return l.inProgress(signal{reason: reason, rule: RuleGeneration, late: seen == 0 || seen > l.generation || parked}), true
+	return l.inProgress(signal{reason: reason, rule: ruleGeneration, late: seen == 0 || seen > l.generation || parked}), true
 }
 
 func (l *look) suspended() (on bool, field string) {
@@ -172,7 +171,7 @@ func (l *look) suspended() (on bool, field string) {
 	return false, ""
 }
 
-// asks reports whether the spec has a word, as in spec.powerState or in
+// asks reports whether the spec has a word, such as in spec.powerState or
 // spec.lifecycle.desiredPhase.
 func (l *look) asks(word string) bool {
 	spec, _ := l.object["spec"].(map[string]any)
@@ -193,7 +192,7 @@ func (l *look) asks(word string) bool {
 	return false
 }
 
-// conclude returns the verdict that the worst signal gives.
+// conclude returns the verdict of the worst signal.
 func (l *look) conclude() Verdict {
 	overdue := l.overdue()
 	var worst, dropped signal
@@ -220,7 +219,7 @@ func (l *look) conclude() Verdict {
 	return l.statusVerdict(overdue)
 }
 
-// inProgress returns the verdict of a busy signal, and tells until when it counts.
+// inProgress returns the verdict of a busy signal, with the time until which it counts.
 func (l *look) inProgress(s signal) Verdict {
 	v := Verdict{Status: InProgress, Reason: s.reason, Rule: s.rule}
 	if at := l.since(); s.late && !at.IsZero() && !l.now.IsZero() {
@@ -235,27 +234,27 @@ func (l *look) statusVerdict(overdue bool) Verdict {
 	empty := isEmpty(l.status)
 	switch {
 	case l.t != nil && l.t.known.Status == noStatus && empty:
-		return Verdict{Status: Healthy, Reason: "objects of its type have no status", Rule: RuleStatus}
+		return Verdict{Status: Healthy, Reason: "objects of its type have no status", Rule: ruleStatus}
 	case l.t != nil && l.t.known.Status == plainStatus:
-		return Verdict{Status: Healthy, Reason: "the status of its type says nothing about health", Rule: RuleStatus}
+		return Verdict{Status: Healthy, Reason: "the status of its type says nothing about health", Rule: ruleStatus}
 	case manifest.BuiltIn(l.kind.Group) && empty:
-		return Verdict{Status: Healthy, Reason: "it exists, and has no status", Rule: RuleStatus}
+		return Verdict{Status: Healthy, Reason: "it exists, and has no status", Rule: ruleStatus}
 	case l.t == nil && empty:
-		return Verdict{Status: Unknown, Reason: "it has no status, and nothing is known of its type", Rule: RuleNone}
+		return Verdict{Status: Unknown, Reason: "it has no status, and nothing is known of its type", Rule: ruleNone}
 	case empty && overdue:
-		return Verdict{Status: Unknown, Reason: fmt.Sprintf("it has had no status for longer than %s", l.patience), Rule: RuleStatus}
+		return Verdict{Status: Unknown, Reason: fmt.Sprintf("it has had no status for longer than %s", l.patience), Rule: ruleStatus}
 	case empty:
-		return l.inProgress(signal{reason: "no controller has given it a status yet", rule: RuleStatus, late: true})
+		return l.inProgress(signal{reason: "no controller has given it a status yet", rule: ruleStatus, late: true})
 	case l.finite && !l.ended():
-		return Verdict{Status: InProgress, Reason: "its work has not ended", Rule: RuleStatus}
+		return Verdict{Status: InProgress, Reason: "its work has not ended", Rule: ruleStatus}
 	}
 	if seen, ok := number(l.status["observedGeneration"]); ok && seen == l.generation && seen != 0 && len(l.status) == 1 {
-		return Verdict{Status: Healthy, Reason: "a controller has seen it, and says nothing else", Rule: RuleGeneration}
+		return Verdict{Status: Healthy, Reason: "a controller has seen it, and says nothing else", Rule: ruleGeneration}
 	}
-	return Verdict{Status: Unknown, Reason: "nothing in its status says whether it is ready", Rule: RuleNone}
+	return Verdict{Status: Unknown, Reason: "nothing in its status says whether it is ready", Rule: ruleNone}
 }
 
-// isEmpty reports whether a value holds nothing, as a list of no parents does.
+// isEmpty reports whether a value is empty, or a mapping of empty values.
 func isEmpty(v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -278,8 +277,8 @@ func (l *look) ended() bool {
 	return slices.ContainsFunc(endFields, func(f string) bool { v := l.status[f]; return v != nil && v != "" })
 }
 
-// since is when the object's spec was last written, or the object made; zero if it
-// does not say. Controllers may write labels and annotations all the time.
+// since returns when the object's spec was last written, or the object created; zero if
+// unknown. Writes to other fields do not count: controllers may make them all the time.
 func (l *look) since() time.Time {
 	last, _ := time.Parse(time.RFC3339, manifest.Text(l.object, "metadata", "creationTimestamp"))
 	for _, e := range manifest.List(l.object, "metadata", "managedFields") {
@@ -294,14 +293,14 @@ func (l *look) since() time.Time {
 	return last
 }
 
-// overdue reports whether the object had its time.
+// overdue reports whether the patience with the object is exhausted.
 func (l *look) overdue() bool {
 	at := l.since()
 	return !l.now.IsZero() && !at.IsZero() && l.now.Sub(at) > l.patience
 }
 
-// wordSignals reads fields like status.phase that no column shows. A condition Ready
-// says it better, but for failures: Machines are not Ready and have the phase Failed.
+// wordSignals reads fields like status.phase that no column shows. Beside a condition Ready,
+// only failures count: a Machine that is not Ready may have the phase Failed.
 func (l *look) wordSignals() {
 	if l.ready() != nil {
 		if before := len(l.signals); !l.isReady() {
@@ -324,7 +323,7 @@ func (l *look) wordSignals() {
 	}
 	for _, field := range plainTruthFields {
 		if v, ok := l.status[field].(bool); ok {
-			l.truth(field, v, RuleWords)
+			l.truth(field, v, ruleWords)
 		}
 	}
 }
@@ -369,15 +368,15 @@ var (
 	readyCounts  = []string{"readyReplicas", "availableReplicas", "readyInstances"}
 )
 
-// statusCounts are fields of a status that say how many are wanted, each with those
-// that say how many are there.
+// statusCounts are fields of a status with a wanted count, each followed by the fields with
+// actual counts.
 var statusCounts = [][]string{
 	{"desiredNumberScheduled", "numberReady", "numberAvailable"},
 	{"expectedMachines", "currentHealthy"},
 }
 
-// replicaSignals compares counts: those of parts always, if the object has no
-// condition Ready, those of the whole if nothing else was said.
+// replicaSignals compares counts: those of parts if the object has no condition Ready, and
+// those of the whole if there is no other signal.
 func (l *look) replicaSignals() {
 	if l.ready() == nil && !l.finite {
 		l.partSignals()
@@ -394,13 +393,8 @@ func (l *look) replicaSignals() {
 		for _, have := range readyCounts {
 			m, given := number(l.status[have])
 			_, counts := number(l.status["replicas"])
-			switch {
-			case !given && !(counts && have == readyCounts[0]):
-			case m < n:
-				l.add(signal{level: busy, rule: RuleReplicas, reason: fmt.Sprintf("status.%s is %d of %d", have, m, n)})
-				return
-			default:
-				l.add(signal{level: good, rule: RuleReplicas, reason: fmt.Sprintf("status.%s is %d of %d", have, m, n)})
+			if given || counts && have == readyCounts[0] {
+				l.compare(have, m, n)
 				return
 			}
 		}
@@ -412,17 +406,22 @@ func (l *look) replicaSignals() {
 		}
 		for _, name := range names[1:] {
 			m, _ := number(l.status[name])
-			s := signal{level: good, rule: RuleReplicas, reason: fmt.Sprintf("status.%s is %d of %d", name, m, n)}
-			if m < n {
-				s.level = busy
-			}
-			l.add(s)
+			l.compare(name, m, n)
 		}
 	}
 }
 
-// partSignals compares the counts in lists of the status, as of the sets of instances
-// of a PostgresCluster.
+// compare adds the signal of a count.
+func (l *look) compare(field string, have, want int64) {
+	s := signal{level: good, rule: ruleReplicas, reason: fmt.Sprintf("status.%s is %d of %d", field, have, want)}
+	if have < want {
+		s.level = busy
+	}
+	l.add(s)
+}
+
+// partSignals compares the counts in lists of the status, such as the sets of instances of a
+// PostgresCluster.
 func (l *look) partSignals() {
 	for _, field := range sortedKeys(l.status) {
 		list, _ := l.status[field].([]any)
@@ -431,13 +430,13 @@ func (l *look) partSignals() {
 			n, wanted := number(m["replicas"])
 			have, counts := number(m["readyReplicas"])
 			if wanted && counts && have < n {
-				l.add(signal{level: busy, rule: RuleReplicas, reason: fmt.Sprintf("status.%s[%d].readyReplicas is %d of %d", field, i, have, n)})
+				l.compare(fmt.Sprintf("%s[%d].readyReplicas", field, i), have, n)
 			}
 		}
 	}
 }
 
-// finiteKind reports whether the work of objects of a kind ends, by its name.
+// finiteKind reports whether the work of a kind's objects ends, by the name of the kind.
 func finiteKind(kind string) bool {
 	words := split(kind)
 	if len(words) == 0 {
@@ -454,7 +453,7 @@ func finiteKind(kind string) bool {
 	return false
 }
 
-// number reads a whole number, also one that is written as a string.
+// number reads an integer, also from a string.
 func number(v any) (int64, bool) {
 	switch n := v.(type) {
 	case int64:

@@ -8,25 +8,24 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Type is what a definition says about the health of objects of a type in one
-// version: the printer columns that its author chose, and what kind of status the
-// schema has. It is immutable.
+// Type has the parts of a definition that matter for the health of objects of one version: the
+// printer columns that its author chose, and the schema of the status. It is immutable.
 type Type struct{ known typeData }
 
-// typeData is a type as it is written in JSON.
+// typeData is a type in JSON.
 type typeData struct {
 	Status  statusSchema `json:"status"`
 	Finite  bool         `json:"finite,omitempty"`
 	Columns []column     `json:"columns,omitempty"`
 }
 
-// MarshalJSON writes what is known of the type, for another process.
+// MarshalJSON encodes the type for another process.
 func (t *Type) MarshalJSON() ([]byte, error) { return json.Marshal(t.known) }
 
-// UnmarshalJSON reads what [Type.MarshalJSON] wrote.
+// UnmarshalJSON decodes the output of [Type.MarshalJSON].
 func (t *Type) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &t.known) }
 
-// statusSchema is what a schema says of the status of objects.
+// statusSchema is a kind of schema of the status.
 type statusSchema int
 
 const (
@@ -47,7 +46,7 @@ func NewType(definition map[string]any, version string) *Type {
 			continue
 		}
 		if d.XRD {
-			// Crossplane adds these to whatever the author wrote.
+			// Crossplane adds these columns.
 			return &Type{typeData{Status: tellingStatus, Columns: []column{
 				{Name: "SYNCED", Condition: "Synced"}, {Name: "READY", Condition: "Ready"},
 			}}}
@@ -68,14 +67,13 @@ func NewType(definition map[string]any, version string) *Type {
 	return nil
 }
 
-// endFields are fields of a status that say when the work of an object ended: such
-// an object is not ready while it runs.
+// endFields are fields of a status with the time at which the work of an object ended. Such an
+// object is not ready while it runs.
 var endFields = []string{
 	"completionTime", "completionTimestamp", "completedAt", "finishedAt", "finishTime", "finishedTime", "endTime", "terminationTime",
 }
 
-// preserves is set in a schema whose unknown fields are kept; an API server drops
-// others.
+// preserves is set in a schema to keep unknown fields.
 const preserves = "x-kubernetes-preserve-unknown-fields"
 
 func readStatus(d types.Definition, v types.Version) statusSchema {
@@ -91,8 +89,8 @@ func readStatus(d types.Definition, v types.Version) statusSchema {
 	return plainStatus
 }
 
-// telling reports whether one of a status' fields may say something about health,
-// looking into lists so many levels deep.
+// telling reports whether a field of a status may say something about health. It also looks
+// into fields if deeper is 1.
 func telling(properties map[string]any, deeper int) bool {
 	for name, schema := range properties {
 		if name == "conditions" || isWordField(name) || isTruthField(name) || slices.Contains(readyCounts, name) {
@@ -112,8 +110,8 @@ func telling(properties map[string]any, deeper int) bool {
 	return false
 }
 
-// quiet are kinds that have a status only when there is something to say, or whose
-// status is for other things. An empty kind stands for the whole group.
+// quiet are kinds that often have no status, or none about health. An empty kind stands for the
+// whole group.
 var quiet = []manifest.GroupKind{
 	{Group: "networking.istio.io"}, {Group: "security.istio.io"}, {Group: "telemetry.istio.io"}, {Group: "extensions.istio.io"},
 	{Group: "monitoring.coreos.com", Kind: "ServiceMonitor"}, {Group: "monitoring.coreos.com", Kind: "PodMonitor"},
@@ -133,7 +131,7 @@ var quiet = []manifest.GroupKind{
 	{Group: manifest.GroupComposites, Kind: "EnvironmentConfig"},
 }
 
-// isQuiet reports whether an object may do without a status for ever.
+// isQuiet reports whether an object may never get a status.
 func isQuiet(kind manifest.GroupKind, object map[string]any) bool {
 	switch {
 	case kind.Kind == "ProviderConfig" || kind.Kind == "ClusterProviderConfig" || kind.Kind == "ProviderConfigUsage":

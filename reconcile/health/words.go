@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// level orders what signals say; the worst counts.
+// level is the level of a signal; the worst counts.
 type level int
 
 const (
@@ -16,9 +16,8 @@ const (
 	bad
 )
 
-// The words that are understood in values such as "Ready", "CreateFailed" or "Setting
-// up primary", and in the reasons of conditions. The lists are closed: any other word
-// says nothing.
+// Words in values such as "Ready", "CreateFailed" or "Setting up primary", and in the reasons
+// of conditions. All other words are silent.
 var (
 	badWords = set(`failed failing failure failures fail error errors errored err invalid lost degraded unhealthy
 		unavailable rejected denied aborted abort crashed crash crashing crashloopbackoff faulted fault stuck broken red critical
@@ -41,7 +40,7 @@ var (
 		done finished online deployed synced synchronized established installed provisioned attached enabled issued
 		valid approved accepted normal up connected serving operational stable released resolved registered configured
 		reconciled admitted applied idle insync uptodate current fulfilled runnable detached reachable scraping initialized latest compliant`)
-	// runningWords mean that an object whose work ends is still at it.
+	// runningWords mean that an object with finite work is still working.
 	runningWords = set(`running active started serving ready idle`)
 )
 
@@ -53,19 +52,18 @@ func set(words string) map[string]bool {
 	return m
 }
 
-// longestWord is the length of the longest value that is read as words; what is
-// longer is prose.
+// longestWord is the length of the longest value that is read as words; longer ones are prose.
 const longestWord = 120
 
-// phrases are values whose words say something else together.
+// phrases are values with another meaning than their words.
 var phrases = map[string]level{
 	"noncompliant": bad, "outofsync": busy, "inprogress": busy, "uptodate": good, "insync": good,
 	"waitforfirstconsumer": good, // it waits for whoever waits for it
 	"down":                 bad, "dead": bad, "panic": bad,
 }
 
-// levelOf judges a value such as "Ready", "HEALTH_OK" or "Cluster in healthy state".
-// finite is set for objects whose work ends.
+// levelOf judges a value such as "Ready", "HEALTH_OK" or "Cluster in healthy state". finite is
+// set for objects with work that ends.
 func levelOf(value string, finite bool) level {
 	if len(value) > longestWord {
 		return silent
@@ -85,8 +83,8 @@ func levelOf(value string, finite bool) level {
 	return worst
 }
 
-// after returns the level of a word, l by itself, behind another: "not ready" is busy,
-// "no errors" good, "already exists" bad, and "not failed" says nothing.
+// after returns the level of a word that follows another and alone has level l: "not ready" is
+// busy, "no errors" good, "already exists" bad, and "not failed" silent.
 func after(before, word string, l level) level {
 	switch before {
 	case "not", "non", "isn":
@@ -148,8 +146,8 @@ func split(s string) []string {
 	return words
 }
 
-// isWordField reports whether a field holds a word on the object as a whole: phase,
-// state, currentStatus, but not lastBackupStatus or desiredState.
+// isWordField reports whether a field holds a word about the object as a whole: phase, state or
+// currentStatus, but not lastBackupStatus or desiredState.
 func isWordField(name string) bool {
 	words := split(name)
 	if len(words) == 0 {
@@ -162,7 +160,7 @@ func isWordField(name string) bool {
 	return false
 }
 
-// otherTimes begin the names of fields about what was or will be.
+// otherTimes begin the names of fields about the past or the future.
 var otherTimes = []string{"last", "previous", "prev", "desired", "target", "old", "initial", "requested", "expected", "next", "prior"}
 
 // plainWordFields are read although no column shows them.

@@ -13,26 +13,26 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Forgotten is what objects keep, or kept, for a version that their CRD no longer has.
+// Forgotten counts objects that keep fields for a version that their CRD no longer has.
 type Forgotten struct {
-	// Name is the CRD's, and Version the removed version.
+	// Name is the name of the CRD, and Version the removed version.
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	// Objects is how many objects keep something for it, and Done how many of them do no
-	// more, or were deleted meanwhile.
+	// Objects is the number of objects that keep fields for it, and Done the number of those
+	// that no longer do or were deleted meanwhile.
 	Objects int `json:"objects"`
 	Done    int `json:"done"`
-	// Failures are the objects that still do, in the order of the list.
+	// Failures are the objects that still do, sorted by name.
 	Failures []Failure `json:"failures,omitempty"`
-	// Stopped says that there were so many failures that objects were left untried.
+	// Stopped reports whether there were so many failures that objects were left untried.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
-// Forget takes off the objects of a CRD what conversion rules kept for a version that the
-// CRD had. It is of no use any more, and nothing else takes it off: should the version
-// come back, so does what the objects keep for it. What they keep for other versions
-// stays. Unless do is set, it only counts. The error is of class NotFound if there is no
-// such CRD. What was done is returned with an error, too.
+// Forget removes from the objects of a CRD the fields that conversion rules keep for a version
+// that the CRD no longer has. Nothing else removes them, and they would reappear if the
+// version did. Fields that are kept for other versions stay. Unless do is set, Forget only
+// counts. The error is of class NotFound if there is no such CRD. The result is also valid
+// with an error.
 func (m *Migrator) Forget(ctx context.Context, name, version string, do bool) (Forgotten, error) {
 	f := Forgotten{Name: name, Version: version}
 	s, err := m.read(ctx, name)
@@ -66,8 +66,8 @@ func (m *Migrator) Forget(ctx context.Context, name, version string, do bool) (F
 	return f, err
 }
 
-// forget takes off one object what it keeps for a version. The error is of class Changed
-// if somebody else writes the object all the time.
+// forget removes from an object the fields that it keeps for a version. The error is of class
+// Changed if others keep writing the object.
 func (m *Migrator) forget(ctx context.Context, s Storage, id manifest.ID, version string) error {
 	const attempts = 5
 	for attempt := 1; ; attempt++ {

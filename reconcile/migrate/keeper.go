@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// longestRun bounds one attempt at a CRD. The next one goes on where it ended.
+	// longestRun bounds one attempt at a CRD. The next one resumes.
 	longestRun = 24 * time.Hour
 	// firstRetry is the pause after a failed attempt. It doubles up to longestRetry.
 	firstRetry   = time.Minute
@@ -33,8 +33,8 @@ type KeeperConfig struct {
 	Cluster *kube.Client
 	Rate    float64
 	Settle  time.Duration
-	// Report gets the migrations that are not done, whenever that changes, sorted by
-	// CRD. It must not block, or use the Keeper.
+	// Report is called with the migrations that are not done, sorted by CRD, whenever these
+	// change. It must not block or use the Keeper.
 	Report func([]status.Migration)
 	// Log is required.
 	Log *slog.Logger
@@ -45,16 +45,16 @@ type KeeperConfig struct {
 
 // Wanted is a CRD that a [Keeper] keeps migrated.
 type Wanted struct {
-	// Name is the CRD's.
+	// Name is the name of the CRD.
 	Name string
-	// Written reports whether the CRD was just written, so that it may have another
-	// storage version than before.
+	// Written reports whether the CRD was just written, so that its storage version may have
+	// changed.
 	Written bool
 }
 
-// Keeper migrates CRDs of one cluster, one after the other, beside everything else that
-// is done there. What it has found out about a CRD stands until the CRD is written. Its
-// methods are safe for concurrent use, but at most one Run may run.
+// Keeper migrates CRDs of one cluster in the background, one after the other. A CRD that is
+// migrated is not read again until it is written. Methods are safe for concurrent use, but
+// only one Run may be active.
 type Keeper struct {
 	m   *Migrator
 	cfg KeeperConfig
@@ -63,7 +63,7 @@ type Keeper struct {
 
 	mu   sync.Mutex
 	kept map[string]*kept
-	// now is the CRD that is worked on, nil for none, and cancel gives up on it.
+	// now is the CRD that is being migrated; may be nil. cancel cancels that.
 	now    *kept
 	cancel context.CancelFunc
 }
@@ -71,12 +71,12 @@ type Keeper struct {
 // kept is one CRD.
 type kept struct {
 	name string
-	// settled: nothing is stored in an old version. written: the CRD was written since
-	// the last attempt began.
+	// settled: no object is stored in an old version. written: the CRD was written since the
+	// last attempt began.
 	settled, written bool
 	failures         int
 	due              time.Time
-	// shown is for the status; its State is empty while nothing is known.
+	// shown is for the status; its State is empty if there is nothing to show.
 	shown status.Migration
 }
 
@@ -89,7 +89,7 @@ func NewKeeper(c KeeperConfig) (*Keeper, error) {
 	return k, err
 }
 
-// Keep replaces the CRDs that are kept migrated. A migration of any other is given up.
+// Keep replaces the CRDs to keep migrated. A migration of any other is cancelled.
 func (k *Keeper) Keep(all []Wanted) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -127,9 +127,9 @@ func (k *Keeper) Settled() bool {
 	return true
 }
 
-// Run works until ctx ends. It calls notify when versions have left the
-// status.storedVersions of a CRD: what was refused because of them is so no more. notify
-// must not block.
+// Run works until ctx ends. It calls notify when versions were removed from the
+// status.storedVersions of a CRD, so that changes that were refused because of them can be
+// applied. notify must not block.
 func (k *Keeper) Run(ctx context.Context, notify func()) {
 	defer k.cfg.Report(nil)
 	for ctx.Err() == nil {
@@ -148,7 +148,7 @@ func (k *Keeper) Run(ctx context.Context, notify func()) {
 	}
 }
 
-// take returns the CRD to work on; or nil, and when one falls due, zero for never.
+// take returns the CRD to migrate; or nil, and when the next one is due, zero for never.
 func (k *Keeper) take(now time.Time, cancel context.CancelFunc) (c *kept, due time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -194,7 +194,7 @@ func (k *Keeper) migrate(ctx context.Context, name string) (r Result, err error)
 	return r, err
 }
 
-// note takes down the result of an attempt, and reports whether versions were removed.
+// note notes the result of an attempt, and reports whether versions were removed.
 func (k *Keeper) note(ctx context.Context, c *kept, r Result, err error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -224,7 +224,7 @@ func (k *Keeper) note(ctx context.Context, c *kept, r Result, err error) bool {
 	return false
 }
 
-// failure says why a CRD is not migrated.
+// failure returns why a CRD is not migrated.
 func failure(r Result, err error) string {
 	if err != nil {
 		all := problem.Of(err)
@@ -244,7 +244,7 @@ func failure(r Result, err error) string {
 	return fmt.Sprintf("%s not stored again: %s", prose.Agree(len(r.Failures), "object was", "objects were"), strings.Join(objects, "; "))
 }
 
-// progress shows how far the CRD is that is worked on.
+// progress shows the progress of a migration.
 func (k *Keeper) progress(p Progress) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -8,20 +8,18 @@
 // the list by itself.
 //
 // It owns
-//   - what is stored in which versions, and whether a CRD changed in between
+//   - the storage of a CRD's objects, and whether the CRD changed in between
 //     (storage.go; pure);
 //   - Kubernetes' own migration, where the cluster offers it (native.go);
 //   - gitopsd's own, where it does not, or where Kubernetes' failed (own.go);
 //   - the order of steps, and when status.storedVersions may be shortened (this file);
-//   - what objects keep for versions that are gone (forget.go);
-//   - the daemon's migrations, one CRD after the other beside everything else
-//     (keeper.go).
+//   - the removal of fields that objects keep for versions that are gone (forget.go);
+//   - the daemon's migrations, one CRD after the other in the background (keeper.go).
 //
-// Nothing is recorded anywhere but status.storedVersions, at the end: whoever could write
-// another record could have objects forgotten. A migration may be interrupted at any
-// time. In the same process the next one goes on where that was, as long as the CRD did
-// not change; else it starts over, and an object that is stored in the storage version
-// already costs a request and no write.
+// The only record is status.storedVersions, written at the end: whoever could write another
+// record could make gitopsd skip objects. A migration may be interrupted at any time. In the
+// same process the next one resumes, if the CRD has not changed. Otherwise it starts over, and
+// an object that is already stored in the storage version costs a request and no write.
 package migrate
 
 import (
@@ -47,46 +45,46 @@ const defaultBatch = 200
 type Config struct {
 	// Cluster is the cluster; required.
 	Cluster *kube.Client
-	// Rate is how many objects are written in a second; 0 means DefaultRate. It does
-	// not bound Kubernetes' own migration.
+	// Rate bounds the objects that are written in a second; 0 means DefaultRate. It does not
+	// bound Kubernetes' own migration.
 	Rate float64
-	// Settle is how old a change of the CRD has to be before objects are listed; 0
-	// means DefaultSettle.
+	// Settle is how old the last change of the CRD must be before objects are listed; 0 means
+	// DefaultSettle.
 	Settle time.Duration
-	// Progress, if set, is called now and then, from one goroutine at a time.
+	// Progress, if set, is called from time to time, from one goroutine at a time.
 	Progress func(Progress)
 	// Log is required.
 	Log *slog.Logger
 
-	// For tests. pause replaces the pauses, batch is instead of defaultBatch, and page is
-	// of the list of objects, 0 for [kube.ListOptions]' own.
+	// For tests: pause replaces pause, batch replaces defaultBatch, and page is the size of
+	// pages of the list of objects; 0 means the default of [kube.ListOptions].
 	pause       func(context.Context, time.Duration) error
 	batch, page int
 }
 
-// Progress is how far the migration of a CRD is.
+// Progress is the progress of the migration of a CRD.
 type Progress struct {
-	// Name is the CRD's.
+	// Name is the name of the CRD.
 	Name string
-	// Kubernetes reports whether the cluster's own migrator works on it, and says no
-	// more.
+	// Kubernetes reports whether the cluster's own migrator works on it. Then there are no
+	// numbers.
 	Kubernetes bool
 	// Done objects of All have been tried, and Failed of these have not been stored again.
 	Done, All, Failed int
-	// Wait, if not 0, is how long the migration waits before it begins, since the CRD
-	// has just changed.
+	// Wait, if not 0, is how long the migration waits before it begins, because the CRD has
+	// just changed.
 	Wait time.Duration
 }
 
 // Migrator migrates CRDs of one cluster. Only one goroutine at a time may use it.
 type Migrator struct {
 	cfg Config
-	// reached is how far migrations came that were interrupted, by the CRD's name.
+	// reached is where interrupted migrations ended, by the CRD's name.
 	reached map[string]reached
 }
 
-// reached is how far a migration came: all objects up to last, in the order of their
-// names, are in the storage version that the CRD has in this generation.
+// reached is where a migration ended: all objects up to last, sorted by name, are in the
+// storage version of this generation of the CRD.
 type reached struct {
 	uid        string
 	generation int64
@@ -111,33 +109,30 @@ func New(cfg Config) (*Migrator, error) {
 
 // pause waits, or returns why ctx ended.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// Result is what a migration of one CRD has done.
+// Result is the result of a migration of one CRD.
 type Result struct {
-	// Storage is how the CRD was at the end, as far as it could be read.
+	// Storage is the storage at the end, as far as it could be read.
 	Storage
-	// Removed are the versions that left status.storedVersions.
+	// Removed are the versions that were removed from status.storedVersions.
 	Removed []string `json:"removed,omitempty"`
-	// Kubernetes reports whether the cluster's own migrator has done it; Objects is
-	// then 0.
+	// Kubernetes reports whether the cluster's own migrator did it; then Objects is 0.
 	Kubernetes bool `json:"kubernetes,omitempty"`
-	// Objects is how many objects there were, and Stored again are those that are in
-	// the storage version now; others were deleted meanwhile, or failed.
+	// Objects is the number of objects, and Migrated the number that is in the storage
+	// version now. Others were deleted meanwhile, or failed.
 	Objects  int `json:"objects"`
 	Migrated int `json:"migrated"`
-	// Failures are the objects that are perhaps still stored in an old version, in
-	// the order of the list. If there is one, status.storedVersions stays.
+	// Failures are the objects that may still be stored in an old version, sorted by name. If
+	// there is one, status.storedVersions stays.
 	Failures []Failure `json:"failures,omitempty"`
-	// Stopped says that there were so many failures that objects were left untried.
+	// Stopped reports whether there were so many failures that objects were left untried.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
@@ -148,9 +143,9 @@ type Failure struct {
 	Reason string `json:"reason"`
 }
 
-// List returns how the CRDs of the cluster are stored, in the order of their names; of
-// the named ones, if any are named. A name that the cluster does not have is an error of
-// class NotFound; the others are returned with it.
+// List returns the storage of the cluster's CRDs, sorted by name, or of the named ones. If the
+// cluster does not have a name, the error is of class NotFound, and the others are returned
+// with it.
 func (m *Migrator) List(ctx context.Context, names ...string) ([]Storage, error) {
 	var all []Storage
 	if len(names) > 0 {
@@ -200,9 +195,8 @@ const mostStarts = 4
 // errMoved says that the CRD changed, and with it perhaps the storage version.
 var errMoved = errors.New("the definition was changed during the migration")
 
-// Run migrates one CRD until ctx ends. If no error is returned, status.storedVersions has
-// nothing but the storage version, unless the result has failures. A result is returned
-// with an error, too.
+// Run migrates one CRD until ctx ends. Without an error, status.storedVersions has only the
+// storage version, unless the result has failures. The result is also valid with an error.
 func (m *Migrator) Run(ctx context.Context, name string) (Result, error) {
 	var r Result
 	var err error
@@ -252,9 +246,8 @@ func (m *Migrator) once(ctx context.Context, name string) (Result, error) {
 	if err != nil || len(r.Failures) > 0 {
 		return r, err
 	}
-	// Everything that was stored when the list was read has been stored again, and
-	// everything that was stored since is in the storage version, if that is still the
-	// same one.
+	// All objects in the list have been stored again, and later ones are in the storage
+	// version, if that has not changed.
 	if err := m.aggregated(ctx, s); err != nil {
 		return r, err
 	}
@@ -262,7 +255,7 @@ func (m *Migrator) once(ctx context.Context, name string) (Result, error) {
 }
 
 // aggregated returns an error if requests for the storage version go to an aggregated API
-// server: the objects of the CRD could then not be seen.
+// server, which hides the objects of the CRD.
 func (m *Migrator) aggregated(ctx context.Context, s Storage) error {
 	t, err := m.cfg.Cluster.Kind(ctx, manifest.APIService.Group, manifest.APIService.Kind)
 	if kube.ClassOf(err) == kube.NoSuchType {
@@ -286,7 +279,7 @@ func (m *Migrator) aggregated(ctx context.Context, s Storage) error {
 
 // finish shortens status.storedVersions.
 func (m *Migrator) finish(ctx context.Context, s Storage, r Result) (Result, error) {
-	const attempts = 5 // others write the status, too
+	const attempts = 5 // others write the status as well
 	for attempt := 1; ; attempt++ {
 		now, err := m.read(ctx, s.Name)
 		if err != nil {
@@ -313,7 +306,7 @@ func (m *Migrator) finish(ctx context.Context, s Storage, r Result) (Result, err
 	}
 }
 
-// check returns errMoved if the CRD is not as it was.
+// check returns errMoved if the CRD has changed.
 func (m *Migrator) check(ctx context.Context, s Storage) error {
 	crds, err := m.cfg.Cluster.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
 	if err != nil {

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,15 +20,15 @@ var nativeVersions = []string{"v1", "v1beta1"}
 const (
 	// poll is the pause between two looks at a migration of Kubernetes' own.
 	poll = time.Second
-	// pickUp is how many polls it may take to begin, or to shorten
-	// status.storedVersions at the end: the API may be served without the controller.
+	// pickUp is how many polls it may take to begin, or to shorten status.storedVersions at
+	// the end: the API may be served without the controller.
 	pickUp = 60
-	// share of the time that is left goes to Kubernetes' own migration; in the rest it
-	// can still be done without.
+	// share is the divisor of the remaining time: Kubernetes' own migration gets half, and
+	// gitopsd's the rest if that fails.
 	share = 2
 )
 
-// nativeState is how a migration of Kubernetes' own is going.
+// nativeState is the state of a migration of Kubernetes' own.
 type nativeState struct {
 	uid       string
 	mine      bool // whether it is for the CRD
@@ -46,7 +47,7 @@ func stateOf(tree map[string]any, s Storage) nativeState {
 		uid:  manifest.Text(tree, "metadata", "uid"),
 		mine: manifest.Text(spec, "resource", "group") == s.objects.Group && manifest.Text(spec, "resource", "resource") == s.objects.Resource,
 	}
-	for _, c := range manifest.List(manifest.Mapping(tree, "status"), "conditions") {
+	for _, c := range manifest.List(tree, "status", "conditions") {
 		condition, _ := c.(map[string]any)
 		if manifest.Text(condition, "status") != "True" {
 			continue
@@ -57,22 +58,19 @@ func stateOf(tree map[string]any, s Storage) nativeState {
 		case "Succeeded":
 			n.succeeded = true
 		case "Failed":
-			n.failed = manifest.Text(condition, "message")
-			if n.failed == "" {
-				n.failed = "no reason given"
-			}
+			n.failed = cmp.Or(manifest.Text(condition, "message"), "no reason given")
 		}
 	}
 	return n
 }
 
-// native has Kubernetes migrate the CRD, and reports whether it has. If the cluster
-// offers no migration, if the account may not ask for it, or if it failed, it has not, and
-// there is no error.
+// native lets Kubernetes migrate the CRD, and reports whether it did. It returns false without
+// an error if the cluster does not offer that, if the account lacks the right to request it,
+// or if it failed.
 //
-// The request is named after the CRD's UID and generation, so that it began with the
-// storage version that the CRD has. One that is under way from an interrupted run is
-// joined. One that has ended is not believed, and made again.
+// The name of the request has the CRD's UID and generation, so that it began with the present
+// storage version. A request under way from an interrupted run is joined. One that has ended
+// is made again.
 func (m *Migrator) native(ctx context.Context, s Storage) (bool, error) {
 	t, offered, err := m.nativeType(ctx)
 	if err != nil || !offered {
@@ -190,8 +188,8 @@ func (n *nativeRun) begin(ctx context.Context) error {
 	return err
 }
 
-// remove deletes the request, unless Kubernetes is at it: it would go on saying so in the
-// status of the CRD. One that stays is deleted with the CRD at the latest.
+// remove deletes the request, unless it is running: the status of the CRD would show it as
+// running for ever. A request that stays is deleted with the CRD.
 func (n *nativeRun) remove(ctx context.Context) {
 	tree, _, err := n.cfg.Cluster.Get(ctx, n.t, n.id)
 	if state := stateOf(tree, n.of); err == nil && state.mine && (!state.running || state.ended()) {

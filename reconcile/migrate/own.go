@@ -1,11 +1,11 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// workers is how many requests are under way.
+	// workers bounds the requests under way.
 	workers = 8
-	// rounds is how often an object is tried if the reason may pass, and between is the
+	// rounds is how often an object is tried after errors that may pass, and between the
 	// pause before the next round.
 	rounds  = 3
 	between = 5 * time.Second
-	// mostFailures is how many objects fail before the rest is left untried: something
-	// is wrong with all of them then.
+	// mostFailures is how many objects may fail before the rest is left untried: then the
+	// error is probably common to all.
 	mostFailures = 500
 )
 
-// verdict is what an answer means for the object.
+// verdict is the meaning of an answer for the object.
 type verdict int
 
 const (
@@ -37,15 +37,15 @@ const (
 	stored verdict = iota
 	// gone: there is no such object any more.
 	gone
-	// later: the reason may pass.
+	// later: the error may pass.
 	later
-	// refused: it will not be stored again until somebody does something.
+	// refused: it will not be stored again until a person acts.
 	refused
-	// stop: every other object would fail alike.
+	// stop: all other objects would fail, too.
 	stop
 )
 
-// judge returns what the answer to a rewrite means.
+// judge returns the verdict of the answer to a rewrite.
 func judge(err error) verdict {
 	switch kube.ClassOf(err) {
 	case "":
@@ -63,19 +63,16 @@ func judge(err error) verdict {
 	return refused
 }
 
-// name is an object of the CRD. Names are all that is kept of a list, so that it need not
-// last as long as the API server keeps its version.
+// name is the name of an object of the CRD. Of a list only names are kept, so that it does not
+// expire.
 type name struct{ namespace, name string }
 
 func (n name) compare(o name) int {
-	if c := strings.Compare(n.namespace, o.namespace); c != 0 {
-		return c
-	}
-	return strings.Compare(n.name, o.name)
+	return cmp.Or(cmp.Compare(n.namespace, o.namespace), cmp.Compare(n.name, o.name))
 }
 
-// own lists all objects, and has each of them stored again. The list is of the newest
-// state, so that whatever is not in it was stored after the CRD got its storage version.
+// own lists all objects, and stores each of them again. The list is of the newest state: an
+// object that is not in it was stored after the CRD got its storage version.
 func (m *Migrator) own(ctx context.Context, s Storage, r *Result) error {
 	all, err := m.names(ctx, s, func(*metav1.PartialObjectMetadata) bool { return true })
 	if err != nil {
@@ -92,7 +89,7 @@ func (m *Migrator) own(ctx context.Context, s Storage, r *Result) error {
 	return err
 }
 
-// names lists the objects of the CRD that are wanted, in order.
+// names returns the wanted objects of the CRD, sorted.
 func (m *Migrator) names(ctx context.Context, s Storage, wanted func(*metav1.PartialObjectMetadata) bool) ([]name, error) {
 	var all []name
 	_, err := m.cfg.Cluster.List(ctx, s.objects, kube.ListOptions{Page: m.cfg.page, Again: func() { all = nil }}, func(o *metav1.PartialObjectMetadata) bool {
@@ -105,8 +102,8 @@ func (m *Migrator) names(ctx context.Context, s Storage, wanted func(*metav1.Par
 	return all, err
 }
 
-// skip returns how many of the objects, in order, an interrupted migration has stored
-// again since the CRD changed last.
+// skip returns how many of the objects, in order, an interrupted migration has stored again
+// since the CRD last changed.
 func (m *Migrator) skip(s Storage, all []name) int {
 	r, ok := m.reached[s.Name]
 	if !ok || r.uid != s.uid || r.generation != s.generation {
@@ -128,28 +125,28 @@ type writer struct {
 	of    Storage
 	all   int
 	limit flowcontrol.RateLimiter
-	// object writes one, and verb says in the log what was done to those written.
+	// object writes an object, and verb describes that in the log.
 	object func(context.Context, manifest.ID) error
 	verb   string
-	// reach is called when all objects up to one are written.
+	// reach is called with an object when all objects up to it are written.
 	reach func(last name)
 
 	mu           sync.Mutex
 	done, stored int
 	again        []name
-	failures     map[name]string // why, the last time
+	failures     map[name]string // the last reason
 }
 
 func (m *Migrator) writer(s Storage, all int) *writer {
 	return &writer{
 		Migrator: m, of: s, all: all, failures: make(map[name]string), verb: "stored again", reach: func(name) {},
-		// A burst as large as the workers: more would not be under way at a time.
+		// A larger burst than workers would have no effect.
 		limit: flowcontrol.NewTokenBucketRateLimiter(float32(m.cfg.Rate), workers),
 	}
 }
 
-// failed returns the objects that failed, in order, and whether they were too many; then
-// that is not the error.
+// failed returns the objects that failed, sorted, and whether err is errTooMany. It returns any
+// other err.
 func (w *writer) failed(err error) (all []Failure, stopped bool, _ error) {
 	if stopped = errors.Is(err, errTooMany); stopped {
 		err = nil
@@ -160,15 +157,14 @@ func (w *writer) failed(err error) (all []Failure, stopped bool, _ error) {
 	return all, stopped, err
 }
 
-// write tries all objects, and those that failed for a reason that may pass a few times
-// more, after all others.
+// write tries all objects, and then those with errors that may pass some more times.
 func (w *writer) write(ctx context.Context, todo []name) error {
 	for round := 1; ; round++ {
 		for part := range slices.Chunk(todo, w.cfg.batch) {
 			if err := w.batch(ctx, part); err != nil {
 				return err
 			}
-			if len(w.failures) == 0 { // nor was any put off
+			if len(w.failures) == 0 { // none is left for later, either
 				w.reach(part[len(part)-1])
 			}
 		}
@@ -181,7 +177,7 @@ func (w *writer) write(ctx context.Context, todo []name) error {
 	}
 }
 
-// batch writes some objects, once the CRD was seen to be as it was.
+// batch checks that the CRD has not changed, and writes some objects.
 func (w *writer) batch(ctx context.Context, part []name) error {
 	if err := w.check(ctx, w.of); err != nil {
 		return err
@@ -204,7 +200,7 @@ func (w *writer) batch(ctx context.Context, part []name) error {
 	return err
 }
 
-// ended returns why a limiter does not wait: ctx has ended, or would end before its turn.
+// ended returns why a limiter did not wait: ctx has ended, or would have ended before.
 func ended(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -212,7 +208,7 @@ func ended(ctx context.Context) error {
 	return context.DeadlineExceeded
 }
 
-// note takes down how an object went. An error ends the migration.
+// note notes the answer for an object. An error ends the migration.
 func (w *writer) note(n name, err error) error {
 	v := judge(err)
 	if v == stop {
@@ -239,7 +235,7 @@ func (w *writer) note(n name, err error) error {
 	return nil
 }
 
-// reason returns what an error says beside cluster and object.
+// reason returns the text of an error without cluster and object.
 func reason(err error) string {
 	if e, ok := errors.AsType[*kube.Error](err); ok {
 		return e.Message

@@ -18,19 +18,17 @@ type Storage struct {
 	Version string `json:"storageVersion"`
 	// Stored is status.storedVersions: the versions that objects may be stored in.
 	Stored []string `json:"storedVersions"`
-	// Ours reports whether gitopsd has applied the CRD. The annotation that says so
-	// could be anybody's, so that this decides nothing but what is migrated by
-	// default.
+	// Ours reports whether gitopsd has applied the CRD, by an annotation that anyone can
+	// write. It only decides which CRDs are migrated by default.
 	Ours bool `json:"applied"`
 
-	// Blocked says why the CRD cannot be migrated as it is; empty if it can.
+	// Blocked is why the CRD cannot be migrated now; empty if it can.
 	Blocked string `json:"blocked,omitempty"`
 
 	objects kube.Type
 	served  []string // the storage version first
 	has     []string // all versions
-	// uid and generation change with the CRD's identity and spec: while both stay, so
-	// does the storage version.
+	// uid and generation identify the CRD and its spec, and thereby the storage version.
 	uid        string
 	generation int64
 	version    string // the resourceVersion
@@ -79,17 +77,17 @@ func read(tree map[string]any) Storage {
 }
 
 func established(tree map[string]any) bool {
-	return slices.ContainsFunc(manifest.List(manifest.Mapping(tree, "status"), "conditions"), func(c any) bool {
+	return slices.ContainsFunc(manifest.List(tree, "status", "conditions"), func(c any) bool {
 		condition, _ := c.(map[string]any)
 		return manifest.Text(condition, "type") == "Established" && manifest.Text(condition, "status") == "True"
 	})
 }
 
-// lastChange returns when something other than the status was last written, by the
-// API server's clock; zero if that is not known.
+// lastChange returns when anything but the status was last written, by the API server's clock;
+// zero if unknown.
 func lastChange(tree map[string]any) time.Time {
 	var last time.Time
-	for _, e := range manifest.List(manifest.Mapping(tree, "metadata"), "managedFields") {
+	for _, e := range manifest.List(tree, "metadata", "managedFields") {
 		entry, _ := e.(map[string]any)
 		if manifest.Text(entry, "subresource") != "" {
 			continue
@@ -101,7 +99,7 @@ func lastChange(tree map[string]any) time.Time {
 	return last
 }
 
-// Served returns the served versions, the storage version first if it is one.
+// Served returns the served versions, with the storage version first if it is served.
 func (s Storage) Served() []string { return s.served }
 
 // Type returns the type of the objects in a version.
@@ -111,8 +109,8 @@ func (s Storage) Type(version string) kube.Type {
 	return t
 }
 
-// Old returns the stored versions that are not the storage version. While the API
-// server lists them, they cannot be removed from the CRD.
+// Old returns the stored versions other than the storage version. They cannot be removed from
+// the CRD.
 func (s Storage) Old() []string {
 	return slices.DeleteFunc(slices.Clone(s.Stored), func(v string) bool { return v == s.Version })
 }
@@ -120,25 +118,25 @@ func (s Storage) Old() []string {
 // Needed reports whether the CRD has to be migrated.
 func (s Storage) Needed() bool { return len(s.Old()) > 0 }
 
-// same reports whether the CRD's spec did not change in between, and with it neither the
-// storage version. A version that was changed and changed back counts as a change:
-// something may have been stored in the other one.
+// same reports whether the CRD's spec, and so the storage version, has not changed in between.
+// A storage version that was changed and changed back counts as changed: objects may have been
+// stored in the other one.
 func (s Storage) same(later Storage) bool {
 	return s.uid == later.uid && s.generation == later.generation && s.uid != ""
 }
 
-// DefaultSettle is how long objects may still be stored in the old version after a
-// change of the CRD: a request keeps the storage version that it began with, for as long
-// as a minute (kube-apiserver --request-timeout), and another API server of the cluster
-// may see the change some seconds later (Kubernetes counts on five:
-// k8s.io/apiextensions-apiserver, pkg/controller/establish).
+// DefaultSettle is how long objects may still be stored in the old version after a change of
+// the CRD. A request keeps the storage version that it began with, for up to a minute
+// (kube-apiserver --request-timeout), and other API servers of the cluster may see the change
+// some seconds later (Kubernetes waits for five: k8s.io/apiextensions-apiserver,
+// pkg/controller/establish).
 const DefaultSettle = 65 * time.Second
 
-// skew is how far clocks of hosts may be apart.
+// skew is how far clocks of hosts may differ.
 const skew = time.Minute
 
-// settle returns how long to wait before the list of objects: none that is stored later
-// may be in an old version. A CRD of unknown age counts as new.
+// settle returns how long to wait before objects are listed, so that none is stored in an old
+// version after that. A CRD of unknown age counts as new.
 func (s Storage) settle(now time.Time, least time.Duration) time.Duration {
 	if !s.changed.IsZero() && now.Sub(s.changed) > least+skew {
 		return 0

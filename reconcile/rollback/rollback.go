@@ -1,51 +1,48 @@
-// Package rollback decides whether the controller of a package goes back to the pod
-// template before, because a new revision did not get ready. It is pure:
-// reconcile/apply reads the cluster for it, and executes what it decides as part of
-// the plan.
+// Package rollback decides whether the controller of a package is rolled back to the last
+// ready pod template, because a new revision did not get ready. It is pure: reconcile/apply
+// reads the cluster for it, and executes the decision as part of the plan.
 //
 // # The decision
 //
-// Kubernetes says whether a revision gets ready: its Deployment reports
+// Kubernetes decides whether a revision gets ready: its Deployment reports
 // ProgressDeadlineExceeded after progressDeadlineSeconds, ten minutes unless a
-// DeploymentRuntimeConfig sets another. No clock of ours is involved, so a restart
-// of the daemon changes nothing. Then the pod template that was ready last is put
-// back, and stays until the repository asks for another spec of the Deployment: a
-// commit that leaves it alone tries nothing again. Only the template goes back.
-// Types, rights and Secrets are the new revision's, as they would be for an old
-// controller under Crossplane.
+// DeploymentRuntimeConfig sets another value. The daemon's clock is not involved, so a
+// restart of the daemon changes nothing. Then the last ready pod template is put back, and
+// stays until the repository has another spec of the Deployment: a commit that does not
+// change the spec starts no new attempt. Only the template is rolled back. Types, rights and
+// Secrets are those of the new revision, as they would be for an old controller under
+// Crossplane.
 //
-// Kubernetes may not measure the deadline of a template that a Deployment had before,
-// since it finds the old ReplicaSet and keeps the condition Progressing of the rollout
-// before. So when a failed revision is tried again, by a person or by a revert of a
-// revert, the condition may say that it is available while it crashes, or that another
-// one took too long. It counts only if it names the ReplicaSet, or all pods are available. Otherwise the daemon that wrote
-// the record measures the deadline, from when it first saw it, and a pod must be seen
-// failing. After a restart it is not known whether the revision was ready meanwhile, so
-// that it stays, which is reported.
+// Kubernetes may not measure the deadline of a template that a Deployment had before: it finds
+// the old ReplicaSet and keeps the condition Progressing of the previous rollout. So when a
+// failed revision is tried again, by a person or by a revert of a revert, the condition may
+// say that it is available while it crashes, or that another one took too long. It counts only
+// if it names the ReplicaSet, or if all pods are available. Otherwise the daemon that wrote
+// the record measures the deadline, from when it first saw the revision, and a pod must be
+// seen failing. After a restart the daemon does not know whether the revision was ready
+// meanwhile: the revision stays, and that is reported.
 //
-// A revision that has been ready once is not rolled back when it fails later. There
-// is no rollback if it would not help: if there was no template that was ready, or
-// both need the same image or volume that cannot be had, the same room on a node, or an
-// account that is gone.
+// A revision that has been ready once is not rolled back when it fails later. There is no
+// rollback if it would not help: if no template was ready before, or if the ready template
+// needs the same missing image or volume, the same resources of nodes, or an account that is
+// gone.
 //
 // # The record
 //
-// What must be known is which template was ready last, and which revision failed. It
-// is in an annotation of the Deployment ([Record]), written in the request that
-// changes the template. So it is there before the new revision can fail, and costs no
-// write while nothing changes. The template itself is in the ReplicaSets, where
-// Kubernetes keeps it for `kubectl rollout undo`. A copy of ours would show the
-// environment in one more place and could disagree with what ran. Who removes the
-// record has the revision tried again; the daemon that read it still knows which
-// template was ready.
+// The record has the template that was ready last and the revision that failed. It is an
+// annotation of the Deployment ([Record]), written in the request that changes the template.
+// So it exists before the new revision can fail, and costs no write while nothing changes. The
+// template itself is in the ReplicaSets, where Kubernetes keeps it for `kubectl rollout undo`.
+// A copy would expose the environment in one more place, and could differ from what ran.
+// Removing the record starts a new attempt at the revision; the daemon that read it before
+// still knows the ready template.
 //
-// Who may write the Deployment or its ReplicaSets could change either, and may run
-// pods there anyway. Still, the annotation counts only while the field is gitopsd's,
-// and a ReplicaSet only if the Deployment controls it and its template has the
-// recorded hash. A record of another revision (an older one, or copied with its
-// object) and one that cannot be read mean nothing: the revision that the repository
-// asks for is applied, and there may be nothing to go back to. ReplicaSets alone
-// would not do: they do not say which of them was ready.
+// Whoever may write the Deployment or its ReplicaSets could change both, and may run pods
+// there anyway. Still, the annotation counts only while gitopsd owns the field, and a
+// ReplicaSet only if the Deployment controls it and its template has the recorded hash. A
+// record of another revision (an older one, or copied with its object) and an unreadable one
+// are ignored: the desired revision is applied, and there may be no template to roll back to.
+// ReplicaSets alone do not suffice, since they do not say which of them was ready.
 package rollback
 
 import (
@@ -62,7 +59,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Record is what a controller's Deployment has in manifest.RollbackAnnotation.
+// Record is the value of manifest.RollbackAnnotation of a controller's Deployment.
 type Record struct {
 	// Revision is the [Revision] that the record was written for.
 	Revision string `json:"revision"`
@@ -73,13 +70,14 @@ type Record struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// Exceeded begins the reason of a Deployment whose newest revision did not get ready.
+// Exceeded is the beginning of the reason if the newest revision of a Deployment did not get
+// ready.
 const Exceeded = "Progress deadline exceeded"
 
 // mostFailed is the largest length of Record.Failed.
 const mostFailed = 500
 
-// Parse reads a record. It returns the zero Record for a text that is none.
+// Parse parses a record. It returns the zero Record for any other text.
 func Parse(text string) Record {
 	var r Record
 	if json.Unmarshal([]byte(text), &r) != nil || r.Revision == "" || r.Ready == "" || len(r.Failed) > mostFailed {
@@ -88,9 +86,9 @@ func Parse(text string) Record {
 	return r
 }
 
-// String returns the record as [Parse] reads it.
+// String returns the record for [Parse].
 func (r Record) String() string {
-	text, _ := json.Marshal(r) // strings alone
+	text, _ := json.Marshal(r) // strings have no errors
 	return string(text)
 }
 
@@ -107,7 +105,7 @@ func hash(tree map[string]any) string {
 	return string(sources.DigestOf(manifest.AppendJSON(nil, tree)))
 }
 
-// hashLabel is the label with which a Deployment tells its ReplicaSets apart.
+// hashLabel is the label that distinguishes the ReplicaSets of a Deployment.
 const hashLabel = "pod-template-hash"
 
 // plain returns a template without the fields that its ReplicaSet adds.
@@ -126,26 +124,26 @@ func plain(template map[string]any) map[string]any {
 	return template
 }
 
-// Known is what is known of the cluster. More of it is read as [Decide] asks for it.
+// Known is the known state of the cluster. The caller reads more of it if [Decide] needs it.
 type Known struct {
-	// Record of the live Deployment; zero if it has none that counts.
+	// Record is the record of the live Deployment; zero if it has none that counts.
 	Record Record
-	// Before is Record.Ready of the record that the live Deployment had before others
-	// removed it; empty if none was seen.
+	// Before is Record.Ready of the record that others removed from the live Deployment;
+	// empty if none was seen.
 	Before string
-	// Applied reports whether the live Deployment was applied last from the desired
-	// one, as it was rendered.
+	// Applied reports whether the live Deployment was last applied from the desired one, as
+	// it was rendered.
 	Applied bool
 	// Settled reports whether the revision in Record has been seen ready.
 	Settled bool
-	// Template is the one whose Hash is Record.Ready, if it is known already.
+	// Template is the template with the hash Record.Ready, if known.
 	Template map[string]any
 	// Deployment is the live one; nil if it was not read, empty if it is gone.
 	Deployment map[string]any
 	// Foreign reports whether others have changed its pod template.
 	Foreign bool
-	// Overdue reports whether the revision in Record has been watched from its begin for
-	// longer than the deadline, by our clock. It counts if [Decision.Unmeasured].
+	// Overdue reports whether the daemon has watched the revision in Record from its begin
+	// for longer than the deadline. It counts only if [Decision.Unmeasured] is set.
 	Overdue bool
 	// Revisions are its ReplicaSets and pods; nil if they were not read.
 	Revisions *Revisions
@@ -158,7 +156,7 @@ type Revisions struct {
 	Unread string
 }
 
-// Need is what else must be known for a decision.
+// Need is the part of [Known] that a decision needs.
 type Need int
 
 // The needs.
@@ -171,21 +169,22 @@ const (
 	TheRevisions
 )
 
-// Decision is what becomes of a controller's Deployment.
+// Decision is a decision on a controller's Deployment.
 type Decision struct {
-	// Need is what must be known first; if it is not Nothing, the rest is zero.
+	// Need is what must be read first; if it is not Nothing, the rest is zero.
 	Need Need
-	// Record to apply with the Deployment; zero for none.
+	// Record is applied with the Deployment; zero for none.
 	Record Record
-	// Template to apply instead of the desired one; nil if the desired one is.
+	// Template is applied in place of the desired one; nil for the desired one.
 	Template map[string]any
-	// Settled: the revision in Record is ready.
+	// Settled reports whether the revision in Record is ready.
 	Settled bool
-	// Unmeasured: Kubernetes does not measure the deadline of the revision in Record.
+	// Unmeasured reports whether Kubernetes does not measure the deadline of the revision in
+	// Record.
 	Unmeasured bool
-	// Unknown: it cannot be found out now what to apply.
+	// Unknown reports whether the template to apply cannot be read now.
 	Unknown bool
-	// Stays is why a revision that does not get ready is not rolled back; empty if it
+	// Stays is why a revision is not rolled back even if it does not get ready; empty if it
 	// may be.
 	Stays string
 }
@@ -213,7 +212,7 @@ func Decide(desired *manifest.Object, k Known) Decision {
 		return Decision{Need: need}
 	case !(complete || k.Settled) || wanted(k.Deployment) == 0: // none of its pods was ready
 		r.Ready = cmp.Or(k.Record.Ready, k.Before)
-	case k.Foreign: // it is ready as nobody declared it
+	case k.Foreign: // its ready template was not declared
 		r.Ready = k.Before
 	default:
 		r.Ready = Hash(template(k.Deployment))
@@ -238,7 +237,7 @@ func held(k Known) Decision {
 	case k.Deployment == nil:
 		return Decision{Need: TheDeployment}
 	case !k.Foreign && template(k.Deployment) != nil:
-		// It is the one, also if a newer API server has another default in it.
+		// It is the one, even if the API server has added a default to it.
 		t = plain(template(k.Deployment))
 	case k.Revisions == nil:
 		return Decision{Need: TheRevisions}
@@ -246,13 +245,13 @@ func held(k Known) Decision {
 		return Decision{Record: k.Record, Unknown: true}
 	default:
 		if t, _ = k.find(k.Record.Ready); t == nil {
-			return Decision{Stays: gone} // there is nothing to hold it at
+			return Decision{Stays: gone}
 		}
 	}
 	return Decision{Record: k.Record, Template: t}
 }
 
-// underWay decides about a revision that is rolled out.
+// underWay decides about a revision that is being rolled out.
 func underWay(desired *manifest.Object, k Known) Decision {
 	d := Decision{Record: k.Record}
 	if k.Deployment == nil {
@@ -265,7 +264,7 @@ func underWay(desired *manifest.Object, k Known) Decision {
 		return Decision{Need: need}
 	case complete, !exceeded(k.Deployment) && !(d.Unmeasured && k.Overdue):
 		return d
-	case k.Foreign: // which is corrected first, if it is drift
+	case k.Foreign: // drift is corrected first
 		d.Stays = "others have changed its pod template"
 		return d
 	case k.Revisions == nil:
@@ -283,7 +282,7 @@ func underWay(desired *manifest.Object, k Known) Decision {
 	switch account := manifest.Text(desired.Tree(), "spec", "template", "spec", "serviceAccountName"); {
 	case k.Revisions.Unread != "":
 		d.Stays = k.Revisions.Unread
-	case d.Unmeasured && seen == "" && cause == "": // nothing fails
+	case d.Unmeasured && seen == "" && cause == "": // no pod is seen failing
 	case ready == nil:
 		d.Stays = gone
 	case Hash(ready) == Hash(failing):
@@ -317,11 +316,10 @@ func controls(uid string, o map[string]any) bool {
 	})
 }
 
-// causes returns what is seen to fail in the pods of a revision, and, if a rollback
-// would not help, why not: every pod of it fails for a reason that the ready template
-// shares. Both are empty if nothing is seen.
+// causes returns a fault of the pods of a revision, or why a rollback would not help: every fault
+// is shared by the ready template. Both are empty if there is no fault.
 func (k Known) causes(set, failing, ready map[string]any) (seen, shared string) {
-	faults := make(map[string]bool) // whether it is shared
+	faults := make(map[string]bool) // the value reports whether it is shared
 	if fault, common := refused(k.Deployment, failing, ready); fault != "" {
 		faults[fault] = common
 	}
@@ -352,7 +350,7 @@ func why(seen string) string {
 	return strings.ToValidUTF8(text[:min(len(text), mostFailed)], "")
 }
 
-// refused returns why the pods of a revision cannot be created, as faultOf does.
+// refused returns why the pods of a revision cannot be created. common is as for faultOf.
 func refused(deployment, failing, ready map[string]any) (fault string, common bool) {
 	c := condition(deployment, "ReplicaFailure")
 	message := manifest.Text(c, "message")
@@ -367,9 +365,8 @@ func refused(deployment, failing, ready map[string]any) (fault string, common bo
 	return "its pods cannot be created", false
 }
 
-// faultOf returns why a pod is not ready, without its name and anything else that
-// changes from look to look; common reports whether a pod of the ready template would
-// fail as well.
+// faultOf returns why a pod is not ready, without its name and anything else that changes over
+// time. common reports whether a pod of the ready template would fail as well.
 func faultOf(pod, failing, ready map[string]any) (fault string, common bool) {
 	if manifest.Text(pod, "metadata", "deletionTimestamp") != "" || condition(pod, "DisruptionTarget")["status"] == "True" ||
 		manifest.Text(pod, "status", "reason") == "NodeLost" {
@@ -385,11 +382,11 @@ func faultOf(pod, failing, ready map[string]any) (fault string, common bool) {
 			switch reason {
 			case "", "PodInitializing":
 				if fault == "" && field == "container" && manifest.Mapping(s, "state", "running") != nil && s["ready"] == false {
-					fault = fmt.Sprintf("container %s: it runs, and is not ready", name) // unless another says more
+					fault = fmt.Sprintf("container %s: it runs, and is not ready", name) // unless another has a reason
 				}
 				continue
 			case "ContainerCreating":
-				// The image takes long, or a volume cannot be mounted: its Secret may be missing.
+				// The image is pulled slowly, or a volume cannot be mounted, such as a missing Secret.
 				image := imageOf(failing, field+"s", name)
 				if image != "" && image == imageOf(ready, field+"s", name) && sameVolumes(failing, ready) {
 					return fmt.Sprintf("container %s: %s, with the image and the volumes that the revision before has too", name, reason), true
@@ -437,7 +434,7 @@ func sameVolumes(a, b map[string]any) bool {
 	return reflect.DeepEqual(manifest.List(a, "spec", "volumes"), manifest.List(b, "spec", "volumes"))
 }
 
-// imageOf returns the image of a container; of the first if it has no name.
+// imageOf returns the image of a container; of the first one if container is empty.
 func imageOf(template map[string]any, field, container string) string {
 	return manifest.Text(containerOf(template, field, container), "image")
 }
@@ -469,8 +466,7 @@ func (d Decision) Apply(desired *manifest.Object) (*manifest.Object, error) {
 	return desired.Complete(tree)
 }
 
-// Text says for people that a revision was rolled back; empty if it was not. The
-// reason is [Record.Failed].
+// Text returns a message that a revision was rolled back; empty if it was not.
 func (d Decision) Text(desired *manifest.Object) string {
 	if d.Template == nil {
 		return ""
@@ -487,7 +483,7 @@ func (d Decision) Text(desired *manifest.Object) string {
 	return fmt.Sprintf("%s did not get ready (%s); the controller is back at %s", failed, d.Record.Failed, back)
 }
 
-// Advice is how to have a rolled back revision tried again.
+// Advice returns how to try a revision again that was rolled back.
 func Advice(id manifest.ID) string {
 	return fmt.Sprintf("types and rights are as declared; change the package or its DeploymentRuntimeConfig, or try the same again: kubectl annotate -n %s deployment %s %s-",
 		id.Namespace, id.Name, manifest.RollbackAnnotation)
@@ -495,8 +491,8 @@ func Advice(id manifest.ID) string {
 
 func template(o map[string]any) map[string]any { return manifest.Mapping(o, "spec", "template") }
 
-// progress returns the reason of a Deployment's condition Progressing; empty if its
-// controller has not seen its newest generation.
+// progress returns the reason of a Deployment's condition Progressing; empty if the controller
+// has not seen the newest generation.
 func progress(deployment map[string]any) string {
 	generation, _ := manifest.Mapping(deployment, "metadata")["generation"].(int64)
 	observed, _ := manifest.Mapping(deployment, "status")["observedGeneration"].(int64)
@@ -507,7 +503,7 @@ func progress(deployment map[string]any) string {
 	return reason
 }
 
-// wanted returns how many replicas a Deployment is to have.
+// wanted returns the number of desired replicas of a Deployment.
 func wanted(deployment map[string]any) int64 {
 	if n, ok := manifest.Mapping(deployment, "spec")["replicas"].(int64); ok {
 		return n
@@ -515,16 +511,16 @@ func wanted(deployment map[string]any) int64 {
 	return 1
 }
 
-// available reports whether a Deployment's condition Progressing says that a template
-// has been rolled out, and all replicas have the newest. At the begin of a rollout the
-// condition is still the one of the rollout before.
+// available reports whether a Deployment's condition Progressing says that a template was rolled
+// out, and all replicas have the newest one. When a rollout begins, the condition is still
+// that of the previous one.
 func available(deployment map[string]any) bool {
 	updated, _ := manifest.Mapping(deployment, "status")["updatedReplicas"].(int64)
 	return progress(deployment) == "NewReplicaSetAvailable" && updated >= wanted(deployment)
 }
 
-// complete reports whether the template of the live Deployment has been rolled out. It
-// stays so if its pods fail later: then the ReplicaSets say whether the condition is
+// complete reports whether the template of the live Deployment has been rolled out, even if its
+// pods have failed since: then it needs the ReplicaSets to decide whether the condition is
 // about this template.
 func (k Known) complete() (bool, Need) {
 	if !available(k.Deployment) {
@@ -553,8 +549,8 @@ func exceeded(deployment map[string]any) bool {
 	return progress(deployment) == "ProgressDeadlineExceeded"
 }
 
-// outdated reports whether the condition Progressing is about another ReplicaSet than
-// the current one, which may not be there yet: the one of the rollout before.
+// outdated reports whether the condition Progressing is about another ReplicaSet than the
+// current one, which may not exist yet.
 func outdated(deployment, current map[string]any) bool {
 	_, rest, named := strings.Cut(manifest.Text(condition(deployment, "Progressing"), "message"), `ReplicaSet "`)
 	name, _, _ := strings.Cut(rest, `"`)

@@ -225,7 +225,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Two revisions of which both need what cannot be had: an image, or a volume.
+// Two revisions that need the same missing image or volume.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	const pull = "container c: ImagePullBackOff of an image that the revision before has too"

@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// Access decides who may read the state of the fleet, which names clusters, packages
-// and their problems. Requests from the same machine or pod may, so that `kubectl
-// port-forward` works; others only as the fields allow. /healthz and /readyz answer
-// everybody.
+// Access decides which requests may read the state of the fleet, which names clusters,
+// packages and their problems. Requests from the same machine or pod may, so that `kubectl
+// port-forward` works; others only as the fields allow. /healthz and /readyz need no access.
 type Access struct {
-	// TokenFile holds a bearer token that grants access. The file is read for each
-	// request, so that the token can be rotated.
+	// TokenFile is a file with a bearer token that grants access. It is read for each request,
+	// so that the token can be rotated.
 	TokenFile string
-	// Open grants everybody access.
+	// Open grants access to all requests.
 	Open bool
 }
 
@@ -58,9 +57,8 @@ func (a Access) guard(h http.Handler) http.Handler {
 	})
 }
 
-// Serve serves requests on a listener until the returned server is shut down. It
-// calls failed if serving ends otherwise. A slow client blocks no other, and is
-// disconnected.
+// Serve serves requests on a listener until the returned server is shut down. It calls failed
+// if serving ends otherwise. Slow clients are disconnected.
 func Serve(listener net.Listener, handler http.Handler, failed func(error)) *http.Server {
 	server := &http.Server{
 		Handler:           handler,

@@ -5,43 +5,36 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// durations are the upper bounds of the buckets of a histogram of conversions, in
+// conversionBounds are the upper bounds of the buckets of a histogram of conversions, in
 // seconds.
-var durations = [...]float64{0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 1}
+var conversionBounds = [...]float64{0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 1}
 
-// Conversions counts the objects of a definition that were converted from one version
-// to another by conversion rules.
+// Conversions counts objects of a definition that conversion rules converted from one version
+// to another.
 type Conversions struct {
 	Definition, From, To string
-	// Objects is their number, Seconds the time that all took.
+	// Objects is their number, and Seconds the sum of their durations.
 	Objects uint64
 	Seconds float64
-	// Refused are objects that are not of the definition.
+	// Refused counts objects that do not belong to the definition.
 	Refused uint64
-	// Stashed, Restored and Dropped are fields that were kept for the other version,
-	// taken from there, and lost. FailedRules are rules that failed on an object.
+	// Stashed, Restored and Dropped count fields that were kept for the other version, taken
+	// from there, and lost. FailedRules counts rules that failed on an object.
 	Stashed, Restored, Dropped, FailedRules uint64
 
-	within [len(durations)]uint64
+	within [len(conversionBounds)]uint64
 }
 
-// Observe counts an object that was converted in this time.
+// Observe counts a converted object.
 func (c *Conversions) Observe(took time.Duration) {
 	c.Objects++
 	c.Seconds += took.Seconds()
-	for i, bound := range durations {
-		if took.Seconds() <= bound {
-			c.within[i]++
-			break
-		}
-	}
+	observe(c.within[:], conversionBounds[:], took)
 }
 
-// conversionsCollector has the counts of conversions.
+// conversionsCollector collects the counts of conversions.
 type conversionsCollector struct {
 	counts         func() []Conversions
 	duration       *prometheus.Desc
@@ -70,13 +63,7 @@ func (c *conversionsCollector) Describe(ch chan<- *prometheus.Desc) {
 
 func (c *conversionsCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, n := range c.counts() {
-		buckets := make(map[float64]uint64, len(durations))
-		var sum uint64
-		for i, bound := range durations {
-			sum += n.within[i]
-			buckets[bound] = sum
-		}
-		ch <- prometheus.MustNewConstHistogram(c.duration, n.Objects, n.Seconds, buckets, n.Definition, n.From, n.To)
+		ch <- prometheus.MustNewConstHistogram(c.duration, n.Objects, n.Seconds, buckets(n.within[:], conversionBounds[:]), n.Definition, n.From, n.To)
 		counter := func(d *prometheus.Desc, v uint64, more ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{n.Definition, n.From, n.To}, more...)...)
 		}
@@ -88,10 +75,8 @@ func (c *conversionsCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// MetricsHandler serves the counts of conversions to Prometheus, for a process that
-// does nothing else.
+// MetricsHandler serves the counts of conversions to Prometheus, for a process that has no
+// other metrics.
 func MetricsHandler(counts func() []Conversions) http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(newConversionsCollector(counts), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return metricsHandler(newConversionsCollector(counts))
 }

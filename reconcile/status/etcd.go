@@ -4,8 +4,6 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // EtcdNamespace has the counts of an etcd namespace that a proxy serves.
@@ -14,75 +12,67 @@ type EtcdNamespace struct {
 	Namespace string
 	// Connections and Calls are those in progress.
 	Connections, Calls int64
-	// Done are calls that ended, of which Failed with an error. Refused are those that
-	// the proxy refused, Foreign responses that it held back, since they were not the
-	// namespace's.
+	// Done counts calls that ended, and Failed those among them that ended with an error.
+	// Refused counts calls that the proxy refused, and Foreign responses that it held back
+	// because they were of another namespace.
 	Done, Failed, Refused, Foreign int64
 	// Keys and Bytes exist in etcd; Watches and Leases are those by this proxy.
 	Keys, Bytes, Watches, Leases int64
-	// Throttled are calls that were refused since there were too many, Full those since
-	// nothing more fitted into the quota.
+	// Throttled counts calls that were refused because there were too many, and Full those
+	// refused because the quota was exhausted.
 	Throttled, Full int64
 }
 
-// etcdCollector has the counts of etcd namespaces.
+// etcdMetrics are the metrics of an etcd namespace.
+var etcdMetrics = []struct {
+	name, help string
+	kind       prometheus.ValueType
+	value      func(*EtcdNamespace) int64
+}{
+	{"connections", "Connections of clients.", prometheus.GaugeValue, func(n *EtcdNamespace) int64 { return n.Connections }},
+	{"calls", "Calls in progress; a watch is one for each stream.", prometheus.GaugeValue, func(n *EtcdNamespace) int64 { return n.Calls }},
+	{"calls_total", "Calls that ended.", prometheus.CounterValue, func(n *EtcdNamespace) int64 { return n.Done }},
+	{"failed_calls_total", "Calls that ended with an error.", prometheus.CounterValue, func(n *EtcdNamespace) int64 { return n.Failed }},
+	{"refused_calls_total", "Calls that the proxy refused by itself.", prometheus.CounterValue, func(n *EtcdNamespace) int64 { return n.Refused }},
+	{"keys", "Keys that exist.", prometheus.GaugeValue, func(n *EtcdNamespace) int64 { return n.Keys }},
+	{"bytes", "Bytes of the keys and values that exist.", prometheus.GaugeValue, func(n *EtcdNamespace) int64 { return n.Bytes }},
+	{"watches", "Watches by this proxy.", prometheus.GaugeValue, func(n *EtcdNamespace) int64 { return n.Watches }},
+	{"leases", "Leases by this proxy.", prometheus.GaugeValue, func(n *EtcdNamespace) int64 { return n.Leases }},
+	{"throttled_calls_total", "Calls that were refused, since there were too many.", prometheus.CounterValue, func(n *EtcdNamespace) int64 { return n.Throttled }},
+	{"full_calls_total", "Calls that were refused, since nothing more fitted into the quota.", prometheus.CounterValue, func(n *EtcdNamespace) int64 { return n.Full }},
+	{"foreign_responses_total", "Responses that were held back, since they had something that is not the namespace's. More than 0 is for the operator to look at.", prometheus.CounterValue, func(n *EtcdNamespace) int64 { return n.Foreign }},
+}
+
+// etcdCollector collects etcdMetrics.
 type etcdCollector struct {
-	counts                                             func() []EtcdNamespace
-	connections, calls, done, failed, refused, foreign *prometheus.Desc
-	keys, bytes, watches, leases, throttled, full      *prometheus.Desc
+	counts func() []EtcdNamespace
+	descs  []*prometheus.Desc // of etcdMetrics
 }
 
 func newEtcdCollector(counts func() []EtcdNamespace) prometheus.Collector {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("gitopsd_etcd_"+name, help, []string{"namespace"}, nil)
+	c := &etcdCollector{counts: counts}
+	for _, m := range etcdMetrics {
+		c.descs = append(c.descs, prometheus.NewDesc("gitopsd_etcd_"+m.name, m.help, []string{"namespace"}, nil))
 	}
-	return &etcdCollector{
-		counts:      counts,
-		connections: desc("connections", "Connections of clients."),
-		calls:       desc("calls", "Calls in progress; a watch is one for each stream."),
-		done:        desc("calls_total", "Calls that ended."),
-		failed:      desc("failed_calls_total", "Calls that ended with an error."),
-		refused:     desc("refused_calls_total", "Calls that the proxy refused by itself."),
-		keys:        desc("keys", "Keys that exist."),
-		bytes:       desc("bytes", "Bytes of the keys and values that exist."),
-		watches:     desc("watches", "Watches by this proxy."),
-		leases:      desc("leases", "Leases by this proxy."),
-		throttled:   desc("throttled_calls_total", "Calls that were refused, since there were too many."),
-		full:        desc("full_calls_total", "Calls that were refused, since nothing more fitted into the quota."),
-		foreign:     desc("foreign_responses_total", "Responses that were held back, since they had something that is not the namespace's. More than 0 is for the operator to look at."),
-	}
+	return c
 }
 
 func (c *etcdCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.connections, c.calls, c.done, c.failed, c.refused, c.foreign, c.keys, c.bytes, c.watches, c.leases, c.throttled, c.full} {
+	for _, d := range c.descs {
 		ch <- d
 	}
 }
 
 func (c *etcdCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, n := range c.counts() {
-		put := func(d *prometheus.Desc, as prometheus.ValueType, v int64) {
-			ch <- prometheus.MustNewConstMetric(d, as, float64(v), n.Namespace)
+		for i, m := range etcdMetrics {
+			ch <- prometheus.MustNewConstMetric(c.descs[i], m.kind, float64(m.value(&n)), n.Namespace)
 		}
-		put(c.connections, prometheus.GaugeValue, n.Connections)
-		put(c.calls, prometheus.GaugeValue, n.Calls)
-		put(c.done, prometheus.CounterValue, n.Done)
-		put(c.failed, prometheus.CounterValue, n.Failed)
-		put(c.refused, prometheus.CounterValue, n.Refused)
-		put(c.foreign, prometheus.CounterValue, n.Foreign)
-		put(c.keys, prometheus.GaugeValue, n.Keys)
-		put(c.bytes, prometheus.GaugeValue, n.Bytes)
-		put(c.watches, prometheus.GaugeValue, n.Watches)
-		put(c.leases, prometheus.GaugeValue, n.Leases)
-		put(c.throttled, prometheus.CounterValue, n.Throttled)
-		put(c.full, prometheus.CounterValue, n.Full)
 	}
 }
 
-// EtcdHandler serves the counts of etcd namespaces to Prometheus, for a process that
-// does nothing else.
+// EtcdHandler serves the counts of etcd namespaces to Prometheus, for a process that has no
+// other metrics.
 func EtcdHandler(counts func() []EtcdNamespace) http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(newEtcdCollector(counts), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return metricsHandler(newEtcdCollector(counts))
 }

@@ -13,21 +13,19 @@ import (
 
 // Handler serves the board:
 //
-//	/healthz  200 while the loop runs, 503 when it has not for longer than stall
+//	/healthz  200 while the loop runs, 503 if it has not run for longer than stall
 //	/readyz   200 once a commit was read
 //	/metrics  Prometheus
 //	/status   the snapshot as JSON
 //
-// The last two, and the reason why the daemon is not ready, need access.
+// Only requests with access get the last two, and the reason why the daemon is not ready.
 func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(b.collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-
+	metrics := []prometheus.Collector{b.collector()}
 	if b.Conversions != nil {
-		registry.MustRegister(newConversionsCollector(b.Conversions))
+		metrics = append(metrics, newConversionsCollector(b.Conversions))
 	}
 	if b.EtcdNamespaces != nil {
-		registry.MustRegister(newEtcdCollector(b.EtcdNamespaces))
+		metrics = append(metrics, newEtcdCollector(b.EtcdNamespaces))
 	}
 
 	mux := http.NewServeMux()
@@ -49,12 +47,20 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	mux.Handle("GET /metrics", access.guard(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", access.guard(metricsHandler(metrics...)))
 	mux.Handle("GET /status", access.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
-		_ = enc.Encode(b.Snapshot()) // the reader went away: nobody to tell
+		_ = enc.Encode(b.Snapshot()) // fails only if the client is gone
 	})))
 	return mux
+}
+
+// metricsHandler serves metrics, and those of the Go process, to Prometheus.
+func metricsHandler(metrics ...prometheus.Collector) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(metrics...)
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

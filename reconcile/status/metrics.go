@@ -75,7 +75,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- n.attempt.metric(c.attempt)
 	ch <- n.compute.metric(c.compute)
 	for _, cl := range s.Clusters {
-		for _, phase := range Phases {
+		for _, phase := range phases {
 			v := 0.0
 			if cl.Phase == phase {
 				v = 1
@@ -89,7 +89,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		if cl.Seconds > 0 {
 			gauge(c.took, cl.Seconds, cl.Name)
 		}
-		told := make(map[[5]string]bool) // Prometheus accepts no metric twice
+		told := make(map[[5]string]bool) // Prometheus refuses duplicates
 		for _, p := range cl.Packages {
 			labels := [5]string{p.Name, p.Repository, p.Version, p.Running, p.State}
 			if !told[labels] {
@@ -103,7 +103,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		for _, m := range cl.Migrations {
 			gauge(c.migrating, 1, cl.Name, m.Definition, m.State)
 			if m.Kubernetes {
-				continue // which does not tell
+				continue // it reports no numbers
 			}
 			gauge(c.migrated, float64(m.Done-m.Failed), cl.Name, m.Definition, "stored")
 			gauge(c.migrated, float64(m.Failed), cl.Name, m.Definition, "failed")

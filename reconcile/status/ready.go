@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// Unready lists why the fleet is not Ready, one reason a line; nil if it is. It is Ready
-// if the newest commit that was read is in charge and has no problems, and every cluster
-// was brought to it and is Ready. Clusters that the repository suspends are left out. If
-// clusters are named, all others are left out, with what is wrong with them alone, and the
-// named ones count even if they are suspended.
+// Unready returns the reasons why the fleet is not Ready, one a line; nil if it is. It is Ready
+// if the newest commit that was read is in charge and has no problems, and every cluster that
+// is not suspended is Ready with it. If clusters are named, only these count, even if they are
+// suspended, and only their problems and those of the whole fleet.
 func (s *Snapshot) Unready(only ...string) []string {
 	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }
 	var why []string
@@ -46,8 +45,7 @@ func (s *Snapshot) Unready(only ...string) []string {
 	return why
 }
 
-// unready returns why a cluster is not Ready with a commit; empty if it is, or if it is
-// suspended.
+// unready returns why a cluster is not Ready with a commit; empty if it is Ready or suspended.
 func (u *Unit) unready(commit string) string {
 	switch {
 	case u.Phase == Suspended:

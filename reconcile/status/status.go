@@ -1,9 +1,9 @@
-// Package status holds the state of the daemon and its fleet: one snapshot, updated
-// by the loop and the workers, and read over HTTP (http.go) and by Prometheus
-// (metrics.go).
+// Package status holds the state of the daemon and its fleet. The loop and the workers
+// update a [Board]; readers get copies of its [Snapshot].
 //
-// It decides nothing. A snapshot is a value: each reader gets a copy, and ready.go says
-// whether all is well in it.
+// http.go serves it over HTTP, to clients that access.go admits. metrics.go, durations.go,
+// conversions.go and etcd.go are the metrics for Prometheus. ready.go decides whether the
+// fleet is Ready.
 package status
 
 import (
@@ -28,11 +28,10 @@ const (
 	Applying Phase = "Applying"
 	// Ready: everything is applied and healthy.
 	Ready Phase = "Ready"
-	// Degraded: everything is applied that may be, and nothing waits for it; but there are
-	// problems for a person to look at, such as drift that is only reported, or a prune
-	// that is held. Clusters that depend on it go on.
+	// Degraded: everything is applied that may be, and there are problems that need a
+	// person, such as reported drift or a held prune. Clusters that depend on it go on.
 	Degraded Phase = "Degraded"
-	// Progressing: everything is applied, but something is not healthy yet.
+	// Progressing: everything is applied, and something is not healthy yet.
 	Progressing Phase = "Progressing"
 	// Failed: objects or packages have errors, or a controller gave up on an applied
 	// object.
@@ -41,14 +40,14 @@ const (
 	Unreachable Phase = "Unreachable"
 	// Waiting: it waits for a cluster that it depends on, or for its turn.
 	Waiting Phase = "Waiting"
-	// Suspended: its declaration says to change nothing in it.
+	// Suspended: its declaration suspends it, and nothing is changed in it.
 	Suspended Phase = "Suspended"
-	// Leaving: it is being emptied, as its declaration says.
+	// Leaving: it is being emptied, as its declaration asks.
 	Leaving Phase = "Leaving"
 )
 
-// Phases lists all phases, for metrics.
-var Phases = []Phase{Pending, Applying, Ready, Degraded, Progressing, Failed, Unreachable, Waiting, Suspended, Leaving}
+// phases lists all phases, for metrics.
+var phases = []Phase{Pending, Applying, Ready, Degraded, Progressing, Failed, Unreachable, Waiting, Suspended, Leaving}
 
 // PackageState is a package in a cluster.
 type PackageState struct {
@@ -56,17 +55,17 @@ type PackageState struct {
 	Repository string `json:"repository"`
 	Version    string `json:"version"`
 	Digest     string `json:"digest"`
-	// Running is the version that the cluster has; empty if that is not known. It is another
-	// one while the version above is being applied or refused, and after its controller was
-	// rolled back. If only the digests differ, it has the first digits of its own.
+	// Running is the version that the cluster has; empty if unknown. It differs from Version
+	// while that is being applied or is refused, and after a rollback of the controller. If
+	// only the digests differ, it has the first digits of its digest.
 	Running string `json:"running,omitempty"`
 	// Revision is the name with the first digits of the digest.
 	Revision string `json:"revision,omitempty"`
-	// From is the repository it is fetched from, if not its own.
+	// From is the repository that it is fetched from, if that is not Repository.
 	From string `json:"from,omitempty"`
-	// Verified is the signature by which it was accepted, if one is required.
+	// Verified is the signature that was verified, if one is required.
 	Verified string `json:"verified,omitempty"`
-	// Replaces says what the package is used in place of, by the fleet's rules.
+	// Replaces is the package that it replaces by the fleet's rules, in words.
 	Replaces string `json:"replaces,omitempty"`
 	// State is Ready, or why it is not.
 	State string `json:"state"`
@@ -79,7 +78,7 @@ type Certificate struct {
 	// Use is Serving or Authority.
 	Use     string    `json:"use"`
 	Expires time.Time `json:"expires"`
-	// Brought reports whether somebody else must renew it.
+	// Brought reports whether others must renew it.
 	Brought bool `json:"brought,omitempty"`
 }
 
@@ -96,10 +95,10 @@ type Migration struct {
 	Definition string `json:"definition"`
 	// State is one of the states below.
 	State string `json:"state"`
-	// Kubernetes reports whether the cluster's own migrator works on it, and shows no
+	// Kubernetes reports whether the cluster's own migrator works on it. Then there are no
 	// numbers.
 	Kubernetes bool `json:"kubernetes,omitempty"`
-	// Done of so many Objects were tried, and Failed of these were not stored again.
+	// Done of Objects were tried, and Failed of these were not stored again.
 	Done    int `json:"done"`
 	Objects int `json:"objects"`
 	Failed  int `json:"failed,omitempty"`
@@ -111,8 +110,8 @@ type Migration struct {
 
 // The values of Migration.State.
 const (
-	// MigrationWaiting: the CRD has just changed, and requests that began before may
-	// still store in the old version.
+	// MigrationWaiting: the CRD has just changed, and requests under way may still store in
+	// the old version.
 	MigrationWaiting = "Waiting"
 	MigrationRunning = "Running"
 	MigrationFailed  = "Failed"
@@ -135,20 +134,20 @@ type Unit struct {
 	Actions map[string]int `json:"actions,omitempty"`
 	// Problems are the objects with errors and their reasons, at most 50.
 	Problems []problem.Problem `json:"problems,omitempty"`
-	// Notes are for a person to read, though nothing is wrong.
+	// Notes are worth reading, but not problems.
 	Notes    []string       `json:"notes,omitempty"`
 	Packages []PackageState `json:"packages,omitempty"`
-	// Certificates are those that gitopsd keeps for Services, or was brought.
+	// Certificates are those that gitopsd keeps for Services, and those that others brought.
 	Certificates []Certificate `json:"certificates,omitempty"`
-	// Migrations are of CRDs that ask for them.
+	// Migrations are the storage migrations that are not done.
 	Migrations []Migration `json:"migrations,omitempty"`
 	// Tried is when the last attempt ended, Succeeded when one last succeeded. Seconds is
 	// how long the last attempt took.
 	Tried     time.Time `json:"tried,omitzero"`
 	Succeeded time.Time `json:"succeeded,omitzero"`
 	Seconds   float64   `json:"seconds,omitempty"`
-	// Failures is the number of failures in a row; NextTry is when the next attempt
-	// is due because of them.
+	// Failures counts failures in a row, and NextTry is when the next attempt is due after
+	// them.
 	Failures int       `json:"failures,omitempty"`
 	NextTry  time.Time `json:"nextTry,omitzero"`
 }
@@ -164,12 +163,12 @@ type Snapshot struct {
 	// Commit is the current commit, Subject its subject.
 	Commit  string `json:"commit,omitempty"`
 	Subject string `json:"subject,omitempty"`
-	// Computing is a newer commit, which clusters do not follow yet.
+	// Computing is a newer commit that clusters do not follow yet.
 	Computing string `json:"computing,omitempty"`
 	// LockCommit is the last commit of the lock that this process made.
 	LockCommit string `json:"lockCommit,omitempty"`
-	// Polled is when the last poll began that the repository answered; PollError is why it
-	// does not answer.
+	// Polled is when the last successful poll began; PollError is why the repository does not
+	// answer.
 	Polled    time.Time `json:"polled,omitzero"`
 	PollError string    `json:"pollError,omitempty"`
 	// Turned is when the loop last ran.
@@ -181,21 +180,21 @@ type Snapshot struct {
 
 // Board holds the snapshot. It is safe for concurrent use.
 type Board struct {
-	// Conversions counts the conversions by rules that this process made; nil if it
-	// makes none. Set it before Handler is called.
+	// Conversions returns the counts of conversions by this process; nil if it makes none.
+	// Set it before Handler is called.
 	Conversions func() []Conversions
-	// Spaces returns what is wrong with the etcd namespace that is a cluster's own; nil if
-	// there are none. Snapshots have it among the problems of the cluster. Set it before
-	// Handler is called.
+	// Spaces returns the problems of a cluster's own etcd namespace, which snapshots add to
+	// those of the cluster; nil if there are no such namespaces. Set it before Handler is
+	// called.
 	Spaces func(cluster string) []problem.Problem
-	// EtcdNamespaces counts what this process does for the etcd namespaces that it serves;
-	// nil if it serves none. Set it before Handler is called.
+	// EtcdNamespaces returns the counts of the etcd namespaces that this process serves; nil
+	// if it serves none. Set it before Handler is called.
 	EtcdNamespaces func() []EtcdNamespace
 
 	mu       sync.Mutex
 	snapshot Snapshot
 	clusters map[string]*Unit
-	// homes are the problems that the controllers of homes report, by cluster.
+	// homes are problems reported by the controllers of homes, by cluster.
 	homes    map[string][]problem.Problem
 	counters counters
 	// changed is closed with the next change.
@@ -208,7 +207,7 @@ type counters struct {
 	attempts                        map[[2]string]uint64 // cluster, outcome
 	actions                         map[[2]string]uint64 // cluster, action
 	corrected                       map[string]uint64    // cluster
-	attempt, compute                Durations
+	attempt, compute                durations
 }
 
 // NewBoard makes a board for a daemon that starts now.
@@ -222,8 +221,8 @@ func NewBoard(version, repository, branch string) *Board {
 	}
 }
 
-// change locks the board until the returned function is called, which tells those that
-// wait for a change.
+// change locks the board until the returned function is called. That also closes the channel
+// of Changed.
 func (b *Board) change() (end func()) {
 	b.mu.Lock()
 	return func() {
@@ -258,21 +257,20 @@ func (b *Board) Polled(began time.Time, err error) {
 	b.snapshot.Polled, b.snapshot.PollError = began, ""
 }
 
-// Computing records that the repository has a newer commit, until Commit is called with
-// it.
+// Computing records that the repository has a newer commit, until Commit is called with that.
 func (b *Board) Computing(hash string) {
 	defer b.change()()
 	b.snapshot.Computing = hash
 }
 
-// Computed counts the computation of a commit, however it ended.
+// Computed counts the computation of a commit, failed or not.
 func (b *Board) Computed(took time.Duration) {
 	defer b.change()()
-	b.counters.compute.Observe(took)
+	b.counters.compute.observe(took)
 }
 
-// Commit records the current commit, its problems, and the clusters that it
-// registers; others are removed.
+// Commit records the current commit, its problems and its clusters. Other clusters are
+// removed.
 func (b *Board) Commit(hash, subject string, problems []problem.Problem, clusters []string) {
 	defer b.change()()
 	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Problems = hash, subject, problems
@@ -302,8 +300,8 @@ func (b *Board) Update(name string, change func(*Unit)) {
 	}
 }
 
-// Home records what the controllers of a home report, nil for nothing. Snapshots have it
-// among the problems of the cluster, which is not Ready there. State ignores it.
+// Home records the problems that the controllers of a home report; nil for none. Snapshots add
+// them to those of the cluster, which is not Ready there. State ignores them.
 func (b *Board) Home(name string, problems []problem.Problem) {
 	defer b.change()()
 	if len(problems) == 0 {
@@ -313,8 +311,8 @@ func (b *Board) Home(name string, problems []problem.Problem) {
 	b.homes[name] = problems
 }
 
-// State returns the state of a cluster, and why it is not Ready; Pending if it is not
-// known.
+// State returns the phase of a cluster, and why it is not Ready. An unknown cluster is
+// Pending.
 func (b *Board) State(name string) (phase Phase, message string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -324,7 +322,7 @@ func (b *Board) State(name string) (phase Phase, message string) {
 	return Pending, ""
 }
 
-// Attempt is what metrics count of an attempt at a cluster.
+// Attempt is an attempt at a cluster, for metrics.
 type Attempt struct {
 	Outcome Phase
 	// Actions are the steps of its plan, by action.
@@ -344,7 +342,7 @@ func (b *Board) Attempted(name string, a Attempt) {
 	}
 	b.counters.corrected[name] += uint64(a.Corrected)
 	if a.Took > 0 {
-		b.counters.attempt.Observe(a.Took)
+		b.counters.attempt.observe(a.Took)
 	}
 }
 

@@ -23,7 +23,7 @@ type condition struct {
 
 const readyType = "Ready"
 
-// shown returns the condition that a target has; the zero condition if it has none.
+// shown returns the condition of a target; zero if it has none.
 func shown(tree map[string]any) condition {
 	for _, item := range manifest.List(tree, "status", "conditions") {
 		c, _ := item.(map[string]any)
@@ -40,7 +40,7 @@ func shown(tree map[string]any) condition {
 	return condition{}
 }
 
-// show gives a target a condition, unless it has it.
+// show sets the condition of a target if it differs.
 func (p *pass) show(ctx context.Context, k *known, c condition) error {
 	c.since, c.generation = k.shown.since, k.generation
 	if c.ready != k.shown.ready || c.since.IsZero() {
@@ -65,10 +65,9 @@ func (p *pass) show(ctx context.Context, k *known, c condition) error {
 	if err != nil {
 		return err
 	}
-	// Nobody else has a say in the condition.
 	applied, err := p.Client.Apply(ctx, targetType, id, body, kube.ApplyOptions{Status: true, Force: true})
 	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.Changed: // it went, or another has its name
+	case kube.NotFound, kube.Changed: // it was deleted, or made anew
 		return nil
 	}
 	if err != nil {

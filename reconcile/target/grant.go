@@ -16,14 +16,14 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// grants gets connections to one cluster for the targets of one pass.
+// grants makes connections to one cluster for the targets of one pass.
 type grants struct {
 	*pass
 	cluster string
 
 	entry  *kubeconfig.Entry
 	client *kube.Client
-	// failed is why the cluster as a whole cannot be used in this pass.
+	// failed is why the cluster cannot be used in this pass.
 	failed error
 }
 
@@ -33,7 +33,8 @@ func (g *grants) close() {
 	}
 }
 
-// offer keeps the Secret of a target. taken is why that is impossible.
+// offer keeps the Secret of a target. taken is why the name of the Secret cannot be used; empty
+// if it can.
 func (p *pass) offer(ctx context.Context, g *grants, k *known, d decision) (taken string, err error) {
 	version, known := p.cfg.Clusters.Version(d.cluster)
 	h := &k.held
@@ -52,7 +53,7 @@ func (p *pass) offer(ctx context.Context, g *grants, k *known, d decision) (take
 		if made, err = registered(entry); err != nil {
 			return "", err
 		}
-		renew = p.now.Add(10 * othersPause) // a replaced kubeconfig may go unnoticed
+		renew = p.now.Add(10 * othersPause) // the kubeconfig may be replaced unnoticed
 	case withoutCredentials(entry.Cluster) != nil:
 		return "", withoutCredentials(entry.Cluster)
 	case fresh && h.reaches(entry.Cluster):
@@ -77,7 +78,7 @@ func (p *pass) offer(ctx context.Context, g *grants, k *known, d decision) (take
 	return "", nil
 }
 
-// registered returns the connection that a cluster is registered with.
+// registered returns a connection with the credentials of a cluster's registration.
 func registered(e *kubeconfig.Entry) (*connection.Connection, error) {
 	if e.User.Impersonate != "" {
 		return nil, fmt.Errorf("the kubeconfig of the registration impersonates %q, which a connection cannot hold in all of its forms; publish the cluster with a role", e.User.Impersonate)
@@ -85,8 +86,8 @@ func registered(e *kubeconfig.Entry) (*connection.Connection, error) {
 	return connection.New(e.Cluster, e.User), nil
 }
 
-// withoutCredentials returns an error if how a cluster is reached has credentials in it. They
-// are the daemon's, and a team that gets a token of its own must not get them with it.
+// withoutCredentials returns an error if the proxy URL of a cluster has credentials: they are
+// the daemon's, and must not be handed out with a team's token.
 func withoutCredentials(c *api.Cluster) error {
 	if proxy, err := url.Parse(c.ProxyURL); err != nil || proxy.User != nil {
 		return errors.New("the kubeconfig of the registration has credentials in proxy-url, which every connection would hand out; use a proxy that needs none")
@@ -94,7 +95,7 @@ func withoutCredentials(c *api.Cluster) error {
 	return nil
 }
 
-// reach returns how the cluster is reached.
+// reach returns the kubeconfig entry of the cluster's registration.
 func (g *grants) reach(ctx context.Context, c clusters.Cluster) (*kubeconfig.Entry, error) {
 	if g.entry != nil || g.failed != nil {
 		return g.entry, g.failed

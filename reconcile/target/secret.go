@@ -21,29 +21,29 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// ofAnnotation, on a connection Secret, says what its connection is to and by which
-// credentials. Whoever can write Secrets in the namespace can write it: it is believed only
+// ofAnnotation is an annotation of a connection Secret with the cluster and the kind of
+// credentials. Whoever can write Secrets in the namespace can write it, so it counts only
 // until the content was compared with the cluster's registration.
 const ofAnnotation = manifest.ConnectionLabel
 
-// held is what is known of a target's connection Secret, the zero value for none.
+// held is a target's connection Secret as it was read; zero if there is none.
 type held struct {
-	// uid and version are those of the Secret, as it was read; of somebody else's, version
-	// alone is known.
+	// uid is empty if gitopsd did not write the Secret; then only version is known.
 	uid, version string
 	data         map[string]string // base64
 	of           string
-	// compared: data is what the registration of the cluster asks for.
+	// compared reports whether data was compared with the registration of the cluster.
 	compared bool
-	// expires is when the connection can no longer be used, renew when it should be
-	// replaced; zero for never.
+	// expires is when the connection expires, and renew when it should be replaced; zero for
+	// never.
 	expires, renew time.Time
 }
 
-// of names a connection to a cluster by the credentials of a publication.
+// of returns the value of ofAnnotation for a connection.
 func of(cluster string, p clusters.Publication) string { return cluster + " " + p.Credentials }
 
-// fits reports whether the Secret holds such a connection.
+// fits reports whether the Secret holds a connection to the cluster with the kind of
+// credentials of the publication.
 func (h *held) fits(cluster string, p clusters.Publication) bool {
 	return h.uid != "" && h.of == of(cluster, p)
 }
@@ -66,8 +66,8 @@ func (k *known) secretID() manifest.ID {
 	return manifest.Secret.ID(k.meta.Namespace, secretName(k.meta.Name))
 }
 
-// ours reports whether a Secret is the one that was written for the target. A copy, or the
-// Secret of an earlier target of the name, is not.
+// ours reports whether gitopsd wrote a Secret for this target: not if it is a copy, or was
+// written for an earlier target of the name.
 func (k *known) ours(m *metav1.ObjectMeta) bool {
 	return m.Labels[manifest.ConnectionLabel] == "true" && slices.ContainsFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == k.meta.UID })
 }
@@ -121,16 +121,15 @@ func (h *held) token() string {
 	return string(text)
 }
 
-// reaches reports whether the Secret is a connection to this API server. A token is not
-// kept for another, to which whoever uses the Secret would send it.
+// reaches reports whether the Secret is a connection to this API server. Its token must not be
+// sent to another.
 func (h *held) reaches(c *api.Cluster) bool {
 	is := func(key string, value []byte) bool { return h.data[key] == base64.StdEncoding.EncodeToString(value) }
 	return is(connection.KeyEndpoint, []byte(c.Server)) && is(connection.KeyCA, c.CertificateAuthorityData)
 }
 
-// validity returns when a token expires and when it should be replaced, as the token
-// itself says; now if it does not. It may lie, but it does not keep a token for longer than
-// one that was just requested.
+// validity returns when a token expires and when it should be replaced, by its own claims; now
+// if it has none. False claims cannot delay its replacement beyond that of a new token.
 func (p *pass) validity(token string) (expires, renew time.Time) {
 	var claims struct {
 		Expires int64 `json:"exp"`
@@ -148,9 +147,9 @@ func (p *pass) validity(token string) (expires, renew time.Time) {
 	return expires, p.renewal(time.Unix(claims.Issued, 0), expires)
 }
 
-// renewal returns when to replace what is valid between two times: when a third is left,
-// or would be of one that were requested now. So a token does not expire unnoticed while the
-// clocks of a cluster and this machine differ.
+// renewal returns when to replace a token that is valid between two times: when a third of its
+// life is left, but not later than for a token requested now, in case the clocks of the
+// cluster and of this machine differ.
 func (p *pass) renewal(from, until time.Time) time.Time {
 	renew, latest := from.Add(until.Sub(from)*2/3), p.now.Add(p.cfg.Lifetime*2/3)
 	if latest.Before(renew) {
@@ -159,7 +158,7 @@ func (p *pass) renewal(from, until time.Time) time.Time {
 	return renew
 }
 
-// write writes the Secret of a target. taken is why it cannot be written, for good.
+// write writes the Secret of a target. taken is as in offer.
 func (p *pass) write(ctx context.Context, k *known, d decision, data map[string][]byte) (taken string, err error) {
 	id := k.secretID()
 	encoded := make(map[string]string, len(data))
@@ -182,7 +181,7 @@ func (p *pass) write(ctx context.Context, k *known, d decision, data map[string]
 			k.held = held{} // it is read again
 			return "", err
 		}
-		k.held.version = "" // which the answer does not tell
+		k.held.version = "" // not in the answer
 	} else {
 		body, err := json.Marshal(map[string]any{
 			"apiVersion": "v1", "kind": id.Kind, "type": "Opaque", "data": encoded,
@@ -207,7 +206,7 @@ func (p *pass) write(ctx context.Context, k *known, d decision, data map[string]
 			if k.held.uid == "" {
 				return fmt.Sprintf("%s exists and is not gitopsd's; delete it, or name it in connectionSecretRef of a target without clusterRef", id), nil
 			}
-			return "", err // ours, from before: it is compared the next time
+			return "", err // it is ours; the next pass compares it
 		}
 		if err != nil {
 			return "", err
@@ -219,7 +218,7 @@ func (p *pass) write(ctx context.Context, k *known, d decision, data map[string]
 	return "", nil
 }
 
-// withdraw takes its connection from a target.
+// withdraw deletes the Secret of a target and the reference to it.
 func (p *pass) withdraw(ctx context.Context, k *known) error {
 	if err := p.remove(ctx, k); err != nil || k.spec.secret == "" {
 		return err
@@ -241,7 +240,7 @@ func (p *pass) remove(ctx context.Context, k *known) error {
 	return nil
 }
 
-// refer has a target refer to its Secret.
+// refer sets the target's reference to its Secret.
 func (p *pass) refer(ctx context.Context, k *known) error {
 	if k.spec.secret != "" {
 		return nil
@@ -263,24 +262,23 @@ func (p *pass) setReference(ctx context.Context, k *known, ref map[string]any) e
 	return nil
 }
 
-// brought is what is known of a Secret that somebody else brought; the zero value is for
-// none.
+// brought is a Secret that others brought, with the condition that it gives the target.
 type brought struct {
 	name, uid, version string
 	condition          condition
 }
 
-// use returns the condition of a target whose Secret somebody else brought. The Secret is
-// read when it has changed.
+// use returns the condition of a target with a Secret that others brought. It reads the Secret
+// only if that has changed.
 func (p *pass) use(ctx context.Context, k *known) (condition, error) {
 	id := manifest.Secret.ID(k.meta.Namespace, k.spec.secret)
-	missing := condition{reason: SecretNotFound, message: fmt.Sprintf("%s does not exist", id)}
+	missing := condition{reason: secretNotFound, message: fmt.Sprintf("%s does not exist", id)}
 	listed, err := p.Object(home.Secrets, id.Namespace, id.Name)
 	if err != nil {
 		return condition{}, err
 	}
 	if listed == nil {
-		return missing, nil // an event comes with it
+		return missing, nil // an event follows
 	}
 	if b := k.brought; b.name == id.Name && b.uid == string(listed.UID) && b.version == listed.ResourceVersion {
 		return b.condition, nil
@@ -290,12 +288,12 @@ func (p *pass) use(ctx context.Context, k *known) (condition, error) {
 	case kube.NotFound, kube.NoNamespace:
 		return missing, nil
 	case kube.Invalid:
-		return condition{reason: SecretRefused, message: err.Error()}, nil
+		return condition{reason: secretRefused, message: err.Error()}, nil
 	}
 	if err != nil {
 		return condition{}, err
 	}
-	c := condition{ready: true, reason: Available, message: fmt.Sprintf("the connection is in Secret %s", id.Name), secret: id.Name}
+	c := condition{ready: true, reason: available, message: fmt.Sprintf("the connection is in Secret %s", id.Name), secret: id.Name}
 	conn, err := connection.ParseSecret(tree, p.cfg.Accept)
 	if err == nil {
 		err = conn.Check(p.cfg.Reach)
@@ -304,7 +302,7 @@ func (p *pass) use(ctx context.Context, k *known) (condition, error) {
 		err = fmt.Errorf("by its label %s it is the daemon's own; bring another", manifest.ClusterLabel)
 	}
 	if err != nil {
-		c = condition{reason: SecretRefused, message: fmt.Sprintf("%s: %v", id, err)}
+		c = condition{reason: secretRefused, message: fmt.Sprintf("%s: %v", id, err)}
 	}
 	k.brought = brought{name: id.Name, uid: string(meta.UID), version: meta.ResourceVersion, condition: c}
 	return c, nil

@@ -1,17 +1,16 @@
-// Package target keeps KubernetesTargets in a home: a target that refers to a registered
-// cluster gets a connection Secret, whose token is replaced before it expires, and every
-// target has a condition that says whether its cluster can be used.
+// Package target keeps KubernetesTargets in a home. A target that refers to a registered
+// cluster gets a connection Secret with a token that is replaced before it expires. The
+// condition Ready of every target reports whether its cluster can be used.
 //
-// Whether a namespace gets a connection is decided by the registration of the cluster
-// (clusters.Publication), and by nothing that is in the home: whoever can make targets
-// in a namespace gets no more than was published to it. The account that connections act
-// by is rendered into the published cluster (render/target), so that it goes with the
-// publication; this package asks for its tokens.
+// The registration of a cluster alone decides which namespaces get a connection
+// (clusters.Publication): whoever can make targets in a namespace gets no more than was
+// published to it. The account of the connections is rendered into the published cluster
+// (render/target), and is pruned with the publication. This package requests its tokens.
 //
-// decide.go says what a target should have, a pure function; target.go goes through all
-// targets, grant.go gets connections to clusters, secret.go writes Secrets, and
-// condition.go statuses. connection has the layout of the Secrets, and claim makes targets
-// of clusters that others provision.
+// decide.go decides on a target, and is pure. target.go goes through all targets, grant.go
+// makes connections to clusters, secret.go writes Secrets, and condition.go writes statuses.
+// Package connection reads and writes the content of the Secrets, and package claim makes
+// targets of clusters that others provision.
 package target
 
 import (
@@ -39,8 +38,7 @@ type Clusters interface {
 	// Connect returns a client of a cluster. It fails if the credentials of the
 	// registration cannot be read or are refused.
 	Connect(ctx context.Context, c clusters.Cluster) (*kube.Client, error)
-	// Entry returns how the cluster is reached, and the credentials of its registration.
-	// Errors are those of Connect.
+	// Entry returns the kubeconfig entry of the registration. Errors are those of Connect.
 	Entry(ctx context.Context, c clusters.Cluster) (*kubeconfig.Entry, error)
 	// Version returns the version of these credentials, if that is known without a
 	// request.
@@ -51,12 +49,12 @@ type Clusters interface {
 type Config struct {
 	// Clusters connects to registered clusters; required.
 	Clusters Clusters
-	// Lifetime is asked for tokens; 0 means DefaultLifetime. An API server may give
-	// another, and none below MinLifetime.
+	// Lifetime is the requested lifetime of tokens; 0 means DefaultLifetime. API servers give
+	// none below 10 minutes, and may choose another.
 	Lifetime time.Duration
-	// Accept is what the kubeconfigs of Secrets that teams bring may hold, and Reach the
-	// addresses that they may lead to. Names are resolved, and their addresses checked,
-	// only when a connection is made.
+	// Accept decides what kubeconfigs in Secrets of teams may hold, and Reach which addresses
+	// they may have. Names are resolved, and their addresses checked, only when a connection
+	// is made.
 	Accept kubeconfig.Accept
 	Reach  kubeconfig.Reach
 	// Now is the clock; nil means time.Now.
@@ -66,12 +64,11 @@ type Config struct {
 // Lifetimes of tokens.
 const (
 	DefaultLifetime = time.Hour
-	MinLifetime     = 10 * time.Minute
+	minLifetime     = 10 * time.Minute
 )
 
-// othersPause is the pause before the name of a Secret that is somebody else's is tried
-// again. waitPause is the pause before the state of a cluster is looked at again, which
-// costs no request.
+// othersPause is the pause before a Secret name that others use is tried again. waitPause is
+// the pause before the state of a cluster is checked again, which costs no request.
 const (
 	othersPause = time.Minute
 	waitPause   = 5 * time.Second
@@ -83,7 +80,7 @@ const (
 	lastRetry  = 2 * time.Minute
 )
 
-// parallel bounds the clusters that are asked for tokens side by side.
+// parallel bounds the clusters that are asked for tokens at a time.
 const parallel = 8
 
 var (
@@ -96,33 +93,32 @@ var (
 // Controller keeps the targets of a home. It is a [home.Controller].
 type Controller struct {
 	cfg Config
-	// known is what is remembered of each target, by its UID.
+	// known are the targets by UID.
 	known map[string]*known
 }
 
-// known is what is remembered of one target between passes, so that a pass over an
-// undisturbed home sends nothing.
+// known is the state of a target that is kept between passes, so that a pass over an unchanged
+// home sends no request.
 type known struct {
 	meta *metav1.PartialObjectMetadata
-	// spec was read at generation, which is 0 before that.
+	// spec was read at generation; 0 if it was not read yet.
 	generation int64
 	spec       spec
 	// shown is the condition that the target has, at this version of it.
 	shown   condition
 	version string
-	// held is what is known of its connection Secret, and brought of one that somebody
-	// else brought.
+	// held is its connection Secret, and brought the one that others brought.
 	held    held
 	brought brought
 	// from is the version of the cluster's credentials that held was made with.
 	from string
-	// retry is the time before which nothing is tried again, after so many failures in
-	// a row, and failure the text of the last.
+	// retry is when it is tried again after failures in a row, and failure the text of the
+	// last one.
 	retry    time.Time
 	failures int
 	failure  string
-	// rest is the time before which the name of a Secret that is somebody else's is not
-	// tried again, unless the target changes.
+	// rest is when a Secret name that others use is tried again, unless the target changes
+	// earlier.
 	rest time.Time
 }
 
@@ -131,11 +127,9 @@ func New(c Config) (*Controller, error) {
 	if c.Clusters == nil {
 		return nil, errors.New("target: Clusters is required")
 	}
-	if c.Lifetime == 0 {
-		c.Lifetime = DefaultLifetime
-	}
-	if c.Lifetime < MinLifetime {
-		return nil, fmt.Errorf("tokens that are valid for %s: API servers give none below %s", c.Lifetime, MinLifetime)
+	c.Lifetime = cmp.Or(c.Lifetime, DefaultLifetime)
+	if c.Lifetime < minLifetime {
+		return nil, fmt.Errorf("tokens that are valid for %s: API servers give none below %s", c.Lifetime, minLifetime)
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -205,7 +199,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 		if there[uid] {
 			continue
 		}
-		// The garbage collector would delete it too, but takes its time.
+		// The garbage collector would delete it later.
 		if err := p.remove(ctx, k); kube.IsClusterWide(err) || ctx.Err() != nil {
 			return time.Time{}, err
 		} else if err != nil {
@@ -213,8 +207,8 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 		}
 		delete(c.known, uid)
 	}
-	// Targets of one cluster are kept one after the other, so that a cluster which does
-	// not answer costs one wait, and side by side with those of others.
+	// Targets of one cluster are kept one after the other, so that a cluster that does not
+	// answer is waited for once.
 	var group errgroup.Group
 	group.SetLimit(parallel)
 	for name, of := range byCluster {
@@ -242,8 +236,8 @@ func (p *pass) keep(ctx context.Context, cluster string, of []*known) error {
 		}
 		err := p.one(ctx, g, k)
 		if err != nil && ctx.Err() == nil && kube.ClassOf(err) != kube.Changed && !p.usable(k) {
-			// A failure at the home comes up again in what shows it.
-			err = errors.Join(err, p.show(ctx, k, condition{reason: ConnectionFailed, message: problem.Message(err)}))
+			// After a failure of the home, show fails as well.
+			err = errors.Join(err, p.show(ctx, k, condition{reason: connectionFailed, message: problem.Message(err)}))
 		}
 		if e, ok := errors.AsType[*kube.Error](err); ok && e.Cluster == p.Cluster && e.ClusterWide() || ctx.Err() != nil {
 			return err
@@ -258,7 +252,7 @@ func (p *pass) keep(ctx context.Context, cluster string, of []*known) error {
 	return nil
 }
 
-// one brings one target to what it should have.
+// one brings a target to its desired state.
 func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 	if err := p.look(ctx, k); err != nil {
 		return err
@@ -287,12 +281,12 @@ func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 		if taken != "" {
 			p.rest(k, othersPause)
 		}
-		if taken != "" && k.spec.secret != "" { // somebody has brought the Secret that it names
+		if taken != "" && k.spec.secret != "" { // others brought the Secret that it names
 			if d.condition, err = p.use(ctx, k); err != nil {
 				return err
 			}
 		} else if taken != "" {
-			d.condition = condition{reason: SecretTaken, message: taken}
+			d.condition = condition{reason: secretTaken, message: taken}
 		} else {
 			p.at(k.held.renew)
 			p.at(p.now.Add(waitPause)) // the cluster may become unreachable
@@ -304,7 +298,7 @@ func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 	return p.show(ctx, k, d.condition)
 }
 
-// at has the next pass begin at a time, unless it begins earlier.
+// at schedules the next pass for a time, unless it is due earlier.
 func (p *pass) at(t time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -313,13 +307,13 @@ func (p *pass) at(t time.Time) {
 	}
 }
 
-// rest has a target left alone for some time, unless it changes.
+// rest leaves a target alone for some time, unless it changes.
 func (p *pass) rest(k *known, d time.Duration) {
 	k.rest = p.now.Add(d)
 	p.at(k.rest)
 }
 
-// failed notes that a target could not be kept. It is tried again later.
+// failed notes an error of a target, and schedules a retry.
 func (p *pass) failed(k *known, err error) {
 	if kube.ClassOf(err) == kube.Changed {
 		p.at(p.now.Add(time.Second)) // what was read is out of date
@@ -359,7 +353,7 @@ func (p *pass) read(ctx context.Context, k *known) error {
 	tree, meta, err := p.Client.Get(ctx, targetType, k.id())
 	if err != nil {
 		if kube.ClassOf(err) == kube.NotFound {
-			return nil // the watch is about to say so
+			return nil // an event follows
 		}
 		return err
 	}

@@ -339,12 +339,12 @@ func TestConnection(t *testing.T) {
 	b := newBed(t)
 	b.run(view)
 	b.makes("prod", "{clusterRef: {kind: GKECluster, apiVersion: compute.gcp.crossplane.io/v1alpha3, name: prod}}")
-	made := b.shows("prod", Available)
+	made := b.shows("prod", available)
 	if ref := manifest.Text(made, "status", "connectionSecretRef", "name"); ref != "prod-connection" {
 		t.Errorf("the status refers to Secret %q", ref)
 	}
 	b.eventually("the reference", func() bool {
-		return manifest.Text(b.shows("prod", Available), "spec", "connectionSecretRef", "name") == "prod-connection"
+		return manifest.Text(b.shows("prod", available), "spec", "connectionSecretRef", "name") == "prod-connection"
 	})
 	c := b.uses("prod-connection")
 	if _, err := c.GetMetadata(t.Context(), kube.Type{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespaced: true}, manifest.ConfigMap.ID("default", "kube-root-ca.crt")); err != nil {
@@ -379,7 +379,7 @@ func TestConnection(t *testing.T) {
 
 	// The publication goes, and with it the connection.
 	b.publish("")
-	b.shows("prod", ClusterNotPublished)
+	b.shows("prod", clusterNotPublished)
 	if b.secret("prod-connection") != nil {
 		t.Error("the connection is still there")
 	}
@@ -395,7 +395,7 @@ func TestRotation(t *testing.T) {
 	b := newBed(t)
 	b.run(view)
 	b.makes("prod", "{clusterRef: {name: prod}}")
-	b.shows("prod", Available)
+	b.shows("prod", available)
 	token := func() string { return manifest.Text(b.secret("prod-connection"), "data", "token") }
 	first := token()
 	b.stop()
@@ -403,7 +403,7 @@ func TestRotation(t *testing.T) {
 	b.phase.Store(status.Pending) // as after a start
 	b.run(view)
 	b.makes("late", "{clusterRef: {name: prod}}")
-	b.shows("late", ClusterNotReady)
+	b.shows("late", clusterNotReady)
 	if token() != first {
 		t.Error("the next process has replaced the token")
 	}
@@ -412,7 +412,7 @@ func TestRotation(t *testing.T) {
 	b.publish(view)
 	b.eventually("a new token", func() bool { return token() != first })
 	b.uses("prod-connection")
-	b.shows("late", Available)
+	b.shows("late", available)
 
 	// The cluster is registered at another address: it may be another cluster, which gets
 	// no token of the first.
@@ -467,10 +467,10 @@ func TestFailure(t *testing.T) {
 	b := newBed(t)
 	b.run(view)
 	b.makes("early", "{clusterRef: {name: prod}}")
-	b.shows("early", Available)
+	b.shows("early", available)
 	b.refuses.Store(true)
 	b.makes("late", "{clusterRef: {name: prod}}")
-	if message := shown(b.shows("late", ConnectionFailed)).message; message != "cluster prod: no credentials today" {
+	if message := shown(b.shows("late", connectionFailed)).message; message != "cluster prod: no credentials today" {
 		t.Errorf("the message is %q", message)
 	}
 	b.clock.Store(int64(41 * time.Minute)) // to be replaced, and good for some time
@@ -478,9 +478,9 @@ func TestFailure(t *testing.T) {
 	b.eventually("a failure is told", func() bool {
 		return strings.Contains(b.reported(), "kubernetestarget.workload.crossplane.io/testfailure/early: cluster prod: no credentials today")
 	})
-	b.shows("early", Available)
+	b.shows("early", available)
 	b.refuses.Store(false)
-	b.shows("late", Available)
+	b.shows("late", available)
 	b.eventually("all is well", func() bool { return !strings.Contains(b.reported(), "testfailure") })
 }
 
@@ -493,27 +493,27 @@ func TestBrought(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.makes("mine", "{clusterRef: {name: prod}, connectionSecretRef: {name: mine}}")
-	b.shows("mine", SecretNotFound)
+	b.shows("mine", secretNotFound)
 	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: mine, namespace: TEAM}, data: {kubeconfig: "+base64.StdEncoding.EncodeToString(file)+"}}")
 	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: bad, namespace: TEAM}, stringData: {endpoint: https://x.example, token: hunter2, clientCert: hunter2}}")
 	b.makes("bad", "{connectionSecretRef: {name: bad}}")
-	message := shown(b.shows("bad", SecretRefused)).message
+	message := shown(b.shows("bad", secretRefused)).message
 	if !strings.Contains(message, "needs its key") || strings.Contains(message, "hunter2") {
 		t.Errorf("the message is %q", message)
 	}
-	b.shows("mine", Available)
+	b.shows("mine", available)
 	if b.secret("mine-connection") != nil {
 		t.Error("a connection was written beside the one that was brought")
 	}
 	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: metadata, namespace: TEAM}, stringData: {endpoint: https://169.254.169.254, token: hunter2}}")
 	b.makes("metadata", "{connectionSecretRef: {name: metadata}}")
-	if message := shown(b.shows("metadata", SecretRefused)).message; !strings.Contains(message, "address 169.254.169.254 is refused") {
+	if message := shown(b.shows("metadata", secretRefused)).message; !strings.Contains(message, "address 169.254.169.254 is refused") {
 		t.Errorf("the message is %q", message)
 	}
 
 	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: ours, namespace: TEAM, labels: {gitopsd.dev/cluster: prod}}, stringData: {endpoint: https://x.example, token: hunter2}}")
 	b.makes("ours", "{connectionSecretRef: {name: ours}}")
-	if message := shown(b.shows("ours", SecretRefused)).message; !strings.Contains(message, "the daemon's own") {
+	if message := shown(b.shows("ours", secretRefused)).message; !strings.Contains(message, "the daemon's own") {
 		t.Errorf("the message is %q", message)
 	}
 
@@ -522,27 +522,27 @@ func TestBrought(t *testing.T) {
 	before := b.requests.Load()
 	b.publish(strings.Replace(view, "TEAM", "another", 1))
 	b.makes("again", "{connectionSecretRef: {name: bad}}")
-	b.shows("again", SecretRefused)
+	b.shows("again", secretRefused)
 	if sent := b.requests.Load() - before; sent > 3 { // to read the new target and its Secret, and to write its condition
 		t.Errorf("%d requests were sent for one new target", sent)
 	}
 	// One that is replaced by another, or goes, is noticed by itself.
 	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: bad, namespace: TEAM}, stringData: {endpoint: https://x.example, token: hunter2, clientCert: hunter2, clientKey: hunter2}}")
-	b.shows("bad", Available)
-	b.shows("again", Available)
+	b.shows("bad", available)
+	b.shows("again", available)
 	if _, _, err := b.hub.Delete(t.Context(), secretType, manifest.Secret.ID(b.team, "bad"), manifest.Text(b.secret("bad"), "metadata", "uid")); err != nil {
 		t.Fatal(err)
 	}
-	b.shows("bad", SecretNotFound)
+	b.shows("bad", secretNotFound)
 	b.publish(view)
 
 	// The name of our Secret is somebody else's.
 	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: prod-connection, namespace: TEAM}, stringData: {mine: something}}")
 	b.makes("prod", "{clusterRef: {name: prod}}")
-	b.shows("prod", SecretTaken)
+	b.shows("prod", secretTaken)
 	before = b.requests.Load()
 	b.makes("bring", "{connectionSecretRef: {name: bad}}")
-	b.shows("bring", SecretNotFound)
+	b.shows("bring", secretNotFound)
 	if sent := b.requests.Load() - before; sent > 2 { // to read the new target, and to write its condition
 		t.Errorf("%d requests were sent for one new target beside one that waits", sent)
 	}
@@ -557,15 +557,15 @@ func TestHeld(t *testing.T) {
 	b := newBed(t)
 	b.run(view)
 	b.apply(b.hub, "{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: prod, namespace: TEAM, finalizers: [team.example/keep]}, spec: {clusterRef: {name: prod}}}")
-	uid := manifest.Text(b.shows("prod", Available), "metadata", "uid")
+	uid := manifest.Text(b.shows("prod", available), "metadata", "uid")
 	b.makes("other", "{clusterRef: {name: other}}")
-	b.shows("other", ClusterNotRegistered)
+	b.shows("other", clusterNotRegistered)
 	lie := `{"apiVersion":"workload.crossplane.io/v1alpha1","kind":"KubernetesTarget","metadata":{"name":"other","namespace":"` + b.team + `"},
 		"status":{"conditions":[{"type":"Ready","status":"True","reason":"Lie","lastTransitionTime":"2020-01-01T00:00:00Z"}]}}`
 	if _, err := b.hub.Apply(t.Context(), targetType, targets.ID(b.team, "other"), []byte(lie), kube.ApplyOptions{Status: true, Force: true}); err != nil {
 		t.Fatal(err)
 	}
-	b.shows("other", ClusterNotRegistered)
+	b.shows("other", clusterNotRegistered)
 
 	if _, _, err := b.hub.Delete(t.Context(), targetType, targets.ID(b.team, "prod"), uid); err != nil {
 		t.Fatal(err)
@@ -580,7 +580,7 @@ func TestRegistered(t *testing.T) {
 	b := newBed(t)
 	b.run("{cluster: hub, namespace: TEAM, credentials: connection}")
 	b.makes("prod", "{clusterRef: {name: prod}}")
-	b.shows("prod", Available)
+	b.shows("prod", available)
 	if _, err := b.uses("prod-connection").GetMetadata(t.Context(), secretType, manifest.Secret.ID("default", "x")); kube.ClassOf(err) != kube.NotFound {
 		t.Errorf("they allow to read Secrets: %v", err)
 	}

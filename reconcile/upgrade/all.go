@@ -15,14 +15,14 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// unversioned is the error for a declaration whose version says nothing about newer ones.
+// unversioned is the error for a declaration with a version that has no order, such as a digest.
 type unversioned struct{ error }
 
-// BumpAll moves every declared package to the newest version of its major version, in
-// the named clusters, or else in all. Packages are moved one after the other, so that
-// each meets the constraints of those before. One that fails stays as it is: the error
-// joins these, and the result has the others. If the result is nil, the error is about
-// the tree or the clusters.
+// BumpAll moves every declared package to the newest version of its major version, in the
+// named clusters, or in all if none is named. Packages are moved one after the other, so that
+// each meets the constraints of those before. A package that fails stays: the error joins
+// these errors, and the result has the others. If the result is nil, the error is about the
+// tree or the clusters.
 func (u *Upgrader) BumpAll(ctx context.Context, commit sources.Commit, clusters []string) (*Bump, error) {
 	first, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
 	if err != nil {
@@ -63,12 +63,12 @@ func (u *Upgrader) BumpAll(ctx context.Context, commit sources.Commit, clusters 
 	return all, errors.Join(errs...)
 }
 
-// Nothing reports whether a bump changes nothing, and there is nothing to say of it.
+// Nothing reports whether a bump changes nothing and has no notes.
 func (b *Bump) Nothing() bool {
 	return len(b.Edits)+len(b.Notes)+len(b.Moves) == 0 && bytes.Equal(b.Before.Format(), b.Lock.Format())
 }
 
-// declared returns the repositories that clusters declare, and which of the clusters do.
+// declared returns the repositories that clusters declare, with these clusters.
 func declared(state *desired.State, clusters []string) map[string][]string {
 	found := make(map[string][]string)
 	for _, c := range state.Clusters {
@@ -84,7 +84,7 @@ func declared(state *desired.State, clusters []string) map[string][]string {
 	return found
 }
 
-// join adds what another package's bump changes after this one.
+// join adds the bump of another package, which was computed after this one.
 func (b *Bump) join(o *Bump) {
 	b.Edits = append(b.Edits, o.Edits...)
 	slices.SortStableFunc(b.Edits, func(x, y Edit) int { return cmp.Or(cmp.Compare(x.File, y.File), cmp.Compare(x.Line, y.Line)) })
@@ -94,7 +94,7 @@ func (b *Bump) join(o *Bump) {
 		if n.newest {
 			continue
 		}
-		if len(n.Clusters) > 0 { // or else it names the package
+		if len(n.Clusters) > 0 { // otherwise its text names the package
 			n.Package = path.Base(o.Repository)
 		}
 		b.Notes = append(b.Notes, n)

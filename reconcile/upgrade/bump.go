@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/edit"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/versions"
@@ -24,40 +25,37 @@ import (
 type Request struct {
 	// Package is a repository, its last part, or the name of a declaration.
 	Package string
-	// Version is a tag, a digest, tag@digest, "latest" or a range; empty for the
-	// newest of the major version that a cluster has.
+	// Version is a tag, a digest, tag@digest, "latest" or a range; empty for the newest of
+	// the major version that a cluster has.
 	Version string
-	// Clusters are those whose declarations move; empty for all that declare the
-	// package.
+	// Clusters are the clusters to edit; empty for all that declare the package.
 	Clusters []string
-	// all: the package is one of all, and declarations whose version says nothing about
-	// newer ones stay.
+	// all is set by BumpAll: declarations stay if their version gives no newer ones.
 	all bool
 }
 
-// Bump is the result of a [Request]. If there is nothing to do, Edits is empty and
-// Notes have the reasons.
+// Bump is the result of a [Request]. If there is nothing to do, Edits is empty and Notes have
+// the reasons.
 type Bump struct {
-	// Repository is the package's.
+	// Repository is the repository of the package.
 	Repository string
 	// Edits are sorted by file and line.
 	Edits []Edit
-	// Files are the changed declarations by path; the lock is not among them.
+	// Files are the changed declarations by path, without the lock.
 	Files map[string][]byte
-	// Before is the lock before the edit, Lock the lock after it.
+	// Before is the lock before the edit, and Lock the lock after it.
 	Before, Lock *lockfile.File
-	// Moves are the packages whose version changes in a cluster, dependencies
-	// included.
+	// Moves are the changes of versions in clusters, dependencies included.
 	Moves []*Move
 	// Notes are about declarations that stay.
 	Notes []*Note
 }
 
-// Note says why declarations stay, or what a person should know of a version.
+// Note is the reason why declarations stay, or a warning about a version.
 type Note struct {
-	// Package is the last part of the repository; empty if only one was asked for.
+	// Package is the last part of the repository; empty for a request of one package.
 	Package string
-	// Clusters are those whose declaration it is about; empty for all.
+	// Clusters are the clusters with these declarations; empty for all.
 	Clusters []string
 	Text     string
 	// newest: there is no newer version.
@@ -81,7 +79,7 @@ type Edit struct {
 	edit.Place
 	// To replaces Text.
 	To string
-	// Clusters are those that the edit changes, sorted.
+	// Clusters are the clusters that the edit changes, sorted.
 	Clusters []string
 }
 
@@ -96,8 +94,8 @@ type target struct {
 	to sources.Ref
 }
 
-// Bump computes the edit. If it fails, nothing may be written. Problems of other
-// packages and clusters are not errors.
+// Bump computes the edit. If it fails, the caller must write nothing. Problems of other packages
+// and clusters are not errors.
 func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request) (*Bump, error) {
 	before, err := u.cfg.Computer.Compute(ctx, commit, desired.Earlier{})
 	if err != nil {
@@ -111,7 +109,7 @@ func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request)
 	return b, nil
 }
 
-// bump computes the edit, and the state after it, which is before if there is none.
+// bump computes the edit, and the state after it: before, if there is no edit.
 func (u *Upgrader) bump(ctx context.Context, before *desired.State, req Request) (*Bump, *desired.State, error) {
 	targets, err := find(before, req)
 	if err != nil {
@@ -160,9 +158,10 @@ func find(state *desired.State, req Request) ([]*target, error) {
 			if !Matches(req.Package, d.Ref.Repository, d.Name) {
 				continue
 			}
-			spec, _ := d.Document.Tree["spec"].(map[string]any)
-			written, _ := spec["package"].(string)
-			targets = append(targets, &target{cluster: c, declaration: d, written: written, Declared: edit.Declared{Cluster: c.Name, Kind: d.Kind, Name: d.Name}})
+			targets = append(targets, &target{
+				cluster: c, declaration: d, written: manifest.Text(d.Document.Tree, "spec", "package"),
+				Declared: edit.Declared{Cluster: c.Name, Kind: d.Kind, Name: d.Name},
+			})
 			repositories[d.Ref.Repository] = true
 			declaring[c.Name] = true
 		}
@@ -191,7 +190,7 @@ func readable(state *desired.State, clusters []string) error {
 	for _, name := range clusters {
 		switch c := state.Get(name); {
 		case c == nil && state.Registry.Removed(name):
-			return unknownCluster(name)
+			return fmt.Errorf("cluster %q is not registered in %s", name, sources.RegistryFile)
 		case c == nil:
 			return fmt.Errorf("cluster %s: its registration has errors: %w", name, state.RegistryErr)
 		case c.Err != nil:
@@ -201,7 +200,7 @@ func readable(state *desired.State, clusters []string) error {
 	return nil
 }
 
-// nothingDeclares begins a sentence about the named clusters, or all.
+// nothingDeclares returns the beginning of a sentence about the named clusters, or all.
 func nothingDeclares(clusters []string) string {
 	if len(clusters) > 0 {
 		return strings.Join(clusters, " and ") + ": nothing declares"
@@ -209,8 +208,7 @@ func nothingDeclares(clusters []string) string {
 	return "no cluster declares"
 }
 
-// notDeclared returns the error for a package that is not declared; it lists those
-// that are.
+// notDeclared returns the error for a package that is not declared, with the declared ones.
 func notDeclared(state *desired.State, req Request) error {
 	declared := make(map[string]bool)
 	for _, c := range state.Clusters {
@@ -239,16 +237,16 @@ func notDeclared(state *desired.State, req Request) error {
 
 // choose sets the new reference of each target.
 func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request, targets []*target, b *Bump) error {
-	tags := func() ([]string, error) { return u.cfg.Tags(ctx, state.Origin(b.Repository)) }
 	var list []string
 	var listErr error
 	listed := false
 	var r *ruling
+	version, digest, _ := strings.Cut(req.Version, "@")
+	if _, err := sources.ParseDigest(req.Version); err == nil {
+		version, digest = "", req.Version
+	}
+	named := version != versions.Latest && isTag(b.Repository, version)
 	for _, t := range targets {
-		version, digest, _ := strings.Cut(req.Version, "@")
-		if _, err := sources.ParseDigest(req.Version); err == nil {
-			version, digest = "", req.Version
-		}
 		t.to = t.declaration.Ref
 		if digest != "" {
 			d, err := sources.ParseDigest(digest)
@@ -262,11 +260,10 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 			continue
 		}
 		if !listed {
-			list, listErr = tags()
+			list, listErr = u.cfg.Tags(ctx, state.Origin(b.Repository))
 			r = u.ruling(ctx, state, &Versions{Repository: b.Repository, Clusters: clustersOf(targets)}, list)
 			listed = true
 		}
-		named := version != versions.Latest && isTag(b.Repository, version)
 		if named {
 			u.refuse(ctx, state, r, version)
 		}
@@ -308,8 +305,8 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 	return nil
 }
 
-// note adds a note about a cluster's declaration, or about all. What is said of several
-// clusters alike is one note.
+// note adds a note about a cluster's declaration, or about all. Equal notes of several clusters
+// are one.
 func (b *Bump) note(cluster string, n Note) {
 	i := slices.IndexFunc(b.Notes, func(o *Note) bool { return o.Package == n.Package && o.Text == n.Text })
 	if i < 0 {
@@ -320,8 +317,8 @@ func (b *Bump) note(cluster string, n Note) {
 	}
 }
 
-// version returns the tag that a target moves to, or why it stays. The error names
-// the repository, as a registry's does.
+// version returns the tag that a target moves to, or why it stays. The error names the
+// repository, as errors of registries do.
 func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error, r *ruling) (tag string, note Note, err error) {
 	opts := u.options(t)
 	repository := t.declaration.Ref.Repository
@@ -330,7 +327,7 @@ func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error
 	case query == "" && current == "":
 		return "", Note{}, unversioned{fmt.Errorf("%s: cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", repository, t.Cluster, path.Base(repository))}
 	case tagsErr != nil && query != "" && query != versions.Latest && isTag(repository, query):
-		return query, Note{}, nil // a registry may not list its tags
+		return query, Note{}, nil // not all registries list tags
 	case tagsErr != nil:
 		return "", Note{}, tagsErr
 	case query != versions.Latest && slices.Contains(tags, query):
@@ -374,7 +371,7 @@ func isTag(repository, s string) bool {
 	return err == nil
 }
 
-// form sets a target's reference in its present form: a tag, a digest, or both.
+// form sets a target's new reference in the form of its present one: a tag, a digest, or both.
 func (u *Upgrader) form(ctx context.Context, state *desired.State, t *target, tag string) error {
 	t.to = sources.Ref{Repository: t.declaration.Ref.Repository, Tag: tag}
 	if t.declaration.Ref.Digest == "" {
@@ -445,8 +442,7 @@ func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, movi
 	return nil
 }
 
-// shared returns the error, with advice, for a place that sets the version of
-// another cluster too.
+// shared returns the error for a place that also sets the version of another cluster.
 func shared(p edit.Place, other edit.Declared, users []string, wanted map[edit.Declared]*target, to string) error {
 	slices.Sort(users)
 	var patch string
@@ -469,8 +465,8 @@ func ownVersion(d edit.Declared, to string) string {
           value: %s`, d.Kind, d.Name, to)
 }
 
-// verify returns an error if the edit causes problems, or does not change exactly the
-// declarations that it should.
+// verify returns an error if the edit causes problems, or does not change exactly the moving
+// declarations.
 func verify(before, after *desired.State, moving []*target) error {
 	known := make(map[string]bool) // in any cluster
 	for _, p := range before.Problems() {
@@ -498,7 +494,7 @@ func verify(before, after *desired.State, moving []*target) error {
 	return nil
 }
 
-// selected returns an error if a cluster does not get the version that it should.
+// selected returns an error if a cluster does not get the new version.
 func selected(state *desired.State, targets []*target) error {
 	for _, t := range targets {
 		c := state.Get(t.Cluster)

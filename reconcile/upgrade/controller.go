@@ -14,9 +14,9 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// controller returns what a version changes of the behaviour behind a package's types.
-// Both are rendered without settings of clusters, which are the same for both. Types
-// that only one of them has do not count.
+// controller returns what a version changes in the behaviour behind a package's types. Both
+// versions are rendered without settings of clusters. Types that only one of them has do not
+// count.
 func (u *Upgrader) controller(ctx context.Context, state *desired.State, p *Versions, c *Candidate, pkg *sources.Package) ([]behaviour.Difference, error) {
 	old := bare(p.selected)
 	now := old
@@ -51,8 +51,8 @@ func bare(s sources.Selected) sources.Selected {
 	}
 }
 
-// image returns the controller's image, by digest: the one that a package's metadata
-// names, or the package itself. It is empty if the package has no controller.
+// image returns the controller's image by digest: the one in the package's metadata, or the
+// package itself. It is empty if the package has no controller.
 func (u *Upgrader) image(ctx context.Context, state *desired.State, p *Versions, pkg *sources.Package) (string, error) {
 	switch {
 	case pkg.Meta.Image != "":
@@ -77,7 +77,7 @@ func (u *Upgrader) image(ctx context.Context, state *desired.State, p *Versions,
 	return ref.Repository + "@" + string(ref.Digest), nil
 }
 
-// expanded is what acts on the types of one package.
+// expanded are the rendered objects of a package.
 type expanded struct {
 	index   *behaviour.Index
 	objects *manifest.Set
@@ -94,11 +94,6 @@ func expand(ctx context.Context, s sources.Selected) (expanded, error) {
 
 func (e expanded) differences(now expanded) []behaviour.Difference {
 	var all []behaviour.Difference
-	add := func(d behaviour.Difference) {
-		if !slices.Contains(all, d) {
-			all = append(all, d)
-		}
-	}
 	compared := make(map[[2]string]bool)
 	for _, o := range e.objects.All() {
 		after := now.objects.Get(o.ID())
@@ -116,7 +111,9 @@ func (e expanded) differences(now expanded) []behaviour.Difference {
 		}
 		compared[[2]string{was.Digest(), is.Digest()}] = true
 		for _, d := range behaviour.Differences(was, is) {
-			add(d)
+			if !slices.Contains(all, d) {
+				all = append(all, d)
+			}
 		}
 	}
 	return all

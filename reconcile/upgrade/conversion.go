@@ -11,19 +11,19 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Misfit is conversion rules that do not fit a version of a package.
+// Misfit are conversion rules that do not fit a version of a package.
 type Misfit struct {
-	// Definition is the name of the CustomResourceDefinition, and Clusters are those
+	// Definition is the name of the CustomResourceDefinition, and Clusters are the clusters
 	// with the rules.
 	Definition string   `json:"definition"`
 	Clusters   []string `json:"clusters"`
-	// Error has a line for each fault, with file and line.
+	// Error has a line for each fault, with its file and line.
 	Error string `json:"error"`
 }
 
-// misfits returns the conversion rules of clusters that do not fit a version of their
-// package, sorted by definition and cluster. Definitions that a cluster patches are left
-// out: its plan tells.
+// misfits returns the conversion rules of clusters that do not fit a version of their package,
+// by cluster and definition. Definitions that a cluster patches are left out: its plan checks
+// them.
 func (p *Versions) misfits(state *desired.State, pkg *sources.Package) []Misfit {
 	var all []Misfit
 	defined := definitions(pkg)

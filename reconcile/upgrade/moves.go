@@ -24,15 +24,15 @@ type Move struct {
 	Changes  []compat.Change
 	// Error is why the types could not be compared.
 	Error string
-	// Refused are the breaking findings, by name, that no annotation of the
-	// declaration allows.
+	// Refused are the names of breaking findings that no annotation of the declaration
+	// allows.
 	Refused []string
 	// Declaration is the name of the declaration, for the annotation.
 	Declaration string
 }
 
-// Allowance returns the annotation that allows the refused findings, with reasons to
-// fill in; empty if nothing is refused.
+// Allowance returns an annotation that allows the refused findings, with reasons to fill in;
+// empty if nothing is refused.
 func (m *Move) Allowance() string {
 	if len(m.Refused) == 0 {
 		return ""
@@ -45,7 +45,7 @@ func (m *Move) Allowance() string {
 	return b.String()
 }
 
-// moves returns the packages whose version changes.
+// moves returns the changes of versions.
 func moves(before, after *desired.State) []*Move {
 	groups := make(map[[4]string]*Move)
 	for _, c := range after.Clusters {
@@ -62,7 +62,7 @@ func moves(before, after *desired.State) []*Move {
 				old[d.Ref.Repository] = sources.Selected{Declaration: d, Pin: sources.Pin{Ref: d.Ref}}
 			}
 		}
-		for repo := range maps.Keys(union(old, now)) {
+		for repo := range union(old, now) {
 			was, is := old[repo], now[repo]
 			if was.Pin == is.Pin || is.Package == nil && was.Package == nil {
 				continue
@@ -94,25 +94,22 @@ func union[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// compare compares the types. A package that is new or removed has none to compare
-// with.
+// compare compares the types. The types of a new package are only counted.
 func (m *Move) compare(was, is *sources.Package) {
-	if m.From == "" || is == nil {
-		if m.From == "" && is != nil {
-			m.Types.Added = len(definitions(is))
-		}
-		return
-	}
-	if was == nil {
+	switch {
+	case is == nil:
+	case m.From == "":
+		m.Types.Added = len(definitions(is))
+	case was == nil:
 		m.Error = "its types before are not known"
-		return
+	default:
+		var err error
+		if m.Changes, err = compare(was, is); err != nil {
+			m.Error = err.Error()
+			return
+		}
+		m.Types = compat.Summarize(m.Changes)
 	}
-	var err error
-	if m.Changes, err = compare(was, is); err != nil {
-		m.Error = err.Error()
-		return
-	}
-	m.Types = compat.Summarize(m.Changes)
 }
 
 // refuse adds the findings that a cluster's declaration does not allow.

@@ -23,26 +23,26 @@ type Versions struct {
 	Repository string `json:"package"`
 	// Current is the version that the clusters select: a tag, or a digest.
 	Current string `json:"current"`
-	// Clusters are those that have it and share all fields below; sorted.
+	// Clusters are the clusters with this version and equal values of the fields below,
+	// sorted.
 	Clusters []string `json:"clusters"`
-	// DependencyOf are the repositories that depend on it, if no cluster declares
-	// it.
+	// DependencyOf are the repositories that depend on it, if no cluster declares it.
 	DependencyOf []string `json:"dependencyOf,omitempty"`
-	// Update is the newest version of the same major that all dependents accept,
+	// Update is the newest version of the same major version that all dependents accept, and
 	// Latest the newest of all; nil if that is Current.
 	Update *Candidate `json:"update,omitempty"`
 	Latest *Candidate `json:"latest,omitempty"`
 	// Held are the dependents that do not accept Latest, with their constraints.
 	Held []string `json:"held,omitempty"`
-	// Excluded is why the fleet excludes Current, Retracted why its publisher takes
-	// it back. Skipped are newer versions that are not proposed, with the reason.
+	// Excluded is why the fleet excludes Current, and Retracted why its publisher retracts
+	// it. Skipped are newer versions that are not proposed, with the reasons.
 	Excluded  string   `json:"excluded,omitempty"`
 	Retracted string   `json:"retracted,omitempty"`
 	Skipped   []string `json:"skipped,omitempty"`
-	// Replaces says what the fleet uses the package in place of.
+	// Replaces is the package that it replaces by the fleet's rules, in words.
 	Replaces string `json:"replaces,omitempty"`
-	// Note is why newer versions cannot be determined, Error why reading them
-	// failed. It names the repository.
+	// Note is why newer versions cannot be determined, and Error why they could not be read.
+	// Error names the repository.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`
 
@@ -66,11 +66,11 @@ type Candidate struct {
 	Types compat.Count `json:"types"`
 	// Changes are the types that differ.
 	Changes []compat.Change `json:"changes,omitempty"`
-	// Controller is what differs in the behaviour behind types that both versions
-	// have; nil if nothing does or ControllerError says why it is not known.
+	// Controller are the differences in the behaviour behind types that both versions have;
+	// nil if there are none or ControllerError is set.
 	Controller      []behaviour.Difference `json:"controller,omitempty"`
 	ControllerError string                 `json:"controllerError,omitempty"`
-	// Misfits are the conversion rules of the clusters that do not fit its types.
+	// Misfits are conversion rules of the clusters that do not fit its types.
 	Misfits []Misfit `json:"misfits,omitempty"`
 	// Error is why the changes are unknown. It names the repository.
 	Error string `json:"error,omitempty"`
@@ -82,11 +82,10 @@ const (
 	parallelPackages = 2
 )
 
-// Outdated returns the packages that the computed clusters declare or depend on, by
-// repository, version and cluster. Patterns limit it to matching packages
-// ([Matches]). An error of a registry is that package's Error. State is the state of
-// the tree. The error is that of [desired.Computer.Compute], the context's, or that
-// no package matches a pattern.
+// Outdated returns the packages that the computed clusters declare or depend on, sorted by
+// repository, version and clusters, and the state of the tree. Patterns limit it to matching
+// packages ([Matches]). An error of a registry is in the Error of its package. Outdated fails
+// if [desired.Computer.Compute] does, if ctx ends, or if no package matches a pattern.
 func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns []string) (all []*Versions, state *desired.State, err error) {
 	if state, err = u.cfg.Computer.Compute(ctx, commit, desired.Earlier{}); err != nil {
 		return nil, nil, err
@@ -124,8 +123,8 @@ type installed struct {
 	name string
 }
 
-// packagesOf returns the packages that a cluster selects, and its declared packages
-// that could not be resolved.
+// packagesOf returns the packages that a cluster selects, and those that it declares and that
+// could not be resolved.
 func packagesOf(c *desired.Unit) []installed {
 	var all []installed
 	for _, s := range c.Packages {
@@ -234,8 +233,7 @@ func (u *Upgrader) candidates(ctx context.Context, state *desired.State, p *Vers
 	}
 }
 
-// current returns the version that the clusters have, with its digest if it is
-// known.
+// current returns the version that the clusters have, with its digest if that is known.
 func (p *Versions) current() sources.Ref {
 	ref := sources.Ref{Repository: p.Repository, Tag: p.Current}
 	if d, err := sources.ParseDigest(p.Current); err == nil {
@@ -247,8 +245,8 @@ func (p *Versions) current() sources.Ref {
 	return ref
 }
 
-// compare fetches a candidate, unless the ruling has it, and compares its types with
-// the current ones.
+// compare fetches a candidate, unless the ruling has it, and compares it with the current
+// version.
 func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Versions, c *Candidate, r *ruling) {
 	if c == nil {
 		return

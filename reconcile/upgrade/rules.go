@@ -13,24 +13,23 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// ruling is what the fleet and the publisher say about the versions of a package.
+// ruling has the fleet's rules and the publisher's retractions for the versions of a package.
 type ruling struct {
 	repository string
 	rules      *rules.Rules
 	retracted  []rules.Retraction
 	// open are the tags that are neither excluded nor retracted.
 	open []string
-	// newest is the package that the retractions were read from; nil if it could not
-	// be read, or is the current one.
+	// newest is the package with the retractions; nil if it could not be read or is the
+	// current one.
 	newest *sources.Package
-	// digests are those of tags, as far as refuse asked for them.
+	// digests are the digests of tags that refuse looked up.
 	digests map[string]sources.Digest
 }
 
-// ruling applies the fleet's rules and the publisher's retractions to a
-// repository's tags. The retractions are those of the highest version that is not
-// excluded, and none if that lacks a required signature or cannot be read: then it
-// has its own error as a candidate.
+// ruling applies the fleet's rules and the publisher's retractions to a repository's tags. The
+// retractions are from the highest version that is not excluded. If that lacks a required
+// signature or cannot be read, there are none, and it has an error as a candidate.
 func (u *Upgrader) ruling(ctx context.Context, state *desired.State, p *Versions, tags []string) *ruling {
 	r := &ruling{repository: p.Repository, rules: &state.Registry.Rules, digests: make(map[string]sources.Digest)}
 	allowed := slices.DeleteFunc(slices.Clone(tags), func(tag string) bool {
@@ -50,8 +49,7 @@ func (u *Upgrader) ruling(ctx context.Context, state *desired.State, p *Versions
 	return r
 }
 
-// read returns a package; nil if it cannot be read or is not signed as the
-// clusters require.
+// read returns a package; nil if it cannot be read or lacks a required signature.
 func (u *Upgrader) read(ctx context.Context, state *desired.State, clusters []string, ref sources.Ref) *sources.Package {
 	d, err := u.digest(ctx, state, ref)
 	if err == nil {
@@ -67,8 +65,7 @@ func (u *Upgrader) read(ctx context.Context, state *desired.State, clusters []st
 	return pkg
 }
 
-// about returns why a version is excluded, and why it is retracted; empty if it is
-// not.
+// about returns why a version is excluded, and why it is retracted; empty if it is not.
 func (r *ruling) about(ref sources.Ref) (excluded, retracted string) {
 	if e := r.rules.Excluded(ref); e != nil {
 		excluded = fmt.Sprintf("%s (%s)", e.Reason, e.Place)
@@ -79,15 +76,15 @@ func (r *ruling) about(ref sources.Ref) (excluded, retracted string) {
 	return excluded, retracted
 }
 
-// refuse removes a tag from open and returns true if its digest is excluded or
-// retracted. Registries are asked only if some entry names a digest.
+// refuse removes a tag from open and returns true if its digest is excluded or retracted. It
+// sends no request unless some entry names a digest.
 func (u *Upgrader) refuse(ctx context.Context, state *desired.State, r *ruling, tag string) bool {
 	if tag == "" || !r.namesDigest() {
 		return false
 	}
 	d, err := u.digest(ctx, state, sources.Ref{Repository: r.repository, Tag: tag})
 	if err != nil {
-		return false // it has this error as a candidate
+		return false // the candidate has the error
 	}
 	if r.digests[tag] = d; r.why(tag) == "" {
 		return false
@@ -103,7 +100,7 @@ func (r *ruling) namesDigest() bool {
 		slices.ContainsFunc(r.retracted, func(t rules.Retraction) bool { return is(t.Versions) })
 }
 
-// why returns why a tag is not proposed, empty if it may be.
+// why returns why a tag is not proposed; empty if it may be.
 func (r *ruling) why(tag string) string {
 	ref := sources.Ref{Repository: r.repository, Tag: tag, Digest: r.digests[tag]}
 	if e := r.rules.Excluded(ref); e != nil {
@@ -115,8 +112,7 @@ func (r *ruling) why(tag string) string {
 	return ""
 }
 
-// skipped returns the versions that would be proposed without rules, with the
-// reasons that they are not.
+// skipped returns the versions that would be proposed without the ruling, and why they are not.
 func (r *ruling) skipped(tags []string, current string, opts versions.Options) []string {
 	newer, err := versions.Find(tags, current, opts)
 	if err != nil {

@@ -1,7 +1,11 @@
-// Package upgrade finds newer versions of a fleet's packages and their changes
-// ([Upgrader.Outdated]), and edits declarations to move to one ([Upgrader.Bump]). It
-// reads a tree and registries. It talks to no cluster and writes nothing: the caller
-// prints or writes the results.
+// Package upgrade finds newer versions of a fleet's packages with their changes
+// ([Upgrader.Outdated]), and edits declarations to use them ([Upgrader.Bump],
+// [Upgrader.BumpAll]). It reads a tree and registries, but no cluster, and writes nothing:
+// the caller prints or writes the results.
+//
+// outdated.go finds versions, bump.go and all.go compute edits, and moves.go lists the
+// packages that an edit changes. rules.go applies the fleet's rules and publishers'
+// retractions. controller.go compares controllers, and conversion.go checks conversion rules.
 //
 // sources/versions chooses among tags, render/edit finds where a version is written,
 // render/types/compat compares types, and reconcile/desired computes a tree before
@@ -23,20 +27,20 @@ import (
 	"gitopsd.dev/sources/versions"
 )
 
-// Config configures an [Upgrader]; all but Prerelease is required.
+// Config configures an [Upgrader]. All fields except Prerelease are required.
 type Config struct {
 	// Computer computes the state of a tree; for a Bump, of all clusters.
 	Computer *desired.Computer
 	// Digest returns the digest of a tag in its registry.
 	Digest func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error)
-	// Verify returns an error if a package is not signed as the policy requires.
+	// Verify returns an error unless a package is signed as the policy requires.
 	Verify func(ctx context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error)
 	// Fetch returns the package with a digest.
 	Fetch func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error)
 	// Tags returns a repository's tags.
 	Tags func(ctx context.Context, from sources.Origin) ([]string, error)
-	// Prerelease includes pre-releases. A package that has one gets newer ones in
-	// any case.
+	// Prerelease includes pre-releases. A package that already has one gets newer ones in any
+	// case.
 	Prerelease bool
 }
 
@@ -75,7 +79,7 @@ func needs(c *desired.Unit, repository string) (all []versions.Need, parents []s
 	return all, parents
 }
 
-// digest returns the digest of a version: the lock's, or else the registry's.
+// digest returns the digest of a version from the lock, otherwise from the registry.
 func (u *Upgrader) digest(ctx context.Context, state *desired.State, ref sources.Ref) (sources.Digest, error) {
 	if d, ok := state.Lock.Digest(ref.Repository, ref.Tag); ok {
 		return d, nil
@@ -83,8 +87,7 @@ func (u *Upgrader) digest(ctx context.Context, state *desired.State, ref sources
 	return u.cfg.Digest(ctx, state.Origin(ref.Repository), ref.Tag)
 }
 
-// signed returns an error if a version is not signed as each of the clusters
-// requires.
+// signed returns an error unless a version is signed as each of the clusters requires.
 func (u *Upgrader) signed(ctx context.Context, state *desired.State, clusters []string, ref sources.Ref, d sources.Digest) error {
 	type check struct {
 		from   sources.Origin
@@ -125,9 +128,7 @@ func compare(old, new *sources.Package) ([]compat.Change, error) {
 func definitions(pkg *sources.Package) compat.Set {
 	found := make(compat.Set)
 	for _, doc := range pkg.Documents {
-		metadata, _ := doc.Tree["metadata"].(map[string]any)
-		name, _ := metadata["name"].(string)
-		if name != "" && slices.Contains(manifest.Definitions, manifest.KindOf(doc.Tree)) {
+		if manifest.Text(doc.Tree, "metadata", "name") != "" && slices.Contains(manifest.Definitions, manifest.KindOf(doc.Tree)) {
 			found.Add(doc.Tree)
 		}
 	}
@@ -140,8 +141,4 @@ func Short(version string) string {
 		return "sha256:" + d.Short()
 	}
 	return version
-}
-
-func unknownCluster(name string) error {
-	return fmt.Errorf("cluster %q is not registered in %s", name, sources.RegistryFile)
 }

@@ -10,8 +10,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Actors are the workloads of a cluster that may write types beside the declared
-// controllers, by the rights of their ServiceAccounts.
+// Actors are the workloads of a cluster that may write types by the rights of their
+// ServiceAccounts, beside the declared controllers.
 type Actors struct {
 	// Second are the workloads that the repository does not know, by definition.
 	Second map[manifest.ID][]Actor
@@ -19,9 +19,9 @@ type Actors struct {
 	// the number of types that they may write.
 	Known map[string]int
 	// Everything are the workloads that may write all types of all groups, with the
-	// namespace if they may in one only. That right is left out of Second and Known.
+	// namespace if the right is limited to one. Second and Known leave that right out.
 	Everything []string
-	// Idle are the ServiceAccounts that the Cluster names and that no workload has.
+	// Idle are the ServiceAccounts that the Cluster names and no workload uses.
 	Idle []string
 }
 
@@ -34,7 +34,7 @@ type Actor struct {
 	By string
 }
 
-// actors reports workloads that nobody declared and that may write a type.
+// actors reports undeclared workloads that may write a type.
 func (c *comparison) actors(id manifest.ID) {
 	found := newPartition()
 	for i := range c.clusters {
@@ -54,7 +54,7 @@ func (c *comparison) actors(id manifest.ID) {
 // mostNoted is how many workloads a note names.
 const mostNoted = 4
 
-// actorNotes returns what was left out, and what is known.
+// actorNotes returns notes on workloads that have no finding.
 func (c *comparison) actorNotes() []string {
 	said := make(map[string][]string) // clusters by note
 	for i := range c.clusters {
@@ -80,11 +80,7 @@ func (c *comparison) actorNotes() []string {
 			say("annotation %s names what no workload runs as: %s", manifest.ActorsAnnotation, prose.Some(idle, mostNoted))
 		}
 	}
-	notes := make([]string, 0, len(said))
-	for _, note := range slices.Sorted(maps.Keys(said)) {
-		notes = append(notes, ClusterNames(said[note])+": "+note)
-	}
-	return notes
+	return byCluster(said)
 }
 
 // ParseActors reads the value of manifest.ActorsAnnotation.

@@ -16,30 +16,29 @@ import (
 type Admission struct {
 	// ID is the configuration or policy.
 	ID manifest.ID
-	// Name tells it from others of its kind in all clusters: the webhook's own name,
-	// since those of configurations may be generated, or the policy's.
+	// Name identifies it among its kind in all clusters: the webhook's own name, since names
+	// of configurations may be generated, or the policy's.
 	Name string
-	// Form is a hash of everything that decides what it does, without CA bundles.
+	// Form is a hash of everything that decides its effect, without CA bundles.
 	Form string
-	// What says in words what it does to a request: "denies", "failurePolicy Fail".
+	// What is its effect on a request in words: "denies", "failurePolicy Fail".
 	What string
-	// Parameters are the objects that a policy's bindings take parameters from, which
-	// are not compared.
+	// Parameters are the objects with the parameters of a policy's bindings. They are not
+	// compared.
 	Parameters []string
 
 	rules, excluded []admissionRule
 }
 
-// admissionRule is a rule that requests are matched with.
+// admissionRule matches requests.
 type admissionRule struct {
 	groups, versions, resources []string
 	scope                       string
-	// partial reports whether it concerns only some of the requests that it matches
-	// by group, version and resource.
+	// partial reports whether operations or names limit it further.
 	partial bool
 }
 
-// kind returns the short name of what it is.
+// kind returns the kind of the webhook or policy in words.
 func (a *Admission) kind() string {
 	switch a.ID.GroupKind() {
 	case manifest.ValidatingWebhooks:
@@ -73,7 +72,7 @@ func Hooks(tree map[string]any) []Admission {
 	return all
 }
 
-// host returns a URL without its path and parameters, where a credential may be.
+// host returns a URL without user, path and parameters, which may hold a credential.
 func host(where string) string {
 	scheme, rest, ok := strings.Cut(where, "://")
 	if !ok {
@@ -157,18 +156,24 @@ func bindingForm(spec map[string]any) map[string]any {
 
 func matchForm(match map[string]any) map[string]any {
 	form := filled(match, map[string]any{"matchPolicy": "Equivalent", "namespaceSelector": map[string]any{}, "objectSelector": map[string]any{}})
-	for _, field := range []string{"resourceRules", "excludeResourceRules"} {
-		rules := slices.Clone(manifest.List(form, field))
-		for i, r := range rules {
-			if rule, ok := r.(map[string]any); ok {
-				rules[i] = filled(rule, map[string]any{"scope": "*"})
-			}
-		}
-		if rules != nil {
-			form[field] = rules
+	scopeRules(form, "resourceRules")
+	scopeRules(form, "excludeResourceRules")
+	return form
+}
+
+// scopeRules sets the API server's default for the scope of the rules in a field, if there are
+// any.
+func scopeRules(form map[string]any, field string) {
+	rules := slices.Clone(manifest.List(form, field))
+	if rules == nil {
+		return
+	}
+	for i, r := range rules {
+		if rule, ok := r.(map[string]any); ok {
+			rules[i] = filled(rule, map[string]any{"scope": "*"})
 		}
 	}
-	return form
+	form[field] = rules
 }
 
 func admissionRules(list []any) []admissionRule {
@@ -184,9 +189,8 @@ func admissionRules(list []any) []admissionRule {
 	return rules
 }
 
-// matches reports whether requests for a type, or for a part of its objects such as
-// their status, may be matched. Conditions and selectors are not evaluated: they are
-// part of what is compared.
+// matches reports whether it may match requests for a type, or for a subresource.
+// Conditions and selectors are not evaluated, but compared.
 func (a *Admission) matches(d *Definition) bool {
 	if slices.ContainsFunc(a.excluded, func(r admissionRule) bool { return !r.partial && r.excludes(d) }) {
 		return false
@@ -217,8 +221,8 @@ func (r *admissionRule) matches(d *Definition, whole bool) bool {
 	})
 }
 
-// admission compares what checks or changes objects of a type in the clusters that have
-// it. A configuration that has a finding of its own has no other one here.
+// admission compares the webhooks and policies that match a type between the clusters that
+// have it. A configuration that already has a finding gets no other.
 func (c *comparison) admission() {
 	told := make(map[string]bool)
 	for _, s := range c.found {
@@ -316,8 +320,8 @@ func (c *comparison) admission() {
 	}
 }
 
-// admissionNotes names what matches the types, is not declared, and has no finding. It is
-// only compared between clusters, since nothing says how it should be.
+// admissionNotes names the undeclared webhooks and policies that match the types and have no
+// finding. They can only be compared between clusters.
 func (c *comparison) admissionNotes() []string {
 	said := make(map[string][]string) // clusters by note
 	for _, cluster := range slices.Sorted(maps.Keys(c.foreign)) {
@@ -329,9 +333,5 @@ func (c *comparison) admissionNotes() []string {
 		note := "not declared in the repository, and checks or changes objects of the types: " + prose.Some(slices.Compact(names), mostNoted)
 		said[note] = append(said[note], cluster)
 	}
-	var notes []string
-	for _, note := range slices.Sorted(maps.Keys(said)) {
-		notes = append(notes, ClusterNames(said[note])+": "+note)
-	}
-	return notes
+	return byCluster(said)
 }

@@ -17,10 +17,10 @@ import (
 
 // Options configure a comparison.
 type Options struct {
-	// Images are those in the lock, and others whose platforms were looked up.
+	// Images are the images in the lock, and those with platforms from a registry.
 	Images []lockfile.Image
-	// Tree returns a live definition of a cluster for a comparison field by field;
-	// it may send a request. If it fails, the finding has no fields.
+	// Tree returns a live definition of a cluster for a comparison field by field. It may
+	// send a request. If it fails, the finding has no fields.
 	Tree func(cluster string, id manifest.ID) (map[string]any, error)
 }
 
@@ -48,7 +48,7 @@ func Compare(clusters []Facts, o Options) *Report {
 	c.webhooks(r)
 	c.admission()
 	c.unread()
-	r.Notes = append(r.Notes, append(c.admissionNotes(), c.actorNotes()...)...)
+	r.Notes = slices.Concat(r.Notes, c.admissionNotes(), c.actorNotes())
 	r.Types = len(c.types)
 	for _, t := range c.types {
 		if !t.acted && len(t.worst) > 0 {
@@ -76,17 +76,15 @@ type comparison struct {
 	types    map[manifest.ID]*typeSeen
 	found    []single
 	compared int
-	// inContext are the findings about what controllers run with, by clusters and
-	// workloads.
+	// inContext are the findings of contexts, by clusters and workloads.
 	inContext map[string][]finding
 	// having are the clusters that have a type, by "plural.group".
 	having map[string]map[string]bool
-	// admitted are the webhooks and policies that match a type, and parameters the
-	// objects that policies take parameters from, by cluster.
+	// admitted are the webhooks and policies that match a type. parameters are the objects
+	// with the parameters of policies, by cluster.
 	admitted   map[string]bool
 	parameters map[string][]string
-	// foreign are the webhooks and policies that match a type and are not declared, by
-	// cluster.
+	// foreign are the undeclared webhooks and policies that match a type, by cluster.
 	foreign map[string][]string
 }
 
@@ -94,8 +92,8 @@ type comparison struct {
 type typeSeen struct {
 	name, pkg string
 	managed   bool
-	// acted reports whether somebody declares what acts on it, and alone whether a
-	// package defines it that has no controller.
+	// acted reports whether everything that acts on it is declared, and alone whether its
+	// package has no controller.
 	acted, alone bool
 	// worst is the worst finding in each cluster that has the type.
 	worst map[string]Kind
@@ -157,8 +155,8 @@ type here struct {
 	*Definition
 	control *Controller // nil if no workload is behind it
 	planned map[manifest.ID]Planned
-	// pending and behind report whether comparison.pending reports the difference of
-	// the type, and of what acts on it.
+	// pending and behind report whether comparison.pending reports the difference: of the
+	// type, and of its controller or Compositions.
 	pending, behind bool
 }
 
@@ -203,14 +201,11 @@ func (c *comparison) schema(id manifest.ID, all []here) {
 			if len(problems.sides[key].Clusters) == 1 {
 				c.change(&problems.sides[key].changes, id, "rendered", h.cluster, func() ([]compat.Finding, error) { return h.Drift, nil })
 			}
-			continue // its difference from the others is the same finding
+			continue // it differs from other clusters for the same reason
 		}
 		compare = append(compare, h)
 	}
-	for _, s := range problems.ordered() {
-		kind, _, _ := strings.Cut(s.key, " ")
-		c.report(Kind(kind), id, []*side{s})
-	}
+	c.reportEach(id, problems)
 	p := newPartition()
 	first := make(map[string]string)
 	for _, h := range compare {
@@ -255,6 +250,16 @@ func patched(patches []string, cluster string) []string {
 	return in(cluster, []string{"changed by its own " + strings.Join(patches, ", ")})
 }
 
+// byCluster returns notes with the clusters that they are about, sorted. said has the
+// clusters of each note.
+func byCluster(said map[string][]string) []string {
+	var notes []string
+	for _, note := range slices.Sorted(maps.Keys(said)) {
+		notes = append(notes, ClusterNames(said[note])+": "+note)
+	}
+	return notes
+}
+
 // in prefixes lines with their cluster.
 func in(cluster string, lines []string) []string {
 	all := make([]string, len(lines))
@@ -264,7 +269,7 @@ func in(cluster string, lines []string) []string {
 	return all
 }
 
-// change adds the differences field by field, up to the limit.
+// change adds the differences field by field, for at most MaxChanges types.
 func (c *comparison) change(to *[]Change, id manifest.ID, from, there string, fields func() ([]compat.Finding, error)) {
 	if c.compared >= MaxChanges {
 		return
@@ -299,7 +304,7 @@ func (c *comparison) behaviour(id manifest.ID, all []here) {
 	for _, h := range all {
 		switch {
 		case h.Live == nil, h.Rendered == nil, !named, h.Misnamed:
-			// There is nothing to act upon, or it has a finding of its own.
+			// Nothing can act on the type, or it has another finding.
 		case h.alone():
 			acts.add("", h.cluster, "no controller: its package has types alone", nil)
 		case h.Behaviour == nil:
@@ -326,10 +331,7 @@ func (c *comparison) behaviour(id manifest.ID, all []here) {
 			settings.add(v.images+"\n"+v.settings, h.cluster, v.what, patched(h.control.Patches, h.cluster))
 		}
 	}
-	for _, s := range problems.ordered() {
-		kind, _, _ := strings.Cut(s.key, " ")
-		c.report(Kind(kind), id, []*side{s})
-	}
+	c.reportEach(id, problems)
 	if sides := acts.ordered(); len(sides) > 1 {
 		sides[0].details = append(composesBetween(all, sides), sides[0].details...)
 		c.report(ControllerDiffers, id, sides)
@@ -397,6 +399,14 @@ func (c *comparison) composed(h here, problems, acts *partition) {
 	acts.add(runs, h.cluster, strings.Join(append([]string{what}, functions...), ", "), nil)
 }
 
+// reportEach adds a finding for each side of problems. The key of a side begins with its kind.
+func (c *comparison) reportEach(id manifest.ID, problems *partition) {
+	for _, s := range problems.ordered() {
+		kind, _, _ := strings.Cut(s.key, " ")
+		c.report(Kind(kind), id, []*side{s})
+	}
+}
+
 // report adds a finding about one type.
 func (c *comparison) report(kind Kind, id manifest.ID, sides []*side) {
 	s := single{kind: kind, id: id}
@@ -429,7 +439,7 @@ func (c *comparison) report(kind Kind, id manifest.ID, sides []*side) {
 	c.found = append(c.found, s)
 }
 
-// partition groups clusters by what they have.
+// partition groups clusters into sides by a key.
 type partition struct {
 	sides map[string]*side
 }

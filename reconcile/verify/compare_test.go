@@ -396,7 +396,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// What cannot be read is not the same as anything, and hides nothing else.
+// A type that cannot be read is not the same as any other, and hides no other finding.
 func TestNotVerified(t *testing.T) {
 	all := fleet("dev", "prod", "staging")
 	all[0].controller().Instances = []Instance{running("9")}

@@ -8,9 +8,9 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// composesBetween names the types that Compositions compose and that differ between
-// sides, themselves or in what acts on them, and the settings of Functions that differ.
-// Each such type has a finding of its own.
+// composesBetween names the composed types that differ between sides, in themselves or in
+// what acts on them, and the settings of Functions that differ. Each such type also has its
+// own finding.
 func composesBetween(all []here, sides []*side) []string {
 	of := func(s *side) *behaviour.Identity {
 		i := slices.IndexFunc(all, func(h here) bool { return h.cluster == s.Clusters[0] })

@@ -9,7 +9,7 @@ import (
 	"gitopsd.dev/render/behaviour"
 )
 
-// aspect is something that workloads run with.
+// aspect is a [Context] of controllers with its findings.
 type aspect struct {
 	drifted, differs Kind
 	of               func(*Controller) *Context
@@ -29,8 +29,8 @@ type finding struct {
 	sides []*side
 }
 
-// contexts compares what workloads run with: contents of ConfigMaps and Secrets, and
-// rights. The result is the same for all types of a controller.
+// contexts compares the contents of ConfigMaps and Secrets, and the rights, of controllers.
+// The result is the same for all types of a controller.
 func (c *comparison) contexts(all []here) []finding {
 	var key strings.Builder
 	for _, h := range all {
@@ -73,11 +73,11 @@ func (c *comparison) contexts(all []here) []finding {
 	return found
 }
 
-// mostTold is how many parts that differ are told for each side.
+// mostTold is how many differing parts are listed for each side.
 const mostTold = 4
 
-// words says what each side has of the parts that differ. Values that may not be shown
-// are lettered, in the order of the sides.
+// words adds to each side its values of the parts that differ. Values that may not be shown
+// get letters, in the order of the sides.
 func (a *aspect) words(sides []*side, parts map[string][]behaviour.Part) {
 	var names []string
 	for _, s := range sides[1:] {
@@ -85,7 +85,7 @@ func (a *aspect) words(sides []*side, parts map[string][]behaviour.Part) {
 	}
 	slices.Sort(names)
 	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool {
-		// An object that one side lacks is told by its keys.
+		// An object that one side lacks is listed by its keys.
 		return !slices.ContainsFunc(sides, func(s *side) bool { return !none(valueOf(parts[s.key], name)) })
 	})
 	told := make([][]string, len(sides))
@@ -117,7 +117,7 @@ func (a *aspect) words(sides []*side, parts map[string][]behaviour.Part) {
 	}
 }
 
-// letter stands for a value that may not be shown.
+// letter returns the letter for a value that may not be shown.
 func letter(n int) string { return string(rune('A' + min(n, 25))) }
 
 func none(value string) bool { return value == "" || value == behaviour.Elsewhere }
@@ -131,10 +131,9 @@ func valueOf(parts []behaviour.Part, name string) string {
 	return parts[i].Value
 }
 
-// comparable returns the rights of a cluster without those that clusters differ in
-// legitimately: on types that the repository or a cluster defines and not all of these
-// clusters have, since a cluster with more packages of a family grants its controllers
-// more. In a namespace that is named after the cluster, the cluster's name is left out.
+// comparable returns the rights of a cluster without those on types that not all of these
+// clusters have: a cluster with more packages of a family grants its controllers more. The
+// names of namespaces that contain the cluster's name get a mark in its place.
 func (c *comparison) comparable(rights []behaviour.Part, cluster string, all []here) []behaviour.Part {
 	var kept []behaviour.Part
 	for _, p := range rights {
@@ -150,7 +149,7 @@ func (c *comparison) comparable(rights []behaviour.Part, cluster string, all []h
 	return kept
 }
 
-// partly reports whether a right is on a type that only some of the clusters have.
+// partly reports whether a right is on a type that only some of these clusters have.
 func (c *comparison) partly(right string, all []here) bool {
 	resource, _, _ := strings.Cut(right, " ")
 	plural, group, ok := strings.Cut(resource, ".")

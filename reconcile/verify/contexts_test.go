@@ -233,7 +233,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// What matches a type in all clusters alike, and is not declared, is told.
+// Undeclared webhooks and policies that match a type in all clusters alike are noted.
 func TestForeignAdmission(t *testing.T) {
 	all := fleet("dev", "prod")
 	const fields = "clientConfig: {url: 'https://a.example.org'}, rules: [{apiGroups: ['*'], apiVersions: ['*'], resources: ['*']}]"
@@ -249,7 +249,7 @@ func TestForeignAdmission(t *testing.T) {
 	}
 }
 
-// A type of which nobody declares all that acts on it is not called verified.
+// A type is not called verified unless everything that acts on it is declared.
 func TestDefinitionOnly(t *testing.T) {
 	all := fleet("dev", "prod")
 	if have := Compare(all, options).Summary(); have != "2 types in 2 clusters: verified, no difference" {

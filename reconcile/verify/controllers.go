@@ -11,13 +11,13 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// images maps rendered images to the image IDs that stand for them.
+// images maps rendered images to image IDs that nodes report for them.
 type images struct {
-	// accepted are the IDs that a node may report for a rendered digest, besides the
-	// digest itself.
+	// accepted are the IDs that a node may report for a rendered digest, besides the digest
+	// itself.
 	accepted map[sources.Digest][]sources.Digest
-	// names are the lock's names of an ID, "repository version"; several versions
-	// may have one image.
+	// names are the names of an ID in the lock, "repository version". Several versions may
+	// have one image.
 	names map[sources.Digest][]string
 }
 
@@ -34,7 +34,7 @@ func newImages(known []lockfile.Image) *images {
 	return x
 }
 
-// stands reports whether a node that runs the rendered image may report id.
+// stands reports whether id may be the ID of the rendered image.
 func (x *images) stands(id, rendered sources.Digest) bool {
 	return id == rendered || slices.Contains(x.accepted[rendered], id)
 }
@@ -71,10 +71,9 @@ func short(d sources.Digest) string { return "sha256:" + d.Short() }
 type verdict struct {
 	// problem is empty if the running controller is the rendered one.
 	problem Kind
-	// what runs, in words.
+	// what is the running controller in words.
 	what string
-	// runs is the image that runs in place of the rendered one, in words; empty if
-	// none does.
+	// runs is the image that runs in place of the rendered one, in words; may be empty.
 	runs string
 	// images and settings are equal for clusters that run the same.
 	images, settings string
@@ -135,8 +134,8 @@ func (x *images) wanted(c *Controller) string {
 	return strings.Join(all, " and ")
 }
 
-// instance compares one instance with the rendered workload. An image that is
-// rendered by tag can be any; the IDs that nodes report tell clusters apart.
+// instance compares an instance with the rendered workload. An image rendered by tag may
+// have any ID, and is compared between clusters by that ID.
 func (x *images) instance(c *Controller, i Instance) verdict {
 	v := verdict{settings: behaviour.SettingsDigest(c.Wanted.Common(i.Settings))}
 	var runs, same []string
@@ -185,7 +184,7 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 	return v
 }
 
-// undeclared adds the containers that somebody added to the workload.
+// undeclared adds the containers that others added to the workload.
 func (x *images) undeclared(c *Controller, i Instance, v *verdict) {
 	for _, p := range i.Images {
 		if slices.ContainsFunc(c.Wanted.Images, func(q behaviour.Part) bool { return q.Name == p.Name }) {

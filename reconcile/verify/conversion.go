@@ -4,21 +4,20 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
 
-// conversion compares how objects of a type are converted between its versions with the
-// rendered conversion rules, and these with each other. A rule set belongs to a schema:
-// clusters with different ones are not compared.
+// conversion compares live conversions of a type's objects with the rendered rules, and the
+// rules of clusters with each other. Rules belong to a schema: clusters with different
+// schemas are not compared.
 func (c *comparison) conversion(id manifest.ID, all []here) {
 	problems, rules := newPartition(), make(map[string]*partition)
 	for _, h := range all {
 		switch {
 		case h.pending || h.Live == nil || h.Rendered == nil || !slices.Equal(h.Rendered, h.Live):
-			continue // that is the finding
+			continue // it has another finding
 		case h.Converted != "":
 			problems.add(string(ConversionDrifted)+" "+h.Converted, h.cluster, "asks "+h.Converted, nil)
 			continue
@@ -33,10 +32,7 @@ func (c *comparison) conversion(id manifest.ID, all []here) {
 		}
 		rules[sum].add(h.Conversion, h.cluster, what, patched(h.Patches, h.cluster))
 	}
-	for _, s := range problems.ordered() {
-		kind, _, _ := strings.Cut(s.key, " ")
-		c.report(Kind(kind), id, []*side{s})
-	}
+	c.reportEach(id, problems)
 	for _, sum := range slices.Sorted(maps.Keys(rules)) {
 		sides := rules[sum].ordered()
 		if len(sides) < 2 {

@@ -9,8 +9,7 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// Facts are the rendered and the live state of one cluster, as far as it could be
-// read.
+// Facts are the rendered and the live state of one cluster, as far as they could be read.
 type Facts struct {
 	Name string
 	// Definitions are the CRDs and XRDs that are rendered or live, by ID, without
@@ -20,8 +19,8 @@ type Facts struct {
 	Controllers map[manifest.ID]*Controller
 	// Webhooks are the rendered webhook configurations and admission policies.
 	Webhooks []Webhook
-	// Admission is everything live that checks or changes objects as they are written,
-	// whoever made it. AdmissionRead reports whether it was read.
+	// Admission are all live webhooks and policies, declared or not. AdmissionRead reports
+	// whether they were read.
 	Admission     []Admission
 	AdmissionRead bool
 	// Planned are rendered objects that were not applied; nil if no plan was made. See
@@ -31,9 +30,9 @@ type Facts struct {
 	Actors *Actors
 	// Gaps are the reasons why something could not be read or rendered.
 	Gaps []string
-	// Omitted are what was left out of the comparison for a good reason.
+	// Omitted is what was left out of the comparison, with the reasons.
 	Omitted []Omission
-	// Unread reports whether nothing live is known, and so nothing can be compared:
+	// Unread reports whether nothing live could be read, so that nothing can be compared.
 	// Gaps has the reason.
 	Unread bool
 }
@@ -43,8 +42,8 @@ type Definition struct {
 	ID manifest.ID
 	// Kind and Group are the objects'; of an XRD the composites'.
 	Kind, Group string
-	// Resources are the plural names of the types, those of claims included, and Scope
-	// is "Namespaced" or "Cluster", empty if it is neither for all of them.
+	// Resources are the plural names of the types, claims included. Scope is "Namespaced"
+	// or "Cluster"; empty if the types have different ones.
 	Resources []string
 	Scope     string
 	// Package is the name of the package that it is rendered from; empty for a plain
@@ -63,21 +62,19 @@ type Definition struct {
 	// Conversion is the digest of the conversion rules that the definition is rendered
 	// with, empty if there are none.
 	Conversion string
-	// Converted is what the API server asks for conversions, if that is not what was
-	// rendered, in words.
+	// Converted is the live way of conversion in words; empty if it is the rendered one.
 	Converted string
 	// Behaviour acts on the rendered types; nil if unknown.
 	Behaviour *behaviour.Identity
-	// Misnamed reports whether the definition names a controller that is not rendered,
-	// or that cannot be read; the cluster's Gaps have the reason.
+	// Misnamed reports whether the definition names a controller that is not rendered or
+	// cannot be read; the cluster's Gaps have the reason.
 	Misnamed bool
 	// Composed is the live state of a Behaviour of Compositions, with the running
 	// digests of the Functions; nil for others, and if it could not be read.
 	Composed *behaviour.Identity
 }
 
-// asRendered reports whether the API server has the rendered types, and has their
-// objects converted by the rendered rules.
+// asRendered reports whether the live types and conversion rules are the rendered ones.
 func (d *Definition) asRendered() bool {
 	return d.Converted == "" && slices.Equal(d.Rendered, d.Live)
 }
@@ -104,17 +101,17 @@ type Controller struct {
 	Unread bool
 	// Instances are the running pods; pods that run the same are one.
 	Instances []Instance
-	// ConfigMaps and Secrets are the contents that the live workload refers to, by
-	// hashes that only this run can compare, and Rights what its account may do; see
-	// [behaviour.Config] and [behaviour.Rights].
+	// ConfigMaps and Secrets are the contents that the live workload refers to, as hashes
+	// that only this run can compare ([behaviour.Config]). Rights are those of its account
+	// ([behaviour.Rights]).
 	ConfigMaps, Secrets, Rights Context
 	// Waiting are some pods that do not run, with their reasons.
 	Waiting []string
-	// Held are the images that the live workload itself has in place of the rendered
-	// ones, with who set them, in words: pods get them however often they are replaced.
+	// Held are the images that the live workload itself has in place of the rendered ones,
+	// and who set them, in words. New pods get them, too.
 	Held []string
-	// Added are the containers that only pods have, and not the workload: admission
-	// or `kubectl debug` added them. They are not in Instances.
+	// Added are the containers that pods have and the workload does not: admission or
+	// `kubectl debug` added them. They are not in Instances.
 	Added []string
 }
 
@@ -125,15 +122,15 @@ type Instance struct {
 	Pods int
 	// Images are the image IDs by container, as their nodes report them.
 	Images []behaviour.Part
-	// Settings are as in behaviour.Identity, without those that only the pod has,
-	// which admission added.
+	// Settings are as in [behaviour.Identity], without those that admission added to the
+	// pod.
 	Settings []behaviour.Part
-	// Elsewhere reports whether it belongs to another workload, whose labels name
-	// the same package.
+	// Elsewhere reports whether it belongs to another workload with the labels of the same
+	// package.
 	Elsewhere bool
 }
 
-// Context is what a workload runs with.
+// Context is configuration or rights that a workload runs with.
 type Context struct {
 	// Read reports whether the rest is known.
 	Read  bool
@@ -149,9 +146,9 @@ type Webhook struct {
 	Package string
 	// Rendered is a hash of it without CA bundles.
 	Rendered string
-	// Missing reports whether it is not live; Held, whether that is intended, since
-	// it has no CA bundle yet.
+	// Missing reports whether it is not live, and Held whether that is intended because it
+	// has no CA bundle yet.
 	Missing, Held bool
-	// Drift is the differences from rendered to live.
+	// Drift are the paths of fields that differ from rendered to live.
 	Drift []string
 }

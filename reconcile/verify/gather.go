@@ -5,19 +5,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 )
 
-// mostDetails bounds a finding's details: pods, settings and patches of many
-// clusters would bury what matters.
+// mostDetails bounds a finding's details, such as the pods of many clusters.
 const mostDetails = 20
 
-// gathered returns the findings, worst first, each once for all types and clusters
-// in which it is the same.
+// gathered returns the findings, worst first. Equal findings of several types or clusters are
+// one.
 func (c *comparison) gathered() []Finding {
 	// First by type: a package's controller acts on all of its types.
 	byType := make(map[string]*Finding)
@@ -95,8 +93,8 @@ func (c *comparison) gathered() []Finding {
 	return findings
 }
 
-// unread marks the types of which something could not be read in a cluster, so that
-// nothing calls them the same. The cluster's gaps have the reasons.
+// unread marks types as not verified in clusters where something about them could not be
+// read. The cluster's gaps have the reasons.
 func (c *comparison) unread() {
 	for i := range c.clusters {
 		cl := &c.clusters[i]
@@ -111,8 +109,8 @@ func (c *comparison) unread() {
 	}
 }
 
-// declares reports whether all that acts on a type is declared: a controller, or
-// Compositions and each Function that they name.
+// declares reports whether everything that acts on a type is declared: a controller, or
+// Compositions with all their Functions.
 func declares(b *behaviour.Identity) bool {
 	if b == nil {
 		return false
@@ -121,7 +119,7 @@ func declares(b *behaviour.Identity) bool {
 	return b.Workload != manifest.ID{} || len(b.Compositions) > 0 && !undeclared
 }
 
-// acted reports whether everything was read that acts on a type.
+// acted reports whether everything that acts on a type could be read.
 func (c *Facts) acted(d *Definition) bool {
 	if !c.AdmissionRead || d.Misnamed {
 		return false
@@ -271,10 +269,7 @@ func (c *comparison) webhooks(r *Report) {
 		}
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(all), manifest.ID.Compare) {
-		for _, s := range all[id].problems.ordered() {
-			kind, _, _ := strings.Cut(s.key, " ")
-			c.report(Kind(kind), id, []*side{s})
-		}
+		c.reportEach(id, all[id].problems)
 		if sides := all[id].rendered.ordered(); len(sides) > 1 {
 			c.report(WebhookDiffers, id, sides)
 		}

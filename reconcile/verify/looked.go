@@ -11,15 +11,15 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Looked counts what a comparison looked at. An object that several clusters have
-// under one name counts once.
+// Looked counts what was compared. An object that several clusters have under one name counts
+// once.
 type Looked struct {
 	// Definitions are types with their schemas.
 	Definitions int `json:"definitions"`
 	// Controllers are workloads with their images, arguments, environment and pods.
 	Controllers int `json:"controllers"`
-	// ConfigMaps and Secrets are those that the controllers refer to, and Rights the
-	// controllers whose rights were compared.
+	// ConfigMaps and Secrets are those that the controllers refer to. Rights counts the
+	// controllers with compared rights.
 	ConfigMaps int `json:"configMaps"`
 	Secrets    int `json:"secrets"`
 	Rights     int `json:"rights"`
@@ -60,8 +60,7 @@ type Omission struct {
 	// What is the object: "Secret team/credentials".
 	What   string `json:"what"`
 	Reason string `json:"reason"`
-	// Unknown reports whether it could make a difference that nobody sees: it was not
-	// left out by its nature, but could not be read.
+	// Unknown reports whether it could not be read, so that it may hide a difference.
 	Unknown bool `json:"unknown"`
 }
 
@@ -79,15 +78,15 @@ func (c *comparison) looked() Looked {
 			if w.Rights.Read {
 				rights[id] = true
 			}
-			for set, ctx := range map[*map[string]bool]*Context{&configs: &w.ConfigMaps, &secrets: &w.Secrets} {
-				for _, p := range ctx.Parts {
-					if p.Value == behaviour.Elsewhere || p.Value == behaviour.Certificates {
-						continue
+			count := func(objects map[string]bool, parts []behaviour.Part) {
+				for _, p := range parts {
+					if name, _, _ := strings.Cut(p.Name, " key "); p.Value != behaviour.Elsewhere && p.Value != behaviour.Certificates {
+						objects[id.Namespace+" "+name] = true
 					}
-					name, _, _ := strings.Cut(p.Name, " key ")
-					(*set)[id.Namespace+" "+name] = true
 				}
 			}
+			count(configs, w.ConfigMaps.Parts)
+			count(secrets, w.Secrets.Parts)
 		}
 	}
 	for id, t := range c.types {
@@ -109,7 +108,7 @@ func (c *comparison) looked() Looked {
 	return l
 }
 
-// omissions returns what was left out, in order, each once.
+// omissions returns what was left out, sorted and without duplicates.
 func (c *comparison) omissions() []Omission {
 	all := []Omission{}
 	for i := range c.clusters {

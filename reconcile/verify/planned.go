@@ -3,7 +3,6 @@ package verify
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/behaviour"
@@ -13,8 +12,8 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// Planned is why a cluster does not have an object as it was rendered: `gitopsd run`
-// refuses to apply it, or has not applied it yet.
+// Planned is why a rendered object is not in a cluster: `gitopsd run` refuses to apply it, or
+// has not applied it yet.
 type Planned struct {
 	// Kind is [Refused], [RolledBack] or [NotApplied].
 	Kind Kind
@@ -22,8 +21,8 @@ type Planned struct {
 	Why string
 }
 
-// Behind reports whether something in the cluster is not as it was rendered, so that
-// a plan may tell why. Images are as in [Options].
+// Behind reports whether anything in the cluster differs from what was rendered, so that a
+// plan may explain it. known is as Images in [Options].
 func (c *Facts) Behind(known []lockfile.Image) bool {
 	if c.Unread {
 		return false
@@ -47,10 +46,10 @@ func (c *Facts) Behind(known []lockfile.Image) bool {
 	return slices.ContainsFunc(c.Webhooks, func(w Webhook) bool { return w.Missing && !w.Held || len(w.Drift) > 0 })
 }
 
-// Explain notes which of the rendered objects a plan for the cluster has not applied,
-// and why. An object that somebody changed or deleted is not among them.
+// Explain notes which rendered objects have not been applied, by a plan for the cluster, and
+// why. Objects that others changed or deleted are not among them.
 func (c *Facts) Explain(p *plan.Plan) {
-	// A package is refused as a whole: its objects are told with the breaking change.
+	// A package is refused as a whole, because of one breaking change.
 	broken := make(map[string]*plan.Step)
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -87,8 +86,8 @@ func (c *Facts) Explain(p *plan.Plan) {
 	}
 }
 
-// pending reports what was declared for a type and was not applied, once for the type
-// and what acts on it, and marks the clusters' entries.
+// pending reports that a type, or its controller or Compositions, was declared and is not
+// applied, and marks the clusters' entries.
 func (c *comparison) pending(id manifest.ID, all []here) {
 	found := newPartition()
 	for i := range all {
@@ -136,10 +135,7 @@ func (c *comparison) pending(id manifest.ID, all []here) {
 		what := "wanted " + cmp.Or(h.Source, "as declared") + ", " + why.Why
 		found.add(string(why.Kind)+" "+what, h.cluster, what, in(h.cluster, details))
 	}
-	for _, s := range found.ordered() {
-		kind, _, _ := strings.Cut(s.key, " ")
-		c.report(Kind(kind), id, []*side{s})
-	}
+	c.reportEach(id, found)
 }
 
 // difference is a Composition or Function that is not as rendered.

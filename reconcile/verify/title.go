@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,60 +29,42 @@ func (r *Report) Summary() string {
 	return what + ": " + strings.Join(parts, ", and ")
 }
 
+// titles are the findings in one line, after their subject. {it} is the pronoun of the
+// subject, {types} are the types, {odd} the clusters at fault, and {between} the clusters that
+// differ.
+var titles = map[Kind]string{
+	TwoControllers:     "two controllers act on {it} at once in {odd}",
+	UnknownImage:       "nobody knows what acts on {it} in {odd}: the image that runs is not in clusters.lock",
+	WrongController:    "another controller than declared acts on {it} in {odd}",
+	SecondActor:        "a workload that nobody declared may write {it} in {odd}",
+	ControllerDiffers:  "the controller differs {between}",
+	SettingsDrifted:    "the controller runs with other settings than declared in {odd}",
+	SettingsDiffer:     "the controller's settings differ {between}",
+	ConfigDrifted:      "the controller's configuration is not what was declared in {odd}",
+	ConfigDiffers:      "the controller's configuration differs {between}",
+	RightsDrifted:      "the controller has other rights than declared in {odd}",
+	RightsDiffer:       "the controller's rights differ {between}",
+	AdmissionDiffers:   "what it does to {types} differs {between}",
+	CompositionDrifted: "what is composed of {it} is not what was declared in {odd}",
+	NoController:       "nothing acts on {it} in {odd}: the controller does not run",
+	Refused:            "what was declared is refused in {odd}",
+	RolledBack:         "what was declared did not get ready and is rolled back in {odd}",
+	NotApplied:         "what was declared is not applied yet in {odd}",
+	Drifted:            "changed by somebody in {odd}",
+	SchemaDiffers:      "the schema differs {between}",
+	ConversionDrifted:  "not converted by the declared rules in {odd}",
+	ConversionDiffers:  "the conversion rules differ {between}",
+	Missing:            "missing in {odd}",
+	WebhookDrifted:     "not as declared in {odd}",
+	WebhookDiffers:     "differs {between}",
+	Unmanaged:          "live in {odd}, where nothing declares {it}",
+}
+
 // Title returns the finding in one line.
 func (f *Finding) Title() string {
 	subject, it := f.subject()
-	odd := f.odd()
-	switch f.Kind {
-	case TwoControllers:
-		return fmt.Sprintf("%s: two controllers act on %s at once in %s", subject, it, odd)
-	case UnknownImage:
-		return fmt.Sprintf("%s: nobody knows what acts on %s in %s: the image that runs is not in clusters.lock", subject, it, odd)
-	case WrongController:
-		return fmt.Sprintf("%s: another controller than declared acts on %s in %s", subject, it, odd)
-	case SecondActor:
-		return fmt.Sprintf("%s: a workload that nobody declared may write %s in %s", subject, it, odd)
-	case ControllerDiffers:
-		return fmt.Sprintf("%s: the controller differs %s", subject, f.between())
-	case SettingsDrifted:
-		return fmt.Sprintf("%s: the controller runs with other settings than declared in %s", subject, odd)
-	case SettingsDiffer:
-		return fmt.Sprintf("%s: the controller's settings differ %s", subject, f.between())
-	case ConfigDrifted:
-		return fmt.Sprintf("%s: the controller's configuration is not what was declared in %s", subject, odd)
-	case ConfigDiffers:
-		return fmt.Sprintf("%s: the controller's configuration differs %s", subject, f.between())
-	case RightsDrifted:
-		return fmt.Sprintf("%s: the controller has other rights than declared in %s", subject, odd)
-	case RightsDiffer:
-		return fmt.Sprintf("%s: the controller's rights differ %s", subject, f.between())
-	case AdmissionDiffers:
-		return fmt.Sprintf("%s: what it does to %s differs %s", subject, f.objects(), f.between())
-	case CompositionDrifted:
-		return fmt.Sprintf("%s: what is composed of %s is not what was declared in %s", subject, it, odd)
-	case NoController:
-		return fmt.Sprintf("%s: nothing acts on %s in %s: the controller does not run", subject, it, odd)
-	case Refused:
-		return fmt.Sprintf("%s: what was declared is refused in %s", subject, odd)
-	case RolledBack:
-		return fmt.Sprintf("%s: what was declared did not get ready and is rolled back in %s", subject, odd)
-	case NotApplied:
-		return fmt.Sprintf("%s: what was declared is not applied yet in %s", subject, odd)
-	case Drifted:
-		return fmt.Sprintf("%s: changed by somebody in %s", subject, odd)
-	case SchemaDiffers:
-		return fmt.Sprintf("%s: the schema differs %s", subject, f.between())
-	case ConversionDrifted:
-		return fmt.Sprintf("%s: not converted by the declared rules in %s", subject, odd)
-	case ConversionDiffers:
-		return fmt.Sprintf("%s: the conversion rules differ %s", subject, f.between())
-	case Missing, WebhookDrifted, WebhookDiffers:
-		what := map[Kind]string{Missing: "missing in " + odd, WebhookDrifted: "not as declared in " + odd, WebhookDiffers: "differs " + f.between()}
-		return subject + ": " + what[f.Kind]
-	case Unmanaged:
-		return fmt.Sprintf("%s: live in %s, where nothing declares %s", subject, odd, it)
-	}
-	return subject + ": " + string(f.Kind)
+	in := strings.NewReplacer("{it}", it, "{types}", f.objects(), "{odd}", f.odd(), "{between}", f.between())
+	return subject + ": " + in.Replace(cmp.Or(titles[f.Kind], string(f.Kind)))
 }
 
 // subject returns the subject of the finding and its pronoun.

@@ -1,19 +1,20 @@
 // Package verify compares live clusters with each other and with the repository,
 // type by type: `gitopsd verify`.
 //
-// It is pure: facts of clusters go in (facts.go), a [Report] comes out. compare.go
-// compares the types, controllers.go the controllers behind them, and gather.go
-// merges findings that are the same for many types or clusters, since a report on
-// 1,000 types in 50 clusters must fit on a screen; title.go says a finding in
-// a line. A Report in JSON is for programs; cmd/gitopsd/findings shows it to people.
+// It is pure: [Compare] takes the facts of clusters (facts.go) and returns a [Report].
 //
-// actors.go reports workloads that may write a type beside its controller, and
-// planned.go tells what was refused or not applied yet from what somebody changed.
+// compare.go compares the types and, with conversion.go and composes.go, their conversions
+// and Compositions; controllers.go the controllers behind them; contexts.go the configuration
+// and rights of these; admission.go the webhooks and policies that match the types, and
+// webhooks.go rendered webhooks with live ones. actors.go reports other workloads that may
+// write a type. planned.go distinguishes what was refused or not applied yet from what others
+// changed. gather.go merges findings that are the same for many types or clusters, so that a
+// report on 1,000 types in 50 clusters fits on a screen; title.go has a line for each kind of
+// finding, and looked.go counts what was compared. cmd/gitopsd/findings prints a report.
 //
-// [Repository.Wanted] makes the facts that follow from the repository alone;
-// reconcile/verify/live reads clusters. render/types defines what a type is,
-// render/behaviour what acts on it, and render/types/compat what a difference
-// between two schemas means.
+// [Repository.Wanted] returns the facts that follow from the repository alone (wanted.go);
+// reconcile/verify/live reads clusters. render/types, render/behaviour and
+// render/types/compat define types, what acts on them, and differences between schemas.
 package verify
 
 import (
@@ -26,8 +27,8 @@ import (
 // Kind is the kind of a finding. Kinds are stable: programs may depend on them.
 type Kind string
 
-// The kinds, worst first. First those about programs that act on objects, which no
-// API server shows; then differences between the API servers themselves.
+// The kinds, worst first: those about programs that act on objects, then those about API
+// servers.
 const (
 	// TwoControllers: different controllers act on the type at once in one
 	// cluster.
@@ -118,12 +119,12 @@ type Verdict string
 
 // The verdicts.
 const (
-	// Same: there is no finding, and everything was verified but for the Secrets that
-	// the account may not read, which are in Report.Omitted.
+	// Same: there is no finding. Everything was verified except Secrets that the account may
+	// not read, which are in Report.Omitted.
 	Same Verdict = "same"
 	// Different: everything was verified, and there are findings.
 	Different Verdict = "different"
-	// NotVerified: something could not be verified, whatever else was found.
+	// NotVerified: something could not be verified. There may be findings.
 	NotVerified Verdict = "not-verified"
 )
 
@@ -143,8 +144,8 @@ type Report struct {
 	// LookedAt is what was compared, and Omitted what was not.
 	LookedAt Looked     `json:"lookedAt"`
 	Omitted  []Omission `json:"omitted"`
-	// DefinitionOnly is the number of types of which nobody declares all that acts on
-	// them. Only their definitions are verified.
+	// DefinitionOnly is the number of types with only their definition verified, because not
+	// everything that acts on them is declared.
 	DefinitionOnly int `json:"definitionOnly"`
 	// Notes are for a person to read; they are not differences.
 	Notes []string `json:"notes,omitempty"`
@@ -182,13 +183,12 @@ type Finding struct {
 	Advice string `json:"advice"`
 }
 
-// Side is clusters that have the same.
+// Side is a group of clusters that have the same.
 type Side struct {
 	Clusters []string `json:"clusters"`
-	// What is in words what they have.
+	// What describes what they have.
 	What string `json:"what"`
-	// Odd reports whether most other clusters have something else, or no side has
-	// most.
+	// Odd is false for the side with more than half of the clusters.
 	Odd bool `json:"odd"`
 }
 
@@ -215,9 +215,10 @@ type Group struct {
 	Managed bool `json:"managed"`
 	// Types are the kinds in it, sorted.
 	Types []string `json:"types"`
-	// DefinitionOnly are those of which nobody declares all that acts on them.
+	// DefinitionOnly are the types with only their definition verified, because not
+	// everything that acts on them is declared.
 	DefinitionOnly []string `json:"definitionOnly,omitempty"`
-	// NoController are those in DefinitionOnly whose package has types alone.
+	// NoController are those in DefinitionOnly from a package without a controller.
 	NoController []string `json:"noController,omitempty"`
 	// States are the clusters that have any of the types, by their worst finding:
 	// "same", "not-verified", or a finding's kind.
@@ -235,10 +236,10 @@ type State struct {
 
 // States beside the kinds of findings.
 const (
-	// SameState is that of clusters without findings.
+	// SameState: there are no findings.
 	SameState = "same"
-	// NotVerifiedState is that of clusters without findings in which something about the
-	// types could not be read.
+	// NotVerifiedState: there are no findings, and something about the types could not be
+	// read.
 	NotVerifiedState = "not-verified"
 )
 

@@ -14,9 +14,9 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Repository computes the facts that follow from the repository, one cluster after
-// the other, and shares what several have in common. The zero value is ready to use,
-// by one goroutine at a time.
+// Repository computes the facts that follow from the repository, one cluster after the other.
+// It caches the types that clusters share. The zero value is ready to use, by one goroutine
+// at a time.
 type Repository struct {
 	types map[*manifest.Object][]types.Type
 }
@@ -55,7 +55,7 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 	return w
 }
 
-// Gap adds the reason why something could not be verified.
+// Gap adds the reason why something could not be verified; nothing if err is nil.
 func (c *Facts) Gap(err error) {
 	for _, p := range problem.Of(err) {
 		c.Gaps = append(c.Gaps, p.WithoutCluster().String())
@@ -89,18 +89,14 @@ func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Facts, 
 	if d.Behaviour != nil && d.Behaviour.Workload == (manifest.ID{}) && o.ID().Is(manifest.CRD) {
 		d.Behaviour = nil // conversion rules alone: no program acts on the objects
 	}
-	if d.Behaviour == nil || d.Behaviour.Workload == (manifest.ID{}) {
-		return
-	}
-	if w.Controllers[d.Behaviour.Workload] != nil {
+	if d.Behaviour == nil || d.Behaviour.Workload == (manifest.ID{}) || w.Controllers[d.Behaviour.Workload] != nil {
 		return
 	}
 	workload := c.Objects.Get(d.Behaviour.Workload)
-	spec, _ := workload.Tree()["spec"].(map[string]any)
 	w.Controllers[d.Behaviour.Workload] = &Controller{
 		Wanted: d.Behaviour,
 		Source: source[workload.Label(manifest.PackageLabel)],
-		Idle:   spec["replicas"] == int64(0),
+		Idle:   manifest.Mapping(workload.Tree(), "spec")["replicas"] == int64(0),
 		Patches: c.PatchesOf(ctx, workload.ID(), func(o *manifest.Object) string {
 			return behaviour.Workload(o).Digest()
 		}),

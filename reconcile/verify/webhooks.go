@@ -9,8 +9,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Compare compares a rendered configuration with the live one, nil if that is
-// missing, and sets the result.
+// Compare compares a rendered configuration with the live one, which may be nil, and sets
+// Missing and Drift.
 func (w *Webhook) Compare(rendered *manifest.Object, live map[string]any) {
 	w.Missing = live == nil
 	if live == nil {
@@ -25,8 +25,8 @@ func (w *Webhook) Compare(rendered *manifest.Object, live map[string]any) {
 	}
 }
 
-// admissionForm returns the part of a webhook configuration, policy or binding that
-// decides what the API server does, with the API server's defaults.
+// admissionForm returns the part of a webhook configuration, policy or binding that the API
+// server acts on, with its defaults.
 func admissionForm(tree map[string]any) map[string]any {
 	switch manifest.KindOf(tree) {
 	case manifest.ValidatingPolicy, manifest.MutatingPolicy:
@@ -37,16 +37,12 @@ func admissionForm(tree map[string]any) map[string]any {
 	return webhookForm(tree)
 }
 
-// webhookForm returns the part of a configuration that decides what the API server
-// does: its webhooks, with the API server's defaults
-// (admissionregistration.k8s.io/v1), and without CA bundles, which somebody else
-// provides.
+// webhookForm returns the webhooks of a configuration with the API server's defaults
+// (admissionregistration.k8s.io/v1), without CA bundles, which others fill in.
 func webhookForm(tree map[string]any) map[string]any {
 	mutating := manifest.KindOf(tree) == manifest.MutatingWebhooks
-	list, _ := tree["webhooks"].([]any)
-	hooks := make([]any, len(list))
-	for i, h := range list {
-		hooks[i] = h
+	hooks := append([]any{}, manifest.List(tree, "webhooks")...)
+	for i, h := range hooks {
 		if hook, ok := h.(map[string]any); ok {
 			hooks[i] = hookForm(hook, mutating)
 		}
@@ -70,15 +66,7 @@ func hookForm(hook map[string]any, mutating bool) map[string]any {
 		}
 		form["clientConfig"] = client
 	}
-	if rules, ok := form["rules"].([]any); ok {
-		rules = slices.Clone(rules)
-		for j, r := range rules {
-			if rule, ok := r.(map[string]any); ok {
-				rules[j] = filled(rule, map[string]any{"scope": "*"})
-			}
-		}
-		form["rules"] = rules
-	}
+	scopeRules(form, "rules")
 	return form
 }
 
@@ -97,12 +85,9 @@ func filled(m, defaults map[string]any) map[string]any {
 }
 
 func hasBundle(tree map[string]any) bool {
-	list, _ := tree["webhooks"].([]any)
-	return !slices.ContainsFunc(list, func(h any) bool {
+	return !slices.ContainsFunc(manifest.List(tree, "webhooks"), func(h any) bool {
 		hook, _ := h.(map[string]any)
-		client, _ := hook["clientConfig"].(map[string]any)
-		bundle, _ := client["caBundle"].(string)
-		return bundle == ""
+		return manifest.Text(hook, "clientConfig", "caBundle") == ""
 	})
 }
 

@@ -89,7 +89,7 @@ const (
 	// prints them, or "none". Without it all are.
 	GatesAnnotation = Group + "/gates"
 	// HealthAnnotation, on a CRD or XRD, has expressions that judge the objects of
-	// its types; see health.ParseExpressions.
+	// its types; see health.Expressions.
 	HealthAnnotation = Group + "/health"
 	// InjectCAAnnotation, on a webhook configuration, an APIService or a CRD that
 	// converts by webhook, says whose CA it trusts: "Service/<namespace>/<name>", a

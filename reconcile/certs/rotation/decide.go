@@ -7,50 +7,48 @@ import (
 
 // Policy is how long certificates live.
 type Policy struct {
-	// Authority is the lifetime of a CA and Leaf that of a certificate. Both
-	// are renewed when a third of it is left.
+	// Authority is the lifetime of a CA, and Leaf the lifetime of a certificate. Both are
+	// renewed when a third of it is left.
 	Authority, Leaf time.Duration
-	// Settle is how long a new CA has been in every bundle before it signs: API servers
-	// read bundles from caches.
+	// Settle is how long a new CA must be in every bundle before it signs, because API
+	// servers cache bundles.
 	Settle time.Duration
 }
 
-// Skew is how far clocks may differ: certificates are valid from so long before they
-// are made.
+// Skew is how far clocks may differ. Certificates are valid from Skew before they are made.
 const Skew = 5 * time.Minute
 
 // CA is a CA as the rotation sees it. CAs are comparable. The zero CA is none.
 type CA struct {
-	// ID is a hash of the certificate; [Unmade] for a CA that is to be made.
+	// ID is a hash of the certificate; "unmade" for a CA that has to be made.
 	ID                  string
 	NotBefore, NotAfter time.Time
 	// Key reports whether gitopsd keeps the key.
 	Key bool
 }
 
-// Unmade is the ID of a CA that is to be made.
-const Unmade = "unmade"
+// unmade is the ID of a CA that has to be made.
+const unmade = "unmade"
 
-// Former is a CA that signs no more.
+// Former is a CA that no longer signs.
 type Former struct {
 	CA CA
 	// Until is when the last certificate that it signed has expired.
 	Until time.Time
 }
 
-// Journal is what the Secret of the CA records. Nothing is in a bundle, and nothing is
-// signed, that is not in the journal first.
+// Journal is the content of the Secret of the CA. It is recorded before a CA is put into a
+// bundle, and before a certificate is signed.
 type Journal struct {
-	// Signer signs, and Next is to replace it once every bundle has it. Either may be
-	// zero.
+	// Signer signs. Next replaces it once every bundle has Next. Either may be zero.
 	Signer, Next CA
-	// Issued is the time after which no certificate of Signer's is valid. It is
-	// recorded before a certificate is made.
+	// Issued is when the last certificate of Signer expires. It is recorded before a
+	// certificate is made.
 	Issued time.Time
-	// Spread is when every bundle was first seen to have Next. It is a hint: if it is
-	// wrong, Next signs earlier or later, and still only once every bundle has it.
+	// Spread is when every bundle was first seen to have Next. If it is wrong, Next signs
+	// earlier or later, but still only once every bundle has it.
 	Spread time.Time
-	// Former are in the bundles until the last that they signed has expired.
+	// Former stay in the bundles until their last certificates have expired.
 	Former []Former
 }
 
@@ -76,15 +74,15 @@ func (j *Journal) Trust() []string {
 	return ids
 }
 
-// Leaf is the certificate that is there. The zero Leaf is none, or one that cannot
-// serve: without its key, for other names, or garbled. A client's serves by being shown.
+// Leaf is the present certificate. The zero Leaf is none, or one that cannot serve: without its
+// key, for other names, or garbled. A client's certificate serves when it is presented.
 type Leaf struct {
-	// Issuer is the ID of the CA that signed it, empty if that is not known.
+	// Issuer is the ID of the CA that signed it; empty if unknown.
 	Issuer              string
 	NotBefore, NotAfter time.Time
 }
 
-// Bundle is a CA bundle in force in the cluster.
+// Bundle is a CA bundle in force.
 type Bundle struct {
 	// Holder names the object that holds it.
 	Holder string
@@ -92,60 +90,59 @@ type Bundle struct {
 	CAs []string
 }
 
-// State is what is there.
+// State is the present state.
 type State struct {
 	// Journal is nil if there is none, or if it is damaged.
 	Journal *Journal
-	// Brought is the operator's CA, which is to sign; zero if gitopsd makes its own.
+	// Brought is the operator's CA that must sign; zero if gitopsd makes its own.
 	Brought CA
 	Leaf    Leaf
 	// Looked reports whether Bundles and Found are known.
 	Looked  bool
 	Bundles []Bundle
-	// Found are CAs that may have signed what serves, though no journal has them.
+	// Found are CAs that may have signed the present certificate, though no journal has them.
 	Found []CA
 }
 
-// Order is a certificate to be made.
+// Order is a certificate to make.
 type Order struct {
 	// By is the ID of the CA that signs.
 	By       string
 	NotAfter time.Time
 }
 
-// Decision is what should be there.
+// Decision is the desired state.
 type Decision struct {
-	// Look reports that the decision depends on bundles, which are not known: find out
-	// and decide again.
+	// Look reports that the decision depends on bundles that are not known: they must be
+	// read before another decision.
 	Look bool
-	// Journal is to be recorded. If it differs from the one that is there, nothing else
-	// is done before it is recorded and read again.
+	// Journal is the desired journal. If it differs from the present one, it is recorded and
+	// read again before anything else is done.
 	Journal Journal
-	// Issue is the certificate to be made; zero if the one that is there stays.
+	// Issue is the certificate to make; zero if the present one stays.
 	Issue Order
 	// Again is when to decide again.
 	Again time.Time
-	// Lacking are the holders whose bundles lack the CA that is to sign.
+	// Lacking are the holders of bundles that lack the next signer.
 	Lacking []string
 }
 
-// Soon is the pause before something is looked at that was just written.
-const Soon = time.Second
+// soon is the pause before something just written is read again.
+const soon = time.Second
 
-// pause is the pause before bundles are looked at again that lack a CA although they
-// should have it.
-func (r *rotation) pause() time.Duration { return max(r.policy.Settle, Soon) }
+// pause returns the pause before bundles that lack a CA are read again.
+func (r *rotation) pause() time.Duration { return max(r.policy.Settle, soon) }
 
-// Decide returns the next step of the rotation. It is pure, and it is the whole of what
-// two daemons, or a daemon and its predecessor, need to agree on:
+// Decide returns the next step of the rotation. Because it is pure, two daemons, or a daemon
+// and its predecessor, agree on it:
 //
 //  1. A new CA is recorded as Next, and put into every bundle.
-//  2. When every bundle that the served certificate needs has Next, and the settling
-//     time has passed, Next becomes the Signer and signs a new certificate. If nothing
-//     serves and there is no other signer, this is done at once.
-//  3. A former CA leaves when the last certificate that it signed has expired.
+//  2. When every bundle with the CA of the present certificate has Next, and the settling
+//     time has passed, Next becomes the Signer and signs a new certificate. If no
+//     certificate serves and there is no other signer, this happens at once.
+//  3. A former CA is removed when its last certificate has expired.
 //
-// The times are in whole seconds, as in certificates.
+// Times are in whole seconds, as in certificates.
 func Decide(have State, now time.Time, p Policy) Decision {
 	r := rotation{have: have, now: now, policy: p}
 	if have.Journal != nil {
@@ -169,15 +166,15 @@ type rotation struct {
 	policy Policy
 }
 
-// again has the decision made again at a time.
+// again schedules the next decision for a time, unless it is due earlier.
 func (r *rotation) again(at time.Time) {
 	if r.Again.IsZero() || at.Before(r.Again) {
 		r.Again = at
 	}
 }
 
-// recover makes a journal of what is found without one. The found CAs stay trusted, so
-// that what serves goes on until a new CA has replaced them in order.
+// recover makes a journal from the found CAs. They stay trusted, so that the present certificate
+// serves until a new CA has replaced them in order.
 func (r *rotation) recover() {
 	if !r.have.Looked {
 		r.Look = true
@@ -201,14 +198,13 @@ func (r *rotation) fits(ca CA) bool {
 	return ca.Key
 }
 
-// serves reports whether what is there can serve: API servers with the journal's CAs
-// accept it.
+// serves reports whether clients that trust the journal's CAs accept the present certificate.
 func (r *rotation) serves() bool {
 	l := r.have.Leaf
 	return l.Issuer != "" && !r.now.Before(l.NotBefore) && r.now.Before(l.NotAfter) && slices.Contains(r.Journal.Trust(), l.Issuer)
 }
 
-// prepare records a CA that is to sign.
+// prepare sets the next signer, if there must be one.
 func (r *rotation) prepare() {
 	j := &r.Journal
 	if j.Next.ID != "" && !r.fits(j.Next) { // it has signed nothing
@@ -229,7 +225,7 @@ func (r *rotation) prepare() {
 	if r.have.Brought.ID != "" {
 		j.Next = r.have.Brought
 	} else {
-		j.Next = CA{ID: Unmade, NotBefore: r.now.Add(-Skew), NotAfter: r.now.Add(r.policy.Authority), Key: true}
+		j.Next = CA{ID: unmade, NotBefore: r.now.Add(-Skew), NotAfter: r.now.Add(r.policy.Authority), Key: true}
 	}
 	if !r.fits(j.Next) {
 		j.Next = CA{} // the operator's has expired
@@ -245,8 +241,8 @@ func (r *rotation) promote() {
 	idle := !r.serves()
 	switch {
 	case idle && !r.fits(j.Signer):
-	case idle: // the signer repairs what serves first
-		r.again(r.now.Add(Soon))
+	case idle: // the signer issues a certificate first
+		r.again(r.now.Add(soon))
 		return
 	case !r.spread(j.Next.ID):
 		j.Spread = time.Time{}
@@ -283,8 +279,8 @@ func (r *rotation) promote() {
 	j.Signer, j.Next, j.Issued, j.Spread = j.Next, CA{}, issued, time.Time{}
 }
 
-// spread reports whether a CA is in every bundle that makes what is there served.
-// Others are broken now, and do not hold the rotation up.
+// spread reports whether a CA is in every bundle that has the CA of the present certificate.
+// Other bundles do not work anyway, and do not delay the rotation.
 func (r *rotation) spread(id string) bool {
 	if !r.have.Looked {
 		r.Look = true
@@ -299,7 +295,7 @@ func (r *rotation) spread(id string) bool {
 	return len(r.Lacking) == 0
 }
 
-// issue orders a certificate if none serves, or the one that does is to be renewed.
+// issue orders a certificate if none serves, or the present one is due for renewal.
 func (r *rotation) issue() {
 	j, l := &r.Journal, r.have.Leaf
 	if !r.fits(j.Signer) {
@@ -310,7 +306,7 @@ func (r *rotation) issue() {
 		until = j.Signer.NotAfter
 	}
 	if j.Issued.Before(until) && until.Sub(j.Issued) < r.policy.Leaf/8 {
-		until = j.Issued // one that could not be written is not recorded anew each time
+		until = j.Issued // if a certificate cannot be written, do not record each attempt
 	}
 	if r.serves() {
 		if l.Issuer == j.Signer.ID {
@@ -334,7 +330,7 @@ func (r *rotation) issue() {
 	r.again(Renewal(r.now.Add(-Skew), until))
 }
 
-// retire drops former CAs whose certificates have all expired.
+// retire removes former CAs once all their certificates have expired.
 func (r *rotation) retire() {
 	j, l := &r.Journal, r.have.Leaf
 	j.Former = slices.DeleteFunc(j.Former, func(f Former) bool {
@@ -342,7 +338,7 @@ func (r *rotation) retire() {
 	})
 }
 
-// expire has the decision made again when a CA or what serves expires.
+// expire schedules a decision for when a CA or the present certificate expires.
 func (r *rotation) expire() {
 	for _, f := range r.Journal.Former {
 		at := f.Until
@@ -359,7 +355,7 @@ func (r *rotation) expire() {
 	}
 }
 
-// Renewal is when a third of a certificate's life is left.
+// Renewal returns when a third of a certificate's life is left.
 func Renewal(notBefore, notAfter time.Time) time.Time {
 	life := notAfter.Sub(notBefore)
 	if life > Skew {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Keys of the Secret of a CA. Those of the signer have the names that all TLS Secrets
-// use. A CA that an operator brought has no key there.
+// Keys of the Secret of a CA. The signer has the usual keys of a TLS Secret. The private key of
+// a CA that an operator brought is not stored.
 const (
 	keyCert    = "tls.crt"
 	keyKey     = "tls.key"
@@ -19,18 +19,18 @@ const (
 	keyTimes   = "times.json"
 )
 
-// times is what the certificates of a journal do not tell.
+// times are the times of a journal that are not in its certificates.
 type times struct {
 	Issued time.Time `json:"issued,omitzero"`
 	Spread time.Time `json:"spread,omitzero"`
-	// Former are the times of Former.Until, by the IDs of their CAs.
+	// Former has Former.Until by the ID of the CA.
 	Former map[string]time.Time `json:"former,omitempty"`
 }
 
 // material are CAs by their IDs.
 type material map[string]Authority
 
-// add adds a CA, and returns it as the rotation sees it. A key is never taken away.
+// add adds a CA, and returns it as the rotation sees it. A known key is kept.
 func (m material) add(a Authority, key bool) CA {
 	id := idOf(a.Cert)
 	if a.Key == nil {
@@ -40,9 +40,8 @@ func (m material) add(a Authority, key bool) CA {
 	return CA{ID: id, NotBefore: a.Cert.NotBefore, NotAfter: a.Cert.NotAfter, Key: key}
 }
 
-// read reads the Secret of a CA. It returns nil if the Secret is damaged: something in it
-// is missing, garbled, or of another profile. What can be read of it
-// is then in found.
+// read reads the Secret of a CA. j is nil if the Secret is damaged: something in it is missing,
+// garbled, or of another profile. found has the CAs that could be read in any case.
 func (m material) read(data map[string][]byte, p Profile) (j *Journal, found []CA) {
 	sound := true
 	pair := func(crt, key string) CA {
@@ -58,8 +57,8 @@ func (m material) read(data map[string][]byte, p Profile) (j *Journal, found []C
 		}
 		ca := m.add(Authority{chain[0], signer}, err == nil)
 		found = append(found, ca)
-		// Only what an operator brings has its key elsewhere, or another name.
-		if len(private) > 0 && (err != nil || chain[0].Subject.CommonName != p.AuthorityName()) {
+		// Only an operator's CA has its key elsewhere, or another name.
+		if len(private) > 0 && (err != nil || chain[0].Subject.CommonName != p.authorityName()) {
 			sound = false
 		}
 		return ca

@@ -1,15 +1,15 @@
-// Package rotation keeps one certificate with the CA that signs it, of a server or of a
-// client, so that whoever trusts a bundle that made it accepted goes on accepting it.
+// Package rotation renews a certificate of a server or a client, and the CA that signs it, so
+// that everyone who trusts the CA bundle accepts the certificate at any time.
 //
 // It owns
-//   - the rotation (decide.go), a pure function: what is there, now -> what should be
-//     there, and when to look again;
-//   - the steps of one turn (keep.go), by the Secret that records the CA (journal.go),
-//     which is written on the condition that it is as it was read;
+//   - the decision (decide.go), a pure function from the state and the time to the desired
+//     state and the time of the next decision;
+//   - the steps of one turn (keep.go), with the Secret that records the CA (journal.go), which
+//     is written on the condition that it is as it was read;
 //   - keys and certificates: making, reading and checking them (pki.go).
 //
-// Where the Secrets and bundles are is the caller's: reconcile/certs keeps those of
-// Services, and reconcile/etcd/identity those of etcd namespaces.
+// Callers decide where the Secrets and bundles are: reconcile/certs keeps those of Services,
+// and reconcile/etcd/identity those of etcd namespaces.
 package rotation
 
 import (
@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// Source reads what one rotation depends on, and records its journal. The errors of its
-// methods end the rotation's turn.
+// Source reads the Secrets and bundles of a rotation, and records its journal. Its methods may
+// fail with any error, which [Rotation.Keep] returns.
 type Source interface {
 	// Leaf returns the content of the Secret with the certificate, as it is now.
 	Leaf(context.Context) (map[string][]byte, error)
@@ -30,12 +30,12 @@ type Source interface {
 	Journal(context.Context) (map[string][]byte, error)
 	// Bundles returns the bundles in force.
 	Bundles(context.Context) ([]Held, error)
-	// Record makes a journal durable, if what Journal returned last is still what is
-	// there. If it is not, nothing is done, which is no error.
+	// Record makes a journal durable if the present one is still the one that Journal
+	// returned last. Otherwise it does nothing and returns nil.
 	Record(ctx context.Context, data map[string][]byte) error
 }
 
-// Held is a CA bundle in force, in PEM. What is garbled trusts nothing.
+// Held is a CA bundle in force, in PEM. A garbled bundle trusts nothing.
 type Held struct {
 	Holder string
 	PEM    []byte
@@ -45,40 +45,41 @@ type Held struct {
 type Rotation struct {
 	Profile Profile
 	Policy  Policy
-	// Brought is the operator's CA, which is to sign; zero if one is made.
+	// Brought is the operator's CA that must sign; zero if gitopsd makes one.
 	Brought Authority
-	// Frozen has what is there stay, since the rotation cannot go on.
+	// Frozen leaves everything as it is.
 	Frozen bool
-	// Preview has nothing made.
+	// Preview makes and records nothing.
 	Preview bool
-	// Now is taken before anything is read, so that nothing is made that is valid for
-	// longer than what was recorded allows.
+	// Now is taken before anything is read, so that no certificate outlives the time that
+	// was recorded for it.
 	Now time.Time
 }
 
-// Result is what there should be.
+// Result is the desired state.
 type Result struct {
 	// Bundle has the CAs to trust; nil if they are not known yet.
 	Bundle []byte
 	// Cert and Key are the certificate; nil if it is not known yet.
 	Cert, Key []byte
-	// Expires is when the certificate does, and Signer who signs; zero if not known.
+	// Expires is when the certificate expires, and Signer the CA that signs; zero if
+	// unknown.
 	Expires time.Time
 	Signer  CA
-	// Again is when to look again.
+	// Again is when to call Keep again.
 	Again time.Time
-	// Lacking are the holders of bundles for which the next CA waits.
+	// Lacking are the holders of bundles that lack the next CA, which waits for them.
 	Lacking []string
 }
 
-// ErrContended is returned if others write the journal all the time.
+// ErrContended is returned if others keep writing the journal.
 var ErrContended = errors.New("others write the record of the CA all the time")
 
 // attempts bounds how often a journal is read again because another process wrote it.
 const attempts = 6
 
-// Keep records the journal until nothing is to be recorded, and returns what there
-// should be then. The caller writes that; if it is not written, Keep returns it again.
+// Keep records the journal until it need not change, and returns the desired state. The caller
+// writes that. If the caller does not, the next Keep returns the same.
 func (r *Rotation) Keep(ctx context.Context, s Source) (Result, error) {
 	t := &turn{Rotation: r}
 	for range attempts {
@@ -104,11 +105,11 @@ func (r *Rotation) Keep(ctx context.Context, s Source) (Result, error) {
 		case r.Preview:
 			return t.result, nil
 		}
-		// From here on the CAs are durable, or somebody else's are.
+		// From here on, the CAs of this process or of another are durable.
 		if err := t.record(ctx, s, d.Journal); err != nil {
 			return Result{}, err
 		}
-		t.again(r.Now.Add(Soon))
+		t.again(r.Now.Add(soon))
 	}
 	return Result{}, ErrContended
 }
@@ -152,7 +153,7 @@ func (t *turn) look(ctx context.Context, s Source) (err error) {
 	return nil
 }
 
-// assess finds out whether the certificate that is there can serve, and who signed it.
+// assess decides whether the present certificate can serve, and which CA signed it.
 func (t *turn) assess() {
 	chain, _, err := ParsePair(t.leaf[keyCert], t.leaf[keyKey])
 	if err != nil || t.Profile.Fits(chain[0]) != nil {
@@ -161,8 +162,8 @@ func (t *turn) assess() {
 	t.state.Leaf = Leaf{Issuer: t.cas.issuer(chain[0]), NotBefore: chain[0].NotBefore, NotAfter: chain[0].NotAfter}
 }
 
-// lookAtBundles reads the bundles in force, and the CAs in them that may have signed
-// what serves. It may cost a request for each, and is done only while CAs change.
+// lookAtBundles reads the bundles in force, and the CAs in them that may have signed the present
+// certificate. It may cost a request for each, and is only called while CAs change.
 func (t *turn) lookAtBundles(ctx context.Context, s Source) error {
 	held, err := s.Bundles(ctx)
 	if err != nil {
@@ -172,7 +173,7 @@ func (t *turn) lookAtBundles(ctx context.Context, s Source) error {
 	for _, h := range held {
 		b := Bundle{Holder: h.Holder}
 		certs, err := Parse(h.PEM)
-		if err != nil { // a bundle is taken as a whole
+		if err != nil { // a garbled bundle trusts nothing
 			certs = nil
 		}
 		for _, cert := range certs {
@@ -184,7 +185,7 @@ func (t *turn) lookAtBundles(ctx context.Context, s Source) error {
 	}
 	t.state.Looked = true
 	t.assess()                      // it may be signed by one of these
-	for _, ca := range candidates { // one of somebody else's is not trusted any longer
+	for _, ca := range candidates { // CAs of others are not trusted any longer
 		cert := t.cas[ca.ID].Cert
 		known := slices.ContainsFunc(t.state.Found, func(f CA) bool { return f.ID == ca.ID })
 		if !known && IsCA(cert) && (ca.ID == t.state.Leaf.Issuer || t.ours(cert)) {
@@ -196,21 +197,20 @@ func (t *turn) lookAtBundles(ctx context.Context, s Source) error {
 
 // ours reports whether a CA has the name of those that are made here.
 func (t *turn) ours(cert *x509.Certificate) bool {
-	return cert.Subject.CommonName == t.Profile.AuthorityName()
+	return cert.Subject.CommonName == t.Profile.authorityName()
 }
 
 // record makes the CA that a journal lacks, and the journal durable.
 func (t *turn) record(ctx context.Context, s Source, j Journal) error {
-	if j.Next.ID == Unmade || j.Signer.ID == Unmade {
-		made := &j.Next
-		if j.Signer.ID == Unmade {
-			made = &j.Signer
+	for _, ca := range []*CA{&j.Signer, &j.Next} {
+		if ca.ID != unmade {
+			continue
 		}
-		a, err := t.Profile.Mint(made.NotBefore, made.NotAfter)
+		a, err := t.Profile.Mint(ca.NotBefore, ca.NotAfter)
 		if err != nil {
 			return err
 		}
-		*made = t.cas.add(a, true)
+		*ca = t.cas.add(a, true)
 	}
 	data, err := t.cas.write(&j)
 	if err != nil {
@@ -219,7 +219,7 @@ func (t *turn) record(ctx context.Context, s Source, j Journal) error {
 	return s.Record(ctx, data)
 }
 
-// settle returns what there should be once the journal is durable.
+// settle returns the desired state once the journal is durable.
 func (t *turn) settle(d Decision) (Result, error) {
 	t.again(d.Again)
 	t.result.Lacking = d.Lacking

@@ -16,10 +16,11 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"time"
 )
 
-// Authority is a CA with its key; the key is nil if it is not at hand.
+// Authority is a CA with its key; the key may be nil.
 type Authority struct {
 	Cert *x509.Certificate
 	Key  crypto.Signer
@@ -31,28 +32,28 @@ func idOf(cert *x509.Certificate) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Profile is what the certificates of one rotation look like. A CA is for one profile
-// alone.
+// Profile describes the certificates of a rotation. A CA signs for one profile only.
 type Profile struct {
-	// Name is their common name, and that of CAs behind "gitopsd CA for ". Common names
-	// have at most 64 characters (RFC 5280, ub-common-name), so at most 49 are used.
+	// Name is the common name of certificates, and follows "gitopsd CA for " in the one of
+	// CAs. A common name has at most 64 characters (RFC 5280, ub-common-name), so the first
+	// 49 bytes are used.
 	Name string
-	// DNSNames and IPs are a server's. Host is the one that clients ask for; empty for
-	// certificates of clients.
+	// DNSNames and IPs are the names of a server. Host is the name that clients connect to;
+	// empty for certificates of clients.
 	DNSNames []string
 	IPs      []net.IP
 	Host     string
-	// URI is who a client is; nil if its Name says so.
+	// URI identifies a client; nil if its Name does.
 	URI *url.URL
 }
 
 // name returns the common name of certificates.
 func (p Profile) name() string { return p.Name[:min(len(p.Name), 49)] }
 
-// AuthorityName returns the common name of the CAs.
-func (p Profile) AuthorityName() string { return "gitopsd CA for " + p.name() }
+// authorityName returns the common name of the CAs.
+func (p Profile) authorityName() string { return "gitopsd CA for " + p.name() }
 
-// usage returns what certificates may be used for.
+// usage returns the extended key usage of certificates.
 func (p Profile) usage() x509.ExtKeyUsage {
 	if p.Host == "" {
 		return x509.ExtKeyUsageClientAuth
@@ -60,14 +61,14 @@ func (p Profile) usage() x509.ExtKeyUsage {
 	return x509.ExtKeyUsageServerAuth
 }
 
-// Mint makes a CA that signs certificates and no other CAs.
+// Mint makes a CA that may not sign other CAs.
 func (p Profile) Mint(notBefore, notAfter time.Time) (Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return Authority{}, err
 	}
 	cert, err := sign(&x509.Certificate{ // without a serial number it gets a random one
-		Subject: pkix.Name{CommonName: p.AuthorityName()}, NotBefore: notBefore, NotAfter: notAfter,
+		Subject: pkix.Name{CommonName: p.authorityName()}, NotBefore: notBefore, NotAfter: notAfter,
 		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
 	}, Authority{Key: key}, key.Public())
 	return Authority{cert, key}, err
@@ -98,8 +99,8 @@ func (p Profile) Issue(by Authority, notBefore, notAfter time.Time) (crt, key []
 	return Encode(cert), key, err
 }
 
-// Try returns why those who trust a CA would refuse what it signs: a CA may be limited
-// to some names or uses.
+// Try returns an error if a certificate that a CA signs would not be accepted: a CA may be
+// limited to some names or uses.
 func (p Profile) Try(a Authority, now time.Time) error {
 	crt, _, err := p.Issue(a, now, a.Cert.NotAfter)
 	if err != nil {
@@ -112,8 +113,8 @@ func (p Profile) Try(a Authority, now time.Time) error {
 	return p.Accepted(chain, Encode(a.Cert), now)
 }
 
-// Accepted returns why those who trust a bundle would refuse a certificate with its
-// chain; nil if they accept it.
+// Accepted returns an error unless clients that trust a bundle accept a certificate with its
+// chain.
 func (p Profile) Accepted(chain []*x509.Certificate, bundle []byte, now time.Time) error {
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
@@ -156,11 +157,11 @@ func EncodeKey(key crypto.Signer) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// mostCertificates is the largest number of certificates that are read from one text.
+// mostCertificates bounds the certificates that are read from one text.
 const mostCertificates = 100
 
-// Parse reads the certificates of a PEM text. Text around the blocks is left out. The
-// certificates before a fault are returned even with an error, which quotes nothing.
+// Parse reads the certificates of a PEM text, and ignores text between the blocks. With an
+// error it returns the certificates before the fault. Errors quote nothing of the text.
 func Parse(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for {
@@ -183,8 +184,8 @@ func Parse(text []byte) ([]*x509.Certificate, error) {
 	}
 }
 
-// ParsePair reads a certificate with its chain and its key. The error quotes nothing,
-// and starts with the key of the Secret at fault.
+// ParsePair reads a certificate with its chain and its key. Errors quote no content, and begin
+// with the key of the Secret at fault.
 func ParsePair(crt, key []byte) (chain []*x509.Certificate, signer crypto.Signer, err error) {
 	if chain, err = Parse(crt); err != nil {
 		return nil, nil, fmt.Errorf("tls.crt %w", err)
@@ -203,7 +204,7 @@ func ParsePair(crt, key []byte) (chain []*x509.Certificate, signer crypto.Signer
 	return chain, signer, nil
 }
 
-// IsCA reports whether a certificate is that of a CA which may sign certificates.
+// IsCA reports whether a certificate may sign others.
 func IsCA(cert *x509.Certificate) bool {
 	return cert.BasicConstraintsValid && cert.IsCA && (cert.KeyUsage == 0 || cert.KeyUsage&x509.KeyUsageCertSign != 0)
 }
@@ -213,8 +214,8 @@ func signed(by, cert *x509.Certificate) bool {
 	return bytes.Equal(by.RawSubject, cert.RawIssuer) && cert.CheckSignatureFrom(by) == nil
 }
 
-// Fits returns why a certificate is not one of the profile; nil if it is. Its dates and
-// its issuer are not looked at.
+// Fits returns an error unless a certificate matches the profile. It does not check dates and
+// the issuer.
 func (p Profile) Fits(cert *x509.Certificate) error {
 	switch {
 	case p.Host != "" && cert.VerifyHostname(p.Host) != nil:
@@ -224,13 +225,8 @@ func (p Profile) Fits(cert *x509.Certificate) error {
 	case p.URI != nil && (len(cert.URIs) != 1 || cert.URIs[0].String() != p.URI.String()):
 		return fmt.Errorf("is not for %s", p.URI)
 	}
-	for _, usage := range cert.ExtKeyUsage {
-		if usage == p.usage() || usage == x509.ExtKeyUsageAny {
-			return nil
-		}
-	}
-	switch {
-	case len(cert.ExtKeyUsage) == 0:
+	switch usages := cert.ExtKeyUsage; {
+	case len(usages) == 0, slices.Contains(usages, p.usage()), slices.Contains(usages, x509.ExtKeyUsageAny):
 		return nil
 	case p.Host == "":
 		return errors.New("is not for clients (extended key usage)")

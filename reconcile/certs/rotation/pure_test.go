@@ -70,7 +70,7 @@ func TestDecideAgain(t *testing.T) {
 		{"a certificate from the future", State{Journal: &Journal{Signer: signer, Issued: noon.Add(90 * day)}, Leaf: Leaf{"signer", noon.Add(time.Hour), noon.Add(90 * day)}},
 			"signer", noon.Add(90 * day), true},
 		{"a CA from the future", State{Journal: &Journal{Signer: ahead, Issued: noon.Add(490 * day)}, Leaf: Leaf{"ahead", noon.Add(400 * day), noon.Add(490 * day)}},
-			Unmade, noon.Add(90 * day), false},
+			unmade, noon.Add(90 * day), false},
 	} {
 		d := Decide(tt.state, noon, policy)
 		if d.Journal.Signer.ID != tt.signer || d.Issue.By != tt.signer || !d.Issue.NotAfter.Equal(tt.until) || d.Journal.Equal(tt.state.Journal) != tt.same {

@@ -166,7 +166,7 @@ func (m *model) compareAndSwap(name int, d *daemon, j Journal) {
 		return
 	}
 	for _, ca := range []*CA{&j.Signer, &j.Next} {
-		if ca.ID == Unmade {
+		if ca.ID == unmade {
 			m.minted++
 			ca.ID = fmt.Sprintf("CA%d", m.minted)
 		}

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,13 +14,13 @@ import (
 	"time"
 )
 
-// reloadPause is how often the files of certificates are read again. A kubelet takes
-// about a minute to replace them.
+// reloadPause is the interval at which the files are read. A kubelet takes about a minute to
+// replace them.
 const reloadPause = 5 * time.Second
 
-// Certificates are the certificate of a server and the CA that clients are to trust,
-// from a directory as Kubernetes mounts a Secret of the type kubernetes.io/tls:
-// tls.crt, tls.key, and ca.crt if clients do not trust the CA anyway.
+// Certificates are the certificate of a server and the CA that clients must trust. They are
+// files in a directory, as Kubernetes mounts a Secret of the type kubernetes.io/tls: tls.crt,
+// tls.key, and ca.crt unless clients trust the CA anyway.
 type Certificates struct {
 	dir string
 	log *slog.Logger
@@ -32,8 +31,8 @@ type Certificates struct {
 type loaded struct {
 	certificate tls.Certificate
 	authority   []byte
-	files       [3][]byte
-	// replaced is closed when others are used.
+	files       [3]string
+	// replaced is closed when other files were loaded.
 	replaced chan struct{}
 }
 
@@ -48,8 +47,8 @@ func LoadCertificates(dir string, log *slog.Logger) (*Certificates, error) {
 	return c, nil
 }
 
-// Follow takes up other files until ctx ends. Files that go together in no way change
-// nothing.
+// Follow loads changed files until ctx ends. While the files have errors, the earlier ones are
+// used.
 func (c *Certificates) Follow(ctx context.Context) {
 	told := ""
 	for {
@@ -73,23 +72,14 @@ func (c *Certificates) Follow(ctx context.Context) {
 	}
 }
 
-// reload takes up other files, and reports whether there were any.
+// reload loads the files, and reports whether they have changed.
 func (c *Certificates) reload() (changed bool, err error) {
 	next, err := c.read()
-	if err != nil || same(c.now.Load().files, next.files) {
+	if err != nil || c.now.Load().files == next.files {
 		return false, err
 	}
 	close(c.now.Swap(next).replaced)
 	return true, nil
-}
-
-func same(a, b [3][]byte) bool {
-	for i := range a {
-		if !bytes.Equal(a[i], b[i]) {
-			return false
-		}
-	}
-	return true
 }
 
 // read reads the files. A kubelet replaces all of them at once, by the link ..data.
@@ -99,6 +89,7 @@ func (c *Certificates) read() (*loaded, error) {
 		dir = data
 	}
 	l := &loaded{replaced: make(chan struct{})}
+	var texts [3][]byte
 	for i, name := range []string{"tls.crt", "tls.key", "ca.crt"} {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if errors.Is(err, fs.ErrNotExist) && name == "ca.crt" {
@@ -107,10 +98,10 @@ func (c *Certificates) read() (*loaded, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.files[i] = text
+		texts[i], l.files[i] = text, string(text)
 	}
 	var err error
-	if l.certificate, err = tls.X509KeyPair(l.files[0], l.files[1]); err != nil {
+	if l.certificate, err = tls.X509KeyPair(texts[0], texts[1]); err != nil {
 		return nil, fmt.Errorf("tls.crt and tls.key: %w", err)
 	}
 	if l.certificate.Leaf == nil {
@@ -118,13 +109,13 @@ func (c *Certificates) read() (*loaded, error) {
 			return nil, fmt.Errorf("tls.crt: %w", err)
 		}
 	}
-	if l.authority = l.files[2]; l.authority != nil && !x509.NewCertPool().AppendCertsFromPEM(l.authority) {
+	if l.authority = texts[2]; l.authority != nil && !x509.NewCertPool().AppendCertsFromPEM(l.authority) {
 		return nil, errors.New("ca.crt holds no certificate in PEM")
 	}
 	return l, nil
 }
 
-// Config is the TLS configuration of a server that uses the certificate of the moment.
+// Config returns the TLS configuration of a server that uses the current certificate.
 func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
@@ -132,14 +123,14 @@ func (c *Certificates) Config() *tls.Config {
 	}
 }
 
-// Authority is the CA that clients are to trust, in PEM; nil if they trust it anyway.
+// Authority returns the CA that clients must trust, in PEM; nil if they trust it anyway.
 func (c *Certificates) Authority() []byte { return c.now.Load().authority }
 
-// Expires is when the certificate expires.
+// Expires returns when the certificate expires.
 func (c *Certificates) Expires() time.Time { return c.now.Load().certificate.Leaf.NotAfter }
 
-// Serves returns an error if clients that trust Authority do not accept the
-// certificate for a host.
+// Serves returns an error unless clients that trust Authority accept the certificate for a
+// host.
 func (c *Certificates) Serves(host string, now time.Time) error {
 	l := c.now.Load()
 	opts := x509.VerifyOptions{DNSName: host, CurrentTime: now, Intermediates: x509.NewCertPool()}

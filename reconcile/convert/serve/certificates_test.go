@@ -124,11 +124,18 @@ func TestCertificates(t *testing.T) {
 	if changed, err := c.reload(); changed || err != nil {
 		t.Errorf("nothing changed: %t %v", changed, err)
 	}
+	read := func() (files [2][]byte) {
+		for i := range files {
+			files[i] = []byte(c.now.Load().files[i])
+		}
+		return files
+	}
+	files := read()
 	for name, files := range map[string]map[string][]byte{
 		"nothing":  {},
 		"no key":   {"tls.crt": ca.pem, "tls.key": []byte("secret"), "ca.crt": ca.pem},
-		"no match": {"tls.crt": ca.pem, "tls.key": c.now.Load().files[1], "ca.crt": ca.pem},
-		"no CA":    {"tls.crt": c.now.Load().files[0], "tls.key": c.now.Load().files[1], "ca.crt": []byte("secret")},
+		"no match": {"tls.crt": ca.pem, "tls.key": files[1], "ca.crt": ca.pem},
+		"no CA":    {"tls.crt": files[0], "tls.key": files[1], "ca.crt": []byte("secret")},
 	} {
 		writeFiles(t, dir, files)
 		if changed, err := c.reload(); changed || err == nil || strings.Contains(err.Error(), "secret") || serial() != first {
@@ -139,7 +146,7 @@ func TestCertificates(t *testing.T) {
 	if changed, err := c.reload(); !changed || err != nil || serial() == first || c.Serves("gitopsd.example.org", time.Now()) != nil {
 		t.Errorf("replaced: %t %v", changed, err)
 	}
-	files := c.now.Load().files
+	files = read()
 	writeFiles(t, dir, map[string][]byte{"tls.crt": files[0], "tls.key": files[1]})
 	if _, err := c.reload(); err != nil || c.Authority() != nil || c.Serves("gitopsd.example.org", time.Now()) != nil {
 		t.Errorf("without a CA: %v", err)

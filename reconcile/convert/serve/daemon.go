@@ -24,38 +24,37 @@ import (
 	"gitopsd.dev/render/runtime"
 )
 
-// Daemon is the daemon's part for clusters whose API servers reach the daemon by URL
-// (spec.conversion.url). It is a [unit.Completer]: it fills in the CA bundles of
-// definitions.
+// Daemon serves clusters with API servers that reach the daemon by URL (spec.conversion.url).
+// It is a [unit.Completer] that fills in the CA bundles of definitions.
 //
-// What the newest commit asks for is served before any cluster is told of it; see
-// [Daemon.Want]. What a cluster's definitions still name is served as well: what was
-// wanted of it before, until it was looked at again, and then the bundles that it
-// keeps, since the repository may not have these rules any more.
+// The rules of the newest commit are served before any cluster gets definitions that name
+// them; see [Daemon.Want]. Rules that the definitions of a cluster still name are served, too:
+// first those of the commits before, and once the cluster was read, those in the bundles that
+// it keeps. The repository may no longer have them.
 type Daemon struct {
-	// Table gets the rules; nil if this process does not serve, as a plan does not.
+	// Table gets the rules; nil if this process does not serve, such as a plan.
 	Table *convert.Table
-	// Certificates is the certificate by which it serves; nil as Table.
+	// Certificates has the certificate of the server; nil if Table is.
 	Certificates *Certificates
-	// Log gets what cannot be served; required with Table.
+	// Log gets errors of rules; required with Table.
 	Log *slog.Logger
 
 	mu sync.Mutex
-	// kept are the bundles that units keep beside those that are wanted, by name. It has
-	// all units that are served.
+	// kept are the bundles that units keep beside the wanted ones, by the unit's name. It has
+	// an entry for each unit that is served.
 	kept map[string]map[string]read
 }
 
 var _ unit.Completer = (*Daemon)(nil)
 
-// The holders of a Daemon's sets end in the unit's name.
+// The holders of a Daemon's sets are these, followed by the unit's name.
 const (
 	holdsWanted  = "wanted "
 	holdsApplied = "applied "
 )
 
-// Want serves what is wanted of units, by name. left reports whether a unit is known to
-// have left the fleet: nothing is served for it any more.
+// Want serves the sets of units, by the unit's name. left reports whether a unit is known to
+// have left the fleet: then nothing is served for it any more.
 func (d *Daemon) Want(wanted map[string][]*conversion.Set, left func(name string) bool) {
 	for name, sets := range wanted {
 		d.Table.Hold(holdsWanted+name, sets)
@@ -75,8 +74,8 @@ func (d *Daemon) forget(name string) {
 	delete(d.kept, name)
 }
 
-// Follow returns a function for [unit.Config]: it notifies a unit that is served when its
-// definitions must name another CA. Nothing that is done for the unit later is missed.
+// Follow returns a function for [unit.Config]. It notifies a unit that is served when its
+// definitions must name another CA, from the call of Follow on.
 func (d *Daemon) Follow(name string) func(ctx context.Context, notify func()) {
 	if d.Certificates == nil {
 		return nil
@@ -106,8 +105,7 @@ func (d *Daemon) Complete(ctx context.Context, r unit.Request) (unit.Completion,
 	name := r.Unit.ID.String()
 	done := unit.Completion{Relied: make(map[manifest.ID]string)}
 	spec := r.Unit.Spec.Conversion
-	// A cluster that gets another server asks this one until its definitions name that,
-	// which may take long to come up.
+	// A cluster that gets another server uses this one until its definitions name the other.
 	if d.Table != nil && !r.Preview && (spec != nil || slices.Contains(d.Table.Holders(), holdsApplied+name)) {
 		kept, err := d.keep(ctx, r)
 		if err != nil {
@@ -149,7 +147,7 @@ func (d *Daemon) Complete(ctx context.Context, r unit.Request) (unit.Completion,
 	return done, nil
 }
 
-// fill fills in the CA bundle of a definition. It is unknown if this process does not
+// fill fills in the CA bundle of a definition. The bundle is unknown if this process does not
 // serve, and left out if API servers trust the CA anyway.
 func (d *Daemon) fill(o *manifest.Object) (*manifest.Object, error) {
 	way := []string{"spec", "conversion", "webhook", "clientConfig"}
@@ -174,8 +172,8 @@ func (d *Daemon) fill(o *manifest.Object) (*manifest.Object, error) {
 	return o.Complete(tree)
 }
 
-// keep returns the sets of the bundles that a unit keeps, beside those that are wanted.
-// Bundles that others wrote are not read. The error concerns the whole cluster.
+// keep returns the sets in the bundles that a unit keeps beside the wanted ones. It does not
+// read bundles that others wrote. The error concerns the whole cluster.
 func (d *Daemon) keep(ctx context.Context, r unit.Request) ([]*conversion.Set, error) {
 	wanted := make(map[string]bool)
 	for _, c := range r.Unit.Conversions {

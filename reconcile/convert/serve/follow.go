@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,27 +35,27 @@ const (
 	holdsRequired = "required"
 )
 
-// followPause is the pause of a Follower after a failure, and before it begins anew.
+// followPause is the pause of a Follower before it lists and watches again.
 const followPause = 2 * time.Second
 
-// Follower has a table serve the rules in a cluster's ConfigMaps.
+// Follower keeps the rules of a cluster's ConfigMaps in a table.
 type Follower struct {
-	// Client talks to the cluster; required.
+	// Client is a client of the cluster; required.
 	Client *kube.Client
 	// Table gets the rules; required.
 	Table *convert.Table
-	// Required names the sets without which the server is not ready, as
-	// [converter.Argument] does. They are served until the process ends.
+	// Required are the names, as of [converter.Argument], of sets that the server must have
+	// to be ready. They are served until the process ends.
 	Required []string
-	// Log gets what cannot be served; required.
+	// Log gets errors of rules; required.
 	Log *slog.Logger
 
 	mu sync.Mutex
-	// listed: all ConfigMaps were read once. failure is why not.
+	// listed reports whether all ConfigMaps were read once. failure is the last error.
 	listed  bool
 	failure string
 
-	// found are the bundles by name, required the sets that are.
+	// found are the bundles by name, and required the sets that are required.
 	found    map[string]read
 	required map[string]*conversion.Set
 }
@@ -65,8 +66,8 @@ type read struct {
 	set     *conversion.Set // nil if it has an error
 }
 
-// Unready returns why not all rules are served that must be; empty if they are. Bundles
-// that cannot be read stop nothing else.
+// Unready returns why required rules are not served; empty if they are. Errors of other bundles
+// do not count.
 func (f *Follower) Unready() string {
 	var missing []string
 	for _, name := range f.Required {
@@ -89,8 +90,8 @@ func (f *Follower) Unready() string {
 	return ""
 }
 
-// Run follows the ConfigMaps until ctx ends. While the API server does not answer,
-// everything is served that was read before.
+// Run follows the ConfigMaps until ctx ends. While the API server does not answer, the rules
+// that were read before are served.
 func (f *Follower) Run(ctx context.Context) {
 	told := ""
 	for ctx.Err() == nil {
@@ -132,11 +133,7 @@ func (f *Follower) follow(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	for name := range f.found {
-		if _, there := seen[name]; !there {
-			delete(f.found, name)
-		}
-	}
+	maps.DeleteFunc(f.found, func(name string, _ read) bool { return seen[name] == "" })
 	var errs []error
 	for name, version := range seen {
 		errs = append(errs, f.take(ctx, name, version))
@@ -172,8 +169,8 @@ func (f *Follower) follow(ctx context.Context) (err error) {
 	return err
 }
 
-// take reads a ConfigMap and compiles its rules, unless that was done for this version
-// of it. The error is about the request.
+// take reads a ConfigMap and compiles its rules, unless this version was read before. The error
+// is about the request.
 func (f *Follower) take(ctx context.Context, name, version string) error {
 	if f.found[name].version == version {
 		return nil
@@ -200,7 +197,7 @@ func (f *Follower) take(ctx context.Context, name, version string) error {
 	return nil
 }
 
-// serve has the table hold what was found.
+// serve puts the found and the required sets into the table.
 func (f *Follower) serve() {
 	var sets []*conversion.Set
 	for _, r := range f.found {
@@ -215,15 +212,11 @@ func (f *Follower) serve() {
 			f.required[name] = r.set
 		}
 	}
-	var required []*conversion.Set
-	for _, set := range f.required {
-		required = append(required, set)
-	}
-	f.Table.Hold(holdsRequired, required)
+	f.Table.Hold(holdsRequired, slices.Collect(maps.Values(f.required)))
 	f.Table.Hold(holdsFound, sets)
 }
 
-// CheckRequired returns an error for a name that is not one of [converter.Argument].
+// CheckRequired returns an error if a name does not have the form of [converter.Argument].
 func CheckRequired(names []string) error {
 	for _, name := range names {
 		crd, digest, ok := strings.Cut(name, "/")

@@ -1,7 +1,7 @@
-// Package serve is what is around a [convert.Handler]: TLS with a certificate that is
-// replaced while it is used (certificates.go), the server and its end (server.go), the
-// ConfigMaps of a cluster that rules are read from (follow.go), and the daemon's part,
-// for clusters that reach the daemon by URL (daemon.go).
+// Package serve serves a [convert.Handler]: over TLS, with a certificate that can be replaced
+// at any time (certificates.go), by a server with a graceful end (server.go). The rules are
+// from ConfigMaps of a cluster (follow.go), or from the daemon for clusters that reach it by
+// URL (daemon.go).
 package serve
 
 import (
@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// leaving is how long a server goes on that is to end: until no API server has
-	// its address any more. Meanwhile it is not ready.
+	// leaving is how long a server goes on when it must end, until no API server has its
+	// address any more. Meanwhile it is not ready.
 	leaving = 5 * time.Second
-	// ending is how long requests may take then.
+	// ending is how long requests may then take.
 	ending = 20 * time.Second
-	// streams is how many reviews a connection has at a time, and streamRoom how much of
-	// one is taken before it is read. Large reviews wait for one another unread: the room
-	// of the connection must hold what all have sent, or those that are read get no more.
-	// The room of a connection is less than 4 MiB.
+	// streams is the number of reviews on a connection at a time, and streamRoom the receive
+	// buffer for each. Large reviews wait for one another unread, so the buffer of the
+	// connection must hold what all have sent: otherwise the one that is read gets no more
+	// data. That buffer must be smaller than 4 MiB.
 	streams, streamRoom = 60, 64 << 10
 )
 
@@ -56,8 +56,8 @@ func Listen(address string, handler *convert.Handler, c *Certificates, log *slog
 			handler.ServeHTTP(w, r)
 		}),
 		TLSConfig: c.Config(),
-		// API servers keep connections for 90 s without requests. They end them, so that
-		// no request meets one that ends.
+		// API servers close idle connections after 90 s. If the server did, a request could
+		// be lost.
 		IdleTimeout: 10 * time.Minute, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10,
 		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: streams, MaxReceiveBufferPerStream: streamRoom, MaxReceiveBufferPerConnection: streams * streamRoom},
@@ -71,9 +71,8 @@ func Listen(address string, handler *convert.Handler, c *Certificates, log *slog
 	return s, nil
 }
 
-// Leave has every connection end with its next answer, which tells the client to open
-// another one. An API server that uses one all the time would send a request into its end
-// sooner or later, and does not send it again.
+// Leave closes every connection with its next answer, which announces it. Otherwise an API
+// server could send a request on a connection that ends, and it does not send it again.
 func (s *Server) Leave() { s.leaving.Store(true) }
 
 // End waits for the requests under way, and stops serving.
@@ -85,20 +84,19 @@ func (s *Server) End() {
 
 // Config configures [Run].
 type Config struct {
-	// Bind is the address to listen on; empty for all of the machine. Port is for
-	// reviews, HealthPort for /healthz, /readyz and /metrics, without TLS.
+	// Bind is the address to listen on; empty for all addresses. Port is for reviews, and
+	// HealthPort for /healthz, /readyz and /metrics, without TLS.
 	Bind             string
 	Port, HealthPort string
 	// TLSDir is the directory of the certificate; see [Certificates].
 	TLSDir string
-	// Follower has the rules; required.
+	// Follower provides the rules; required.
 	Follower *Follower
-	// Log gets what happens; required.
+	// Log is required.
 	Log *slog.Logger
 }
 
-// Run serves the rules of a cluster until ctx ends: the process behind the Deployment
-// of render/converter.
+// Run serves the rules of a cluster until ctx ends, in a Deployment of render/converter.
 func Run(ctx context.Context, c Config) error {
 	certificates, err := LoadCertificates(c.TLSDir, c.Log)
 	if err != nil {
@@ -146,7 +144,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	defer server.End()
 	c.Log.Info("serving conversions", "address", server.Address.String(), "health", health.Addr().String())
-	// What is followed is used to the end.
+	// Until the last request has ended.
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	go certificates.Follow(following)

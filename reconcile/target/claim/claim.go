@@ -1,11 +1,10 @@
-// Package claim makes KubernetesTargets of clusters that others provision in a home: a
-// Bound KubernetesCluster, a Cluster of Cluster API, a ClusterProfile (KEP-4322). The
-// target has the name and the labels of the claim, refers to the Secret that the claim's
-// controller writes, and is owned by the claim: the garbage collector deletes it with the
-// claim. Nobody needs the right to make targets for that.
+// Package claim makes KubernetesTargets for clusters that others provision in a home by
+// claims: a Bound KubernetesCluster, a Cluster of Cluster API, or a ClusterProfile
+// (KEP-4322). The target has the name and the labels of the claim, and refers to the Secret
+// that the claim's controller writes. The claim owns it, so that the garbage collector
+// deletes it with the claim. Users need no right to make targets for that.
 //
-// kinds.go says when a claim is a cluster and where its Secret is, claim.go keeps the
-// targets.
+// kinds.go reads claims, and claim.go keeps the targets.
 package claim
 
 import (
@@ -29,12 +28,12 @@ import (
 // waitPause is the pause before a claim that failed is tried again.
 const waitPause = 30 * time.Second
 
-// inventoryLabels begin the labels of what an inventory has (KEP-3659).
+// inventoryLabels is the prefix of labels of members of an inventory (KEP-3659).
 const inventoryLabels = "applyset.kubernetes.io/"
 
 var (
 	targets = home.Kind{GroupKind: target.Target}
-	// profileSecrets are those with the connections to the clusters of ClusterProfiles.
+	// profileSecrets are the Secrets with connections for ClusterProfiles.
 	profileSecrets = home.Kind{GroupKind: manifest.Secret, Selector: manifest.ClusterProfileLabel}
 
 	targetType = kube.Type{Group: target.Group, Version: target.Version, Kind: target.Target.Kind, Resource: "kubernetestargets", Namespaced: true, HasStatus: true}
@@ -43,16 +42,16 @@ var (
 // Controller makes targets of claims. It is a [home.Controller].
 type Controller struct {
 	kinds []manifest.GroupKind
-	// known is what is remembered of each claim, by its UID.
+	// known are the claims by UID.
 	known map[string]*known
 }
 
-// known is what is remembered of a claim.
+// known is the state of a claim that is kept between passes.
 type known struct {
 	// version is the resourceVersion at which state was read.
 	version string
 	state   state
-	// applied is the target as it was applied last, and generation its generation then.
+	// applied is the target as it was last applied, and generation its generation then.
 	applied    string
 	generation int64
 }
@@ -114,7 +113,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (again time.Ti
 
 // one makes the target of a claim.
 func (c *Controller) one(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.PartialObjectMetadata) (err error) {
-	// Beside the daemon, a ClusterProfile is there for a registration.
+	// In the daemon's own namespace, a ClusterProfile is for a registration.
 	if m.DeletionTimestamp != nil || v.Reserves(m.Namespace) {
 		return nil
 	}
@@ -161,7 +160,7 @@ func (c *Controller) one(ctx context.Context, v *home.View, gk manifest.GroupKin
 		return nil
 	}
 	id := targets.ID(m.Namespace, m.Name)
-	// One that somebody makes meanwhile is not taken over: without Force its fields are a
+	// A target that others make meanwhile is not taken over: without Force its fields
 	// conflict.
 	applied, err := v.Client.Apply(ctx, targetType, id, body, kube.ApplyOptions{Force: existing != nil})
 	if err != nil {
@@ -184,8 +183,8 @@ func has(m *metav1.PartialObjectMetadata, labels map[string]string) bool {
 	return true
 }
 
-// labelsOf returns the labels of a claim's target. Those that say whose the claim is are
-// not among them: in an inventory, the target would be pruned as soon as it is made.
+// labelsOf returns the labels of a claim's target, without those of an inventory: as a member
+// of one, the target would be pruned at once.
 func labelsOf(m *metav1.PartialObjectMetadata) map[string]string {
 	labels := maps.Clone(m.Labels)
 	maps.DeleteFunc(labels, func(key, _ string) bool {
@@ -210,7 +209,7 @@ func targetOf(gk manifest.GroupKind, s state, m *metav1.PartialObjectMetadata) (
 	})
 }
 
-// read reads what a claim says of its cluster.
+// read reads the state of a claim.
 func read(ctx context.Context, v *home.View, gk manifest.GroupKind, m *metav1.PartialObjectMetadata) (state, error) {
 	t, err := v.Client.Kind(ctx, gk.Group, gk.Kind)
 	if err != nil {
@@ -240,7 +239,7 @@ func ofProfile(v *home.View, namespace, profile string) (secret, why string, err
 	}
 	var names []string
 	for _, m := range all {
-		// One that names another namespace leads to the cluster of another profile.
+		// With another namespace in the label, it is for another profile.
 		of := m.Labels[manifest.ClusterProfileNamespaceLabel]
 		if m.Namespace == namespace && m.Labels[manifest.ClusterProfileLabel] == profile && (of == "" || of == namespace) {
 			names = append(names, m.Name)

@@ -9,7 +9,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// The kinds whose rules differ from the general one.
+// Kinds with rules of their own.
 var (
 	clusterAPI     = manifest.GroupKind{Group: "cluster.x-k8s.io", Kind: "Cluster"}
 	clusterProfile = manifest.ClusterProfile
@@ -35,17 +35,17 @@ func ParseKinds(texts []string) ([]manifest.GroupKind, error) {
 	return kinds, nil
 }
 
-// state is what a claim says of its cluster.
+// state is the state of a claim's cluster.
 type state struct {
 	apiVersion string
-	// secret is the Secret in the claim's namespace with the connection; empty if the
-	// cluster is not there yet, or if the Secret is the one of profile, a ClusterProfile.
+	// secret is the name of the connection Secret in the claim's namespace; empty if there
+	// is none yet, or if it is the Secret of profile, a ClusterProfile.
 	secret, profile string
-	// why is why there can be no target, for people; empty for a claim that only waits.
+	// why is why there can be no target; empty if the claim only waits.
 	why string
 }
 
-// stateOf reads a claim. One that is not Bound and not Ready waits.
+// stateOf reads the state of a claim. A claim that is neither Bound nor Ready waits.
 func stateOf(gk manifest.GroupKind, tree map[string]any) state {
 	name := manifest.Text(tree, "metadata", "name")
 	switch gk {
@@ -75,7 +75,7 @@ func stateOf(gk manifest.GroupKind, tree map[string]any) state {
 	return state{secret: secret}
 }
 
-// condition reports whether an object has a condition of the type that is True.
+// condition reports whether the condition of a type is True.
 func condition(tree map[string]any, typ string) bool {
 	return slices.ContainsFunc(manifest.List(tree, "status", "conditions"), func(item any) bool {
 		c, _ := item.(map[string]any)

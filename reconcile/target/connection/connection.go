@@ -1,14 +1,14 @@
-// Package connection reads and writes connection Secrets: the Secret beside a
-// KubernetesTarget with which its cluster is reached. It is pure.
+// Package connection reads and writes connection Secrets: the Secrets that KubernetesTargets
+// refer to, with the connection to a cluster. It is pure.
 //
 // A connection Secret has one or both of two layouts: a whole kubeconfig under the key
 // kubeconfig, or endpoint, clusterCA, clientCert, clientKey, token, username and password,
-// each under its own key (the names of crossplane-runtime). If both are there, the
-// kubeconfig decides. The keys value and Config are taken for kubeconfig, too: Cluster API
-// and KEP-4322 write these.
+// each under its own key (the names of crossplane-runtime). The kubeconfig takes precedence.
+// The keys value, which Cluster API writes, and Config or config (KEP-4322) also stand for
+// kubeconfig.
 //
-// What a kubeconfig may hold is decided in reconcile/kube/kubeconfig: no programs, no files,
-// no unverified servers. To connect, give [Connection.Kubeconfig] to kube.New.
+// reconcile/kube/kubeconfig decides what a kubeconfig may hold: no programs, no files, no
+// unverified servers. To connect, pass [Connection.Kubeconfig] to kube.New.
 package connection
 
 import (
@@ -39,11 +39,11 @@ const (
 	KeyPassword   = "password"
 )
 
-// kubeconfigKeys are the keys that may hold a kubeconfig; the first one found decides:
-// ours, Cluster API's, and KEP-4322's in both of its spellings.
+// kubeconfigKeys are the keys of a kubeconfig in order of precedence: gitopsd's, Cluster API's,
+// and both spellings of KEP-4322.
 var kubeconfigKeys = []string{KeyKubeconfig, "value", "Config", "config"}
 
-// Connection is how a cluster is reached, and with whose credentials. It is immutable.
+// Connection is the connection of a user to a cluster. It is immutable.
 type Connection struct{ entry *kubeconfig.Entry }
 
 // ParseSecret parses a Secret as an API server returns it. Errors are those of [Parse].
@@ -98,8 +98,8 @@ func Parse(data map[string][]byte, accept kubeconfig.Accept) (*Connection, error
 	return c, checkUser(c.entry.User)
 }
 
-// New returns the connection of a user to a cluster. It has their addresses, certificates
-// and credentials, and nothing else that a kubeconfig may hold, such as extensions.
+// New returns the connection of a user to a cluster. It copies addresses, certificates and
+// credentials, and leaves out anything else in a kubeconfig, such as extensions.
 func New(cluster *api.Cluster, user *api.AuthInfo) *Connection {
 	return &Connection{kubeconfig.New("target", &api.Cluster{
 		Server: cluster.Server, TLSServerName: cluster.TLSServerName, ProxyURL: cluster.ProxyURL,
@@ -110,7 +110,7 @@ func New(cluster *api.Cluster, user *api.AuthInfo) *Connection {
 	})}
 }
 
-// checkUser returns an error if a user has no whole credentials.
+// checkUser returns an error if a user has no or incomplete credentials.
 func checkUser(u *api.AuthInfo) error {
 	switch {
 	case (len(u.ClientCertificateData) > 0) != (len(u.ClientKeyData) > 0):
@@ -123,13 +123,13 @@ func checkUser(u *api.AuthInfo) error {
 	return nil
 }
 
-// Check returns an error if the server, or the proxy to it, is given by an address that r
-// refuses. A name has to be resolved first.
+// Check returns an error if the server or its proxy has an IP address that r refuses. It does
+// not resolve names.
 func (c *Connection) Check(r kubeconfig.Reach) error {
 	for _, text := range []string{c.entry.Cluster.Server, c.entry.Cluster.ProxyURL} {
 		to, err := url.Parse(text)
 		if err != nil {
-			continue // Parse has refused it
+			continue // Parse refuses it
 		}
 		if address, err := netip.ParseAddr(to.Hostname()); err == nil {
 			if err := r.Check(address); err != nil {

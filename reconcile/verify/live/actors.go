@@ -22,7 +22,7 @@ const (
 	mostRoles     = 10_000  // that may write a compared type
 	mostBindings  = 50_000  // of these roles
 	mostWorkloads = 100_000 // with their accounts
-	// mostActors is how many workloads that nobody declared are told one by one.
+	// mostActors is how many undeclared workloads are listed one by one.
 	mostActors = 50
 )
 
@@ -40,8 +40,7 @@ type rule struct {
 	Verbs     []string `json:"verbs"`
 }
 
-// right is what a role allows: to write some of the compared types, or all types of all
-// groups.
+// right is the right to write some of the compared types, or all types of all groups.
 type right struct {
 	types []manifest.ID
 	all   bool
@@ -59,8 +58,8 @@ type targets map[string]map[string]target
 
 var writes = []string{"*", "create", "update", "patch", "delete", "deletecollection"}
 
-// rightOf returns what rules allow. Writing the status counts: that is what a second
-// controller does.
+// rightOf returns the right that rules give. Writing the status counts, since a second
+// controller does that.
 func rightOf(rules []rule, of targets) right {
 	var r right
 	found := make(map[manifest.ID]bool)
@@ -94,7 +93,7 @@ func rightOf(rules []rule, of targets) right {
 	return r
 }
 
-// subject is whom a binding grants a role.
+// subject is a subject of a binding.
 type subject struct {
 	Kind      string `json:"kind"`
 	Name      string `json:"name"`
@@ -107,8 +106,8 @@ const (
 	allAuthenticated = "system:authenticated"
 )
 
-// account returns the ServiceAccount that a subject is, "namespace/name", or the group
-// of ServiceAccounts. ok is false for users and other groups.
+// account returns the ServiceAccount of a subject, "namespace/name", or the group of
+// ServiceAccounts. ok is false for users and other groups.
 func (s subject) account() (account, group string, ok bool) {
 	switch {
 	case s.Kind == manifest.ServiceAccount.Kind:
@@ -128,7 +127,7 @@ type grant struct {
 	by, namespace string
 }
 
-// workload is what runs with an account, by the controllers that own its pods.
+// workload is a workload with the account of its pods.
 type workload struct {
 	id      manifest.ID
 	account string
@@ -138,7 +137,7 @@ func (w workload) String() string {
 	return fmt.Sprintf("%s %s/%s as ServiceAccount %s", w.id.Kind, w.id.Namespace, w.id.Name, w.account)
 }
 
-// access is who may write types in a cluster, and what runs there.
+// access is the accounts that may write types in a cluster, and the workloads there.
 type access struct {
 	targets targets
 	// accounts and groups are the grants by subject.
@@ -242,8 +241,8 @@ func (a *access) actors() *verify.Actors {
 	return found
 }
 
-// everything returns where grants allow to write all types of all groups, in words: " in
-// namespace a". all reports whether that is everywhere; where is then one empty text.
+// everything returns where grants allow writing all types of all groups, in words: " in
+// namespace a". all reports whether that is everywhere; where then has one empty text.
 func (a *access) everything(grants []grant) (where []string, all bool) {
 	for _, g := range grants {
 		switch {
@@ -275,8 +274,8 @@ func (a *access) target(id manifest.ID) target {
 	return a.targets[group][plural]
 }
 
-// actors reads the rights of ServiceAccounts and the workloads that have them. The types
-// that are compared are those that a controller is declared for.
+// actors reads the rights of ServiceAccounts, and the workloads that have them. It compares
+// the types with a declared controller.
 func (in *reading) actors(ctx context.Context) error {
 	a := &access{
 		targets: make(targets), accounts: make(map[string][]grant), groups: make(map[string][]grant),
@@ -391,10 +390,10 @@ func (in *reading) grants(ctx context.Context, a *access) error {
 	return nil
 }
 
-// podPage is how many pods are read at a time.
+// podPage is the number of pods in a page of a list.
 const podPage = 250
 
-// workloads reads what runs: pods by their owners, and CronJobs, which may run later.
+// workloads reads the workloads: owners of pods, and CronJobs, which may run later.
 func (in *reading) workloads(ctx context.Context, a *access) error {
 	add := func(w workload) error {
 		if a.workloads[w] = true; len(a.workloads) > mostWorkloads {
@@ -432,7 +431,7 @@ func (in *reading) workloads(ctx context.Context, a *access) error {
 	})
 }
 
-// named is the metadata that are read of an object in a list.
+// named is the metadata of an object in a list.
 type named struct {
 	Name      string            `json:"name"`
 	Namespace string            `json:"namespace"`
@@ -461,9 +460,8 @@ type ownedPod struct {
 	} `json:"status"`
 }
 
-// owner returns the workload that a pod belongs to: the Deployment of its ReplicaSet,
-// the CronJob of its Job if that is known, or else the controller that its metadata
-// name; the pod itself if there is none.
+// owner returns the workload of a pod: the Deployment of its ReplicaSet, the CronJob of its
+// Job if that is known, otherwise the controller in its metadata, or the pod itself.
 func (p *ownedPod) owner(known map[workload]bool) manifest.ID {
 	m := &p.Metadata
 	for _, o := range m.Owners {
@@ -486,8 +484,8 @@ func (p *ownedPod) owner(known map[workload]bool) manifest.ID {
 	return manifest.Pod.ID(m.Namespace, m.Name)
 }
 
-// list reads all objects of a kind, decoded as far as T has it. It ends with the first
-// error of yield.
+// list reads all objects of a kind, and decodes the fields of T. It ends with the first error
+// of yield.
 func list[T any](ctx context.Context, c *kube.Client, kind manifest.GroupKind, page int, yield func(T) error) error {
 	t, err := c.Kind(ctx, kind.Group, kind.Kind)
 	if err != nil {

@@ -10,9 +10,8 @@ import (
 	"gitopsd.dev/render/pins"
 )
 
-// admission reads everything that checks or changes objects as they are written:
-// webhook configurations, and policies with their bindings where they are served. The
-// rendered configurations are compared with the live ones.
+// admission reads webhook configurations, and policies with their bindings where they are
+// served, and compares the rendered ones with the live ones.
 func (in *reading) admission(ctx context.Context) error {
 	live := make(map[manifest.ID]map[string]any)
 	keep := func(tree map[string]any) manifest.ID {
@@ -37,7 +36,7 @@ func (in *reading) admission(ctx context.Context) error {
 		{manifest.MutatingPolicy, manifest.MutatingPolicyBinding},
 	} {
 		var policies, bindings []map[string]any
-		// What enforces pins is a setting of each cluster, and refuses no other object.
+		// Policies that enforce pins are a setting of each cluster, and refuse no other object.
 		add := func(to *[]map[string]any) func(map[string]any) {
 			return func(tree map[string]any) {
 				if o := in.wanted.Objects.Get(keep(tree)); o == nil || !pins.Of(o) {

@@ -18,9 +18,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// config reads the ConfigMaps and Secrets that running workloads refer to: one list of
-// each kind in each of their namespaces. An account that may not read Secrets can
-// compare everything else.
+// config reads the ConfigMaps and Secrets that running workloads refer to, with one list of
+// each kind in each of their namespaces. Secrets that may not be read are left out.
 func (in *reading) config(ctx context.Context) error {
 	byNamespace := make(map[string][]*controller)
 	for _, c := range in.running {
@@ -32,9 +31,6 @@ func (in *reading) config(ctx context.Context) error {
 			err := in.contents(ctx, kind, namespace, byNamespace[namespace])
 			if kind == manifest.Secret && kube.ClassOf(err) == kube.Forbidden {
 				in.omitSecrets(namespace, byNamespace[namespace], err)
-				continue
-			}
-			if err == nil {
 				continue
 			}
 			if kube.IsClusterWide(err) {
@@ -114,10 +110,9 @@ func (in *reading) contents(ctx context.Context, kind manifest.GroupKind, namesp
 	return nil
 }
 
-// drifted returns the names of the parts in which the live content of a reference is not
-// the rendered one. Certificates that somebody adds are left out, and so is all that
-// somebody puts into an object that is rendered empty: that is what it is rendered for,
-// and gitopsd leaves it there.
+// drifted returns the names of the parts of a reference that differ from the rendered
+// content. Certificates that others add are left out, and so is any content of an object
+// that is rendered empty: it is there for others to fill, and gitopsd leaves it alone.
 func drifted(r behaviour.Reference, rendered, live map[string]any, sum func([]byte) string) []string {
 	parts := func(tree map[string]any) []behaviour.Part {
 		return behaviour.Config([]behaviour.Reference{r}, func(manifest.GroupKind, string) map[string]any { return tree }, sum)
@@ -132,7 +127,7 @@ func drifted(r behaviour.Reference, rendered, live map[string]any, sum func([]by
 	return behaviour.Differing(want, have)
 }
 
-// named reads objects of a namespace into the map, by name.
+// named reads the objects of a namespace that wanted has the names of.
 func (in *reading) named(ctx context.Context, kind manifest.GroupKind, namespace string, wanted map[string]map[string]any) error {
 	t, err := in.kube.Type(ctx, kind.APIVersion("v1"), kind.Kind)
 	if err != nil {

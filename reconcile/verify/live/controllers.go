@@ -3,6 +3,7 @@ package live
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,13 +21,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Labels of pods that Crossplane's package manager runs, and that render/runtime
-// gives to controllers too: the package's own name.
-const (
-	functionLabel = manifest.GroupPackages + "/function"
-)
+// functionLabel has the name of a Function on its pods, which Crossplane's package manager or
+// gitopsd runs.
+const functionLabel = manifest.GroupPackages + "/function"
 
-// mostWaiting is how many pods of a controller that do not run are reported.
+// mostWaiting is how many pods that do not run are reported for a controller.
 const mostWaiting = 3
 
 // pod is what is compared of a pod.
@@ -36,7 +35,7 @@ type pod struct {
 	template        behaviour.Template
 	// images are the image IDs of containers, by name.
 	images []behaviour.Part
-	// running says that a container runs; waiting is why none does.
+	// running reports whether a container runs; waiting is why none does.
 	running bool
 	waiting string
 }
@@ -55,7 +54,7 @@ func (in *reading) controllers(ctx context.Context) error {
 	if len(in.facts.Controllers) == 0 {
 		return nil
 	}
-	// Until the pods are read, nothing is known of what runs.
+	// Until the pods are read.
 	for _, c := range in.facts.Controllers {
 		c.Unread = true
 	}
@@ -101,7 +100,7 @@ func (in *reading) controllers(ctx context.Context) error {
 			c.Unread = false
 		}
 	}
-	// Somebody else may have installed the package, too.
+	// Others may have installed the package, too.
 	err := in.pods(ctx, kube.ListOptions{Selector: manifest.ProviderLabel}, func(p *pod) {
 		if slices.ContainsFunc(all, func(c *controller) bool {
 			return c.Wanted.Workload.Namespace == p.namespace && c.selector.Matches(p.labels)
@@ -128,12 +127,10 @@ func (in *reading) controllers(ctx context.Context) error {
 }
 
 func newController(o *manifest.Object, facts *verify.Controller) (*controller, error) {
-	spec, _ := o.Tree()["spec"].(map[string]any)
-	raw, _ := spec["selector"].(map[string]any)
 	var s metav1.LabelSelector
-	err := runtime.DefaultUnstructuredConverter.FromUnstructured(raw, &s)
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Mapping(o.Tree(), "spec", "selector"), &s)
 	if err == nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-		err = fmt.Errorf("it selects no pods")
+		err = errors.New("it selects no pods")
 	}
 	c := &controller{Controller: facts}
 	if err == nil {
@@ -142,13 +139,7 @@ func newController(o *manifest.Object, facts *verify.Controller) (*controller, e
 	if err != nil {
 		return nil, fmt.Errorf("%s: spec.selector: %w", o.ID(), err)
 	}
-	template, _ := spec["template"].(map[string]any)
-	meta, _ := template["metadata"].(map[string]any)
-	values, _ := meta["labels"].(map[string]any)
-	c.provider, _ = values[manifest.ProviderLabel].(string)
-	if c.provider == "" {
-		c.provider = " " // no label has this value
-	}
+	c.provider = cmp.Or(manifest.Text(o.Tree(), "spec", "template", "metadata", "labels", manifest.ProviderLabel), " ") // no label is " "
 	return c, nil
 }
 
@@ -159,9 +150,7 @@ func (in *reading) templates(ctx context.Context, namespace, kind string, contro
 		return err
 	}
 	return in.kube.ListFull(ctx, t, kube.ListOptions{Namespace: namespace}, func(tree map[string]any) bool {
-		meta, _ := tree["metadata"].(map[string]any)
-		name, _ := meta["name"].(string)
-		if c := controllers[kind+"/"+name]; c != nil {
+		if c := controllers[kind+"/"+manifest.Text(tree, "metadata", "name")]; c != nil {
 			template := behaviour.FromWorkload(tree)
 			c.template = &template
 			c.Held = heldImages(c.Wanted, tree)
@@ -170,8 +159,7 @@ func (in *reading) templates(ctx context.Context, namespace, kind string, contro
 	})
 }
 
-// heldImages lists the images of a live workload that are not rendered and that
-// somebody else than gitopsd set.
+// heldImages lists the images of a live workload that are not rendered and that others set.
 func heldImages(wanted *behaviour.Identity, tree map[string]any) []string {
 	var held []string
 	meta := managedFields(tree)
@@ -201,12 +189,12 @@ func heldImages(wanted *behaviour.Identity, tree map[string]any) []string {
 	return held
 }
 
-// managedFields returns the part of an object's metadata that says who set what.
+// managedFields returns the managedFields of an object's metadata.
 func managedFields(tree map[string]any) *metav1.ObjectMeta {
 	meta := new(metav1.ObjectMeta)
 	fields := map[string]any{"managedFields": manifest.Mapping(tree, "metadata")["managedFields"]}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, meta); err != nil {
-		return new(metav1.ObjectMeta) // who set it is not known then
+		return new(metav1.ObjectMeta)
 	}
 	return meta
 }
@@ -224,7 +212,7 @@ func (c *controller) add(p *pod, elsewhere bool) {
 	}
 	settings, images := p.template.Settings, p.images
 	if c.template != nil && !elsewhere {
-		// What admission adds to a pod is neither in the workload nor rendered.
+		// Without what admission added to the pod.
 		settings = behaviour.Only(settings, c.template.Settings, c.Wanted.Settings)
 		images = behaviour.Only(images, c.template.Images, c.Wanted.Images)
 		for _, i := range p.images {
@@ -259,37 +247,32 @@ func (in *reading) pods(ctx context.Context, opts kube.ListOptions, yield func(*
 }
 
 func newPod(tree map[string]any) *pod {
-	meta, _ := tree["metadata"].(map[string]any)
-	spec, _ := tree["spec"].(map[string]any)
-	status, _ := tree["status"].(map[string]any)
-	if phase := status["phase"]; phase == "Succeeded" || phase == "Failed" {
+	if phase := manifest.Text(tree, "status", "phase"); phase == "Succeeded" || phase == "Failed" {
 		return nil
 	}
-	p := &pod{labels: make(labels.Set), template: behaviour.FromPodSpec(spec)}
-	p.name, _ = meta["name"].(string)
-	p.namespace, _ = meta["namespace"].(string)
-	values, _ := meta["labels"].(map[string]any)
-	for k, v := range values {
-		p.labels[k], _ = v.(string)
+	meta := manifest.Mapping(tree, "metadata")
+	p := &pod{
+		name: manifest.Text(meta, "name"), namespace: manifest.Text(meta, "namespace"),
+		labels: make(labels.Set), template: behaviour.FromPodSpec(manifest.Mapping(tree, "spec")),
+	}
+	for k := range manifest.Mapping(meta, "labels") {
+		p.labels[k] = manifest.Text(meta, "labels", k)
 	}
 	for _, field := range []string{"containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"} {
-		list, _ := status[field].([]any)
-		for _, s := range list {
+		for _, s := range manifest.List(tree, "status", field) {
 			container, _ := s.(map[string]any)
-			name, _ := container["name"].(string)
-			id, _ := container["imageID"].(string)
-			state, _ := container["state"].(map[string]any)
+			state := manifest.Mapping(container, "state")
 			if field == "ephemeralContainerStatuses" && state["running"] == nil {
 				continue // it has ended, and stays in the status as long as the pod
 			}
-			p.images = append(p.images, behaviour.Part{Name: name, Value: id})
+			p.images = append(p.images, behaviour.Part{Name: manifest.Text(container, "name"), Value: manifest.Text(container, "imageID")})
 			if field != "containerStatuses" {
 				continue
 			}
 			if state["running"] != nil {
 				p.running = true
-			} else if waiting, _ := state["waiting"].(map[string]any); waiting != nil && p.waiting == "" {
-				p.waiting, _ = waiting["reason"].(string)
+			} else if p.waiting == "" {
+				p.waiting = manifest.Text(state, "waiting", "reason")
 			}
 		}
 	}
@@ -300,8 +283,8 @@ func newPod(tree map[string]any) *pod {
 	return p
 }
 
-// functions reads the images that Functions run, by the Function's name. The images of
-// one that runs several are joined, so that they equal none that is expected.
+// functions reads the images that Functions run, by the Function's name. Several images of one
+// Function are joined, so that they equal no expected one.
 func (in *reading) functions(ctx context.Context) (map[string]string, error) {
 	all := make(map[string][]string)
 	err := in.pods(ctx, kube.ListOptions{Selector: functionLabel}, func(p *pod) {

@@ -18,7 +18,7 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// definitionPage is how many definitions are read at a time: a CRD may have a megabyte.
+// definitionPage is the number of definitions in a page of a list: a CRD may have a megabyte.
 const definitionPage = 50
 
 // content identifies a definition by the bytes of its spec. API servers of one version
@@ -28,13 +28,13 @@ type content struct {
 	spec             [sha256.Size]byte
 }
 
-// known is what a content was decoded to, for the first cluster that had it.
+// known is a decoded content.
 type known struct {
 	kind, group, scope string
 	resources          []string
 	types              []types.Type
-	// converts reports whether a webhook converts objects. asks is the digest of
-	// conversion rules in its address, and in the cluster that it names.
+	// converts reports whether a webhook converts objects. Its address may name the digest
+	// of conversion rules, asks, and a cluster, in.
 	converts bool
 	asks, in string
 }
@@ -54,8 +54,8 @@ type envelope struct {
 	Spec json.RawMessage `json:"spec"`
 }
 
-// definitions reads XRDs, if the cluster serves them, and then all CRDs: XRDs say which
-// of the CRDs are Crossplane's.
+// definitions reads XRDs, if the cluster serves them, and then all CRDs. Crossplane makes some
+// of the CRDs from XRDs.
 func (in *reading) definitions(ctx context.Context) error {
 	offered := make(map[string][]string)
 	t, err := in.composites(ctx)
@@ -83,9 +83,9 @@ func (in *reading) composites(ctx context.Context) (kube.Type, error) {
 	return in.kube.Kind(ctx, manifest.XRD.Group, manifest.XRD.Kind)
 }
 
-// list reads definitions. offered are the names of the CRDs that Crossplane makes from
-// the XRDs seen so far, by the XRD's UID: an owner reference alone proves nothing, since
-// anybody can write one.
+// list reads definitions. offered are the names of the CRDs that Crossplane makes from the
+// XRDs read so far, by the XRD's UID. An owner reference alone proves nothing, since anyone
+// can write one.
 func (in *reading) list(ctx context.Context, t kube.Type, offered map[string][]string) error {
 	var bad error
 	err := in.kube.ListRaw(ctx, t, kube.ListOptions{Page: definitionPage}, func(item []byte) bool {
@@ -120,8 +120,8 @@ func (e *envelope) composed(offered map[string][]string) bool {
 	return false
 }
 
-// offers returns the names of the CRDs that Crossplane makes from an XRD: one for the
-// composites, and one for the claims.
+// offers returns the names of the CRDs that Crossplane makes from an XRD, for composites and
+// claims.
 func (e *envelope) offers() []string {
 	type names struct {
 		Plural string `json:"plural"`
@@ -198,9 +198,8 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	return k, nil
 }
 
-// converted says in words what the API server of a cluster asks for conversions, if that
-// is not what was rendered. It is empty for definitions without conversion rules, live
-// or rendered.
+// converted returns the live way of conversion in words if it is not the rendered one. It is
+// empty for definitions without conversion rules, live or rendered.
 func (k *known) converted(d *verify.Definition, cluster string) string {
 	switch {
 	case d.Conversion == k.asks && (k.asks == "" || k.in == cluster):
@@ -215,7 +214,7 @@ func (k *known) converted(d *verify.Definition, cluster string) string {
 	return "nothing"
 }
 
-// tree returns the definition with its name and spec alone.
+// tree returns the definition with only its name and spec.
 func (e *envelope) tree(t kube.Type) (map[string]any, error) {
 	var spec map[string]any
 	if err := utiljson.Unmarshal(e.Spec, &spec); err != nil {

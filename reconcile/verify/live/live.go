@@ -3,13 +3,14 @@
 // (controllers.go) with their ConfigMaps and Secrets (config.go) and rights (rbac.go),
 // admission (admission.go), and other workloads that may write types (actors.go).
 //
-// It keeps what is compared, mostly digests: 1,000 CRDs of 50 clusters are gigabytes,
-// and nearly all of them are equal. Lists come in small pages, an object is decoded only
-// if no cluster had the same bytes before, and an object that is compared field by field
-// is read again.
+// platforms.go looks up the platforms of images in registries.
 //
-// A cluster that cannot be reached or refuses a read has a gap in its facts; everything
-// else is read. Requests are made by reconcile/kube; nothing here writes.
+// It keeps mostly digests: 1,000 CRDs of 50 clusters are gigabytes, and nearly all of them are
+// equal. Lists come in small pages, an object is decoded only if no cluster had the same bytes
+// before, and an object that is compared field by field is read again.
+//
+// If a cluster cannot be reached or refuses a read, its facts have a gap, and everything else
+// is read. reconcile/kube makes the requests. Nothing is written.
 package live
 
 import (
@@ -50,8 +51,8 @@ const (
 // Reader reads clusters. It keeps their connections until it is closed.
 type Reader struct {
 	cfg Config
-	// key is the key of hashes of what ConfigMaps and Secrets hold. It is made for one
-	// run and kept nowhere, so that no hash says anything outside of it.
+	// key is the HMAC key for contents of ConfigMaps and Secrets. It is random and never
+	// stored, so that hashes reveal nothing outside of this run.
 	key [sha256.Size]byte
 
 	mu       sync.Mutex
@@ -74,8 +75,8 @@ func (r *Reader) Close() {
 	}
 }
 
-// Read reads clusters, several at a time, into facts, where [verify.Repository] noted
-// what is wanted; facts[i] is for wanted[i]. The error is the context's: a problem with a
+// Read reads clusters into facts, several at a time. facts[i] is for wanted[i], and has the
+// rendered state from [verify.Repository]. The error is the context's: a problem with a
 // cluster is a gap in its facts.
 func (r *Reader) Read(ctx context.Context, wanted []*desired.Unit, facts []verify.Facts) error {
 	var g errgroup.Group
@@ -135,8 +136,8 @@ func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verif
 	}
 }
 
-// Tree reads a definition from a cluster that Read has read. A cluster that could not be
-// connected to is an error, and so is whatever [kube.Client.Get] fails with.
+// Tree reads a definition from a cluster that Read has read. It fails if Read could not
+// connect to the cluster, and with the errors of [kube.Client.Get].
 func (r *Reader) Tree(ctx context.Context, cluster string, id manifest.ID) (map[string]any, error) {
 	r.mu.Lock()
 	c := r.clusters[cluster]

@@ -13,16 +13,16 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// lookup is an image whose platforms are looked up once.
+// lookup looks up the platforms of an image once.
 type lookup struct {
 	once     sync.Once
 	children []sources.Child
 	err      error
 }
 
-// platforms looks up the platforms of images that are rendered by digest, run by another
-// digest, and are not in the lock: those of plain manifests. The registry's answer is
-// verified by the digest of the index.
+// platforms looks up the platforms of images of plain manifests that are rendered by digest,
+// run by another digest, and are not in the lock. The registry's answer is verified by the
+// digest of the index.
 func (in *reading) platforms(ctx context.Context) {
 	for id, c := range in.facts.Controllers {
 		var images []behaviour.Part // as rendered
@@ -72,7 +72,7 @@ func (r *Reader) lookup(ctx context.Context, repository string, d sources.Digest
 	return l.err
 }
 
-// Images returns the images in the lock and those that were looked up.
+// Images returns the images in the lock, and those with platforms that were looked up.
 func (r *Reader) Images() []lockfile.Image {
 	all := slices.Clone(r.cfg.Images)
 	for d, l := range r.looked {

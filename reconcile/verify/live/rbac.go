@@ -10,18 +10,18 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// rolePage is how many roles are read at a time: one may have thousands of rules.
+// rolePage is the number of roles in a page of a list: one may have thousands of rules.
 const rolePage = 200
 
-// rights reads what the accounts of running workloads may do: the bindings, and of the
-// roles those that they name. Aggregated roles are taken as they are.
+// rights reads the rights of the accounts of running workloads: their bindings, and the roles
+// that these name. Aggregated roles count as they are live.
 func (in *reading) rights(ctx context.Context) error {
 	if len(in.running) == 0 {
 		return nil
 	}
 	var accounts []behaviour.Account
 	for _, c := range in.running {
-		accounts = append(accounts, in.account(c))
+		accounts = append(accounts, behaviour.Account{Namespace: c.Wanted.Workload.Namespace, Name: c.template.Account})
 	}
 	bindings, err := in.bindings(ctx, accounts)
 	if err != nil {
@@ -47,27 +47,21 @@ func (in *reading) rights(ctx context.Context) error {
 		}
 		return live(role)
 	}
+	// The rights of groups are only compared between clusters.
+	direct := func(all []behaviour.Binding, a behaviour.Account) []behaviour.Binding {
+		return slices.DeleteFunc(slices.Clone(all), func(b behaviour.Binding) bool {
+			direct, _ := b.Grants(a)
+			return !direct
+		})
+	}
 	for i, c := range in.running {
-		direct := func(b behaviour.Binding) bool {
-			d, _ := b.Grants(accounts[i])
-			return !d
-		}
-		// What a group may do is its own affair, and only compared between clusters.
-		have := behaviour.Rights(accounts[i], slices.DeleteFunc(slices.Clone(bindings), direct), live)
-		// The workload may have got another account than the rendered one.
+		have := behaviour.Rights(accounts[i], direct(bindings, accounts[i]), live)
+		// The rendered account, which the live workload may not have.
 		rendered := behaviour.Account{Namespace: accounts[i].Namespace, Name: behaviour.FromWorkload(in.wanted.Objects.Get(c.Wanted.Workload).Tree()).Account}
-		want := behaviour.Rights(rendered, slices.DeleteFunc(slices.Clone(declared), func(b behaviour.Binding) bool {
-			d, _ := b.Grants(rendered)
-			return !d
-		}), wanted)
+		want := behaviour.Rights(rendered, direct(declared, rendered), wanted)
 		c.Rights = verify.Context{Read: true, Parts: behaviour.Rights(accounts[i], bindings, live), Drift: behaviour.Differing(want, have)}
 	}
 	return nil
-}
-
-// account returns the account of a running workload.
-func (in *reading) account(c *controller) behaviour.Account {
-	return behaviour.Account{Namespace: c.Wanted.Workload.Namespace, Name: c.template.Account}
 }
 
 // bindings reads the bindings that grant something to one of the accounts.
