@@ -123,17 +123,17 @@ func (a *Applier) AtRest(ctx context.Context, c *Checkpoint) (bool, error) {
 	if err != nil || !c.describes(p) {
 		return false, nil
 	}
-	same, err := a.eachKind(ctx, c, a.looksSame)
+	same, err := a.allKinds(ctx, c, a.looksSame)
 	a.followAll()
 	if !same || err != nil {
 		return false, err
 	}
 	// After the watches began: they notice what becomes unready from here on.
-	return a.eachKind(ctx, c, a.isHealthy)
+	return a.allKinds(ctx, c, a.isHealthy)
 }
 
-// eachKind reports whether something holds for all kinds.
-func (a *Applier) eachKind(ctx context.Context, c *Checkpoint, holds func(context.Context, KindCheckpoint) (bool, error)) (bool, error) {
+// allKinds reports whether holds returns true for all kinds.
+func (a *Applier) allKinds(ctx context.Context, c *Checkpoint, holds func(context.Context, KindCheckpoint) (bool, error)) (bool, error) {
 	var not atomic.Bool
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
@@ -162,7 +162,7 @@ func (c *Checkpoint) describes(p *parent) bool {
 	for _, ns := range c.Namespaces {
 		namespaces[ns] = true
 	}
-	return p.exists && equalKeys(kinds, p.kinds) && equalKeys(namespaces, p.namespaces)
+	return p.exists && maps.Equal(kinds, p.kinds) && maps.Equal(namespaces, p.namespaces)
 }
 
 // looksSame lists the members of a kind, unless it is followed.

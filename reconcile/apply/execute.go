@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -174,7 +175,7 @@ func (x *execution) settle(ctx context.Context) error {
 		if p.kinds[gk] {
 			// Members that cannot be seen may exist anywhere.
 			kinds[gk] = true
-			spaces = union(spaces, p.namespaces)
+			maps.Copy(spaces, p.namespaces)
 		}
 	}
 	x.keepNew(p, kinds, spaces)
@@ -241,12 +242,8 @@ func (x *execution) stage(ctx context.Context, stage plan.Stage) error {
 func (x *execution) batches(ctx context.Context, stage plan.Stage, todo []*Result) error {
 	begun := time.Now()
 	for rest := todo; len(rest) > 0; {
-		n := slices.IndexFunc(rest, func(r *Result) bool { return r.Step.Batch() != rest[0].Step.Batch() })
-		if n < 0 {
-			n = len(rest)
-		}
-		batch := rest[:n]
-		rest = rest[n:]
+		var batch []*Result
+		batch, rest = cut(rest, (*plan.Step).Batch)
 		batch, err := x.again(ctx, batch)
 		if err != nil {
 			return err
@@ -261,8 +258,17 @@ func (x *execution) batches(ctx context.Context, stage plan.Stage, todo []*Resul
 	return nil
 }
 
-// each runs do for all results, some at a time. The first error that concerns
-// the whole cluster ends it.
+// cut cuts the results after the first ones that have the same key.
+func cut(all []*Result, key func(*plan.Step) int) (first, rest []*Result) {
+	n := slices.IndexFunc(all, func(r *Result) bool { return key(r.Step) != key(all[0].Step) })
+	if n < 0 {
+		n = len(all)
+	}
+	return all[:n], all[n:]
+}
+
+// each calls do for all results, some at a time. The first error of do, which is about
+// the whole cluster, ends it.
 func (x *execution) each(ctx context.Context, todo []*Result, do func(context.Context, *Result) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
@@ -296,51 +302,13 @@ func (x *execution) each(ctx context.Context, todo []*Result, do func(context.Co
 // apply applies one object.
 func (x *execution) apply(ctx context.Context, r *Result) error {
 	s := r.Step
-	if unknown := s.Object.Unknown(); len(unknown) > 0 {
-		r.Outcome, r.Reason = Pending, "not known yet: "+prose.Some(unknown, 3)
-		return nil
+	outcome, why, err := x.blocked(ctx, s)
+	if err != nil {
+		return x.fail(r, err)
 	}
-	if why := x.held[s.Package]; why != "" && !s.Drift {
-		r.Outcome, r.Reason = Pending, why
-		return nil
-	}
-	if outcome, why := x.unmet(s); why != "" {
+	if why != "" {
 		r.Outcome, r.Reason = outcome, why
 		return nil
-	}
-	if why := x.registered(s); why != "" {
-		r.Outcome, r.Reason = Pending, why
-		return nil
-	}
-	if s.Converts {
-		why, err := x.awaitConverter(ctx)
-		if err != nil {
-			return x.fail(r, err)
-		}
-		if why != "" {
-			r.Outcome, r.Reason = Pending, why
-			return nil
-		}
-	}
-	if s.Stage == plan.Admission {
-		why, err := x.awaitBackends(ctx, s)
-		if err != nil {
-			return x.fail(r, err)
-		}
-		if why != "" {
-			r.Outcome, r.Reason = Pending, why
-			return nil
-		}
-	}
-	if s.Stage == plan.Custom && s.UID == "" {
-		why, err := x.unguarded(ctx, s)
-		if err != nil {
-			return x.fail(r, err)
-		}
-		if why != "" {
-			r.Outcome, r.Reason = Pending, why
-			return nil
-		}
 	}
 	if s.Adopt || s.Reclaim != plan.ReclaimNothing {
 		if err := x.takeOver(ctx, s); err != nil {
@@ -379,9 +347,33 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// With several API servers, one of them may not know yet a kind that was installed
-// a moment ago. And an API server may still compare pins with the digests that it had
-// a moment ago.
+// blocked returns the outcome of a step that cannot be applied yet, and why; "" if it can.
+// It waits a while for controllers and webhooks that the step needs.
+func (x *execution) blocked(ctx context.Context, s *plan.Step) (outcome Outcome, why string, err error) {
+	if unknown := s.Object.Unknown(); len(unknown) > 0 {
+		return Pending, "not known yet: " + prose.Some(unknown, 3), nil
+	}
+	if why := x.held[s.Package]; why != "" && !s.Drift {
+		return Pending, why, nil
+	}
+	if outcome, why := x.unmet(s); why != "" {
+		return outcome, why, nil
+	}
+	why = x.registered(s)
+	if why == "" && s.Converts {
+		why, err = x.awaitConverter(ctx)
+	}
+	if why == "" && err == nil && s.Stage == plan.Admission {
+		why, err = x.awaitBackends(ctx, s)
+	}
+	if why == "" && err == nil && s.Stage == plan.Custom && s.UID == "" {
+		why, err = x.unguarded(ctx, s)
+	}
+	return Pending, why, err
+}
+
+// One of several API servers may not know a kind yet that was installed a moment ago, or
+// compare pins with the digests that it had then.
 const (
 	freshKindPause    = 200 * time.Millisecond
 	freshKindAttempts = 5
@@ -547,4 +539,4 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // kindOf is the kind of an object without its version.
-func kindOf(id manifest.ID) schema.GroupKind { return schema.GroupKind{Group: id.Group, Kind: id.Kind} }
+func kindOf(id manifest.ID) schema.GroupKind { return schema.GroupKind(id.GroupKind()) }

@@ -98,8 +98,7 @@ func (a *Applier) health(ctx context.Context, p, defining *plan.Plan) ([]Health,
 	wanted := make(map[schema.GroupKind][]*manifest.Object)
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		mine := s.Object != nil && (s.Action.Writes() || s.Action == plan.Unchanged || s.Action == plan.Wait)
-		if mine && (judged(s.Object) || defining.Gating.Rules.Has(manifest.GroupKind(kindOf(s.ID)))) {
+		if tended(s) && (judged(s.Object) || defining.Gating.Rules.Has(manifest.GroupKind(kindOf(s.ID)))) {
 			wanted[kindOf(s.ID)] = append(wanted[kindOf(s.ID)], s.Object)
 		}
 	}
@@ -120,6 +119,12 @@ func (a *Applier) health(ctx context.Context, p, defining *plan.Plan) ([]Health,
 	all = withRollbacks(all, p, &defining.Gating)
 	slices.SortFunc(all, func(x, y Health) int { return x.ID.Compare(y.ID) })
 	return all, err
+}
+
+// tended reports whether a step is about a desired object that the plan does not leave to
+// somebody else.
+func tended(s *plan.Step) bool {
+	return s.Object != nil && (s.Action.Writes() || s.Action == plan.Unchanged || s.Action == plan.Wait)
 }
 
 // judgeBy makes all objects be judged again if rules have changed.

@@ -24,15 +24,13 @@ const (
 func (a *Applier) past(id manifest.ID, digest string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.kinds[kindOf(id)]
-	if s == nil || s.members[id] == nil {
-		if a.added[id] {
-			return absent
-		}
-		return ""
+	if m := a.known(id); m != nil {
+		return history(m.types, m.before, digest)
 	}
-	m := s.members[id]
-	return history(m.types, m.before, digest)
+	if a.added[id] {
+		return absent
+	}
+	return ""
 }
 
 // history returns the record of a definition that goes from types with one digest, "" if that is

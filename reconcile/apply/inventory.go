@@ -1,10 +1,12 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -187,7 +189,9 @@ func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, 
 		if err != nil {
 			return err
 		}
-		wider := &parent{kinds: union(p.kinds, kinds), namespaces: union(p.namespaces, in), commit: commit}
+		wider := &parent{kinds: maps.Clone(p.kinds), namespaces: maps.Clone(p.namespaces), commit: commit}
+		maps.Copy(wider.kinds, kinds)
+		maps.Copy(wider.namespaces, in)
 		delete(wider.namespaces, Namespace)
 		covers := p.exists && len(wider.kinds) == len(p.kinds) && len(wider.namespaces) == len(p.namespaces) && p.fleet == x.fleet.Name
 		if covers && corrects {
@@ -293,17 +297,13 @@ func (x *execution) superseded(ctx context.Context, p *parent) error {
 func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
 	delete(in, Namespace)
 	p := x.parent
-	if p.exists && equalKeys(p.kinds, kinds) && equalKeys(p.namespaces, in) && p.fleet == x.fleet.Name {
+	if p.exists && maps.Equal(p.kinds, kinds) && maps.Equal(p.namespaces, in) && p.fleet == x.fleet.Name {
 		return nil
 	}
 	if x.superseded(ctx, p) != nil {
 		return nil
 	}
-	commit := p.commit
-	if commit == "" {
-		commit = x.plan.Commit
-	}
-	err := x.writeParent(ctx, p, &parent{kinds: kinds, namespaces: in, commit: commit})
+	err := x.writeParent(ctx, p, &parent{kinds: kinds, namespaces: in, commit: cmp.Or(p.commit, x.plan.Commit)})
 	if class := kube.ClassOf(err); class == kube.Changed || class == kube.Exists {
 		return nil
 	}
@@ -329,19 +329,15 @@ func (x *execution) removeParent(ctx context.Context) error {
 // writeParent replaces the parent that was read, and creates its namespace if that
 // is missing. It fails if the parent has changed since it was read.
 func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
-	var kinds, in []string
+	var kinds []string
 	for gk := range p.kinds {
 		kinds = append(kinds, gk.String())
 	}
-	for ns := range p.namespaces {
-		in = append(in, ns)
-	}
 	slices.Sort(kinds)
-	slices.Sort(in)
 	annotations := map[string]any{
 		toolingAnnotation:        tooling,
 		kindsAnnotation:          strings.Join(kinds, ","),
-		namespacesAnnotation:     strings.Join(in, ","),
+		namespacesAnnotation:     strings.Join(slices.Sorted(maps.Keys(p.namespaces)), ","),
 		manifest.FleetAnnotation: a.fleet.Name,
 	}
 	if p.commit != "" {
@@ -393,27 +389,4 @@ func splitList(s string) []string {
 		return nil
 	}
 	return strings.Split(s, ",")
-}
-
-func union[K comparable](a, b map[K]bool) map[K]bool {
-	u := make(map[K]bool, len(a)+len(b))
-	for k := range a {
-		u[k] = true
-	}
-	for k := range b {
-		u[k] = true
-	}
-	return u
-}
-
-func equalKeys[K comparable](a, b map[K]bool) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k := range a {
-		if !b[k] {
-			return false
-		}
-	}
-	return true
 }

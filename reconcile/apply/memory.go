@@ -14,8 +14,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// kindState is what is known of the members of one kind. It is guarded by the
-// Applier's mutex.
+// kindState is the remembered state of one kind's members. The Applier's mutex guards it.
 type kindState struct {
 	t       kube.Type
 	members map[manifest.ID]*member
@@ -25,16 +24,16 @@ type kindState struct {
 	followed bool
 	cancel   func() // ends the watch; nil before it began
 	polled   string // why it is listed now and then instead of watched
-	// unready are the desired objects that were not ready at the last look at their
-	// health. touched are the objects that were written to since; if stirred is set,
-	// it may be any.
+	// unready are the desired objects that were not ready when their health was last
+	// judged. touched are the objects written to since then; stirred means any of them
+	// may have been.
 	unready []Health
 	touched map[manifest.ID]bool
 	stirred bool
 }
 
-// fewTouched is how many objects of a kind are read one by one when they were
-// written to; for more, a list of the members is cheaper.
+// fewTouched is how many written objects of a kind are read one by one; for more, a list
+// of the members is cheaper.
 const fewTouched = 8
 
 // touch notes that an object was written to; the mutex is held.
@@ -55,8 +54,8 @@ func (s *kindState) waitsFor(id manifest.ID) bool {
 	return slices.ContainsFunc(s.unready, func(h Health) bool { return h.ID == id })
 }
 
-// member is what is remembered of an object of the inventory: some 300 bytes
-// while nothing is wrong with it.
+// member is a remembered object of the inventory: some 300 bytes while nothing is wrong
+// with it.
 type member struct {
 	uid, version string
 	applied      string // the value of manifest.AppliedAnnotation
@@ -70,9 +69,9 @@ type member struct {
 	// edited: people edited it.
 	applies, controlled, edited bool
 
-	// print is the fingerprint of the metadata as it was last seen. fine: the object
-	// was then as it had been applied. If that is not known, the metadata is kept in
-	// full, and drift has the changes that a dry run confirmed.
+	// print is the fingerprint of the metadata last seen. fine: the object was then as
+	// it had been applied. Otherwise full is its metadata, and drift has the changes that
+	// a dry run confirmed.
 	print fingerprint
 	fine  bool
 	full  *metav1.ObjectMeta
@@ -167,6 +166,14 @@ func (a *Applier) state(t kube.Type) *kindState {
 
 func groupKind(t kube.Type) schema.GroupKind { return schema.GroupKind{Group: t.Group, Kind: t.Kind} }
 
+// known returns what is remembered of an object; nil if nothing is. The mutex is held.
+func (a *Applier) known(id manifest.ID) *member {
+	if s := a.kinds[kindOf(id)]; s != nil {
+		return s.members[id]
+	}
+	return nil
+}
+
 // recall adds the members of a followed kind, and reports whether the kind is
 // followed.
 func (a *Applier) recall(t kube.Type, to map[manifest.ID]*metav1.ObjectMeta) bool {
@@ -201,9 +208,9 @@ func (a *Applier) listed(t kube.Type, members map[manifest.ID]*metav1.ObjectMeta
 	s.version, s.stirred = version, true
 }
 
-// take records an event of a watch, and returns what was remembered of the object
-// before and after; nil for an object that is gone or not ours. An event older than
-// the remembered state is no news. The mutex is held.
+// take records an event of a watch, and returns the remembered object before and after
+// it; nil if the object is gone or not ours. An event older than the remembered state is
+// no news. The mutex is held.
 func (a *Applier) take(s *kindState, e kube.Event) (before, after *member, news bool) {
 	id, version := s.t.ID(e.Meta.Namespace, e.Meta.Name), e.Meta.ResourceVersion
 	if is, known := newer(version, s.version); is && known {
@@ -244,28 +251,23 @@ func (a *Applier) remembersMembers() bool {
 func (a *Applier) suspect(id manifest.ID) (meta *metav1.ObjectMeta, print fingerprint, drift string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil && !m.fine {
-			meta, print, drift = m.full, m.print, m.drift
-		}
+	if m := a.known(id); m != nil && !m.fine {
+		return m.full, m.print, m.drift
 	}
-	return meta, print, drift
+	return nil, print, ""
 }
 
 // convict notes how an object has drifted, unless it was written to meanwhile.
 func (a *Applier) convict(id manifest.ID, print fingerprint, drift string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil && m.print == print {
-			m.drift = drift
-		}
+	if m := a.known(id); m != nil && m.print == print {
+		m.drift = drift
 	}
 }
 
-// wrote remembers an object that was applied just now, from the API server's answer.
-// If a watch reported a later write or the deletion before the answer arrived, that
-// stands.
+// wrote remembers an object from the API server's answer to its apply. A later write or
+// deletion that a watch reported before the answer arrived takes precedence.
 func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -290,21 +292,16 @@ func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 func (a *Applier) remembers(id manifest.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.kinds[kindOf(id)]
-	return s != nil && s.members[id] != nil
+	return a.known(id) != nil
 }
 
-// IsAt reports whether a member is known to have a resourceVersion. Of a kind that is
-// not followed nothing is known.
+// IsAt reports whether a member of a followed kind has a resourceVersion. It sends
+// nothing, and is false for members of other kinds.
 func (a *Applier) IsAt(id manifest.ID, version string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.kinds[kindOf(id)]
-	if s == nil || !s.followed {
-		return false
-	}
-	m := s.members[id]
-	return m != nil && m.version == version
+	m := a.known(id)
+	return m != nil && a.kinds[kindOf(id)].followed && m.version == version
 }
 
 // remembered returns the metadata of a member as it was last seen; nil if it is not
@@ -312,16 +309,13 @@ func (a *Applier) IsAt(id manifest.ID, version string) bool {
 func (a *Applier) remembered(id manifest.ID) *metav1.ObjectMeta {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil {
-			return m.full
-		}
+	if m := a.known(id); m != nil {
+		return m.full
 	}
 	return nil
 }
 
-// gone forgets an object that was seen to be gone. A newer object of the same name
-// stays.
+// gone forgets an object that no longer exists, but not a newer one of the same name.
 func (a *Applier) gone(id manifest.ID, uid string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -333,8 +327,8 @@ func (a *Applier) gone(id manifest.ID, uid string) {
 	}
 }
 
-// goes remembers from the answer to a delete that an object is being deleted. A
-// watch may have seen later events meanwhile, even that it is gone.
+// goes remembers an object that is being deleted, from the answer to its delete. A
+// watch may have reported later events by then, even that the object is gone.
 func (a *Applier) goes(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -354,9 +348,7 @@ func (a *Applier) goes(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 func (a *Applier) approve(id manifest.ID, print fingerprint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil && m.print == print {
-			m.approve()
-		}
+	if m := a.known(id); m != nil && m.print == print {
+		m.approve()
 	}
 }

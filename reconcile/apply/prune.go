@@ -40,11 +40,7 @@ func (x *execution) prune(ctx context.Context, early bool) error {
 	}
 	for len(todo) > 0 {
 		// The plan has them in the order of pruning.
-		n := 1
-		for n < len(todo) && todo[n].Step.Round == todo[0].Step.Round {
-			n++
-		}
-		batch, rest := todo[:n], todo[n:]
+		batch, rest := cut(todo, func(s *plan.Step) int { return s.Round })
 		var ready []*Result
 		for _, r := range batch {
 			if why := incomplete[r.Step.Package]; why != "" && r.Step.Action == plan.Prune {

@@ -142,10 +142,8 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 func (a *Applier) rollbackRecord(id manifest.ID) rollback.Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil {
-			return rollback.Parse(m.rollback)
-		}
+	if m := a.known(id); m != nil {
+		return rollback.Parse(m.rollback)
 	}
 	return rollback.Record{}
 }
@@ -185,8 +183,7 @@ func (a *Applier) revisionsOf(ctx context.Context, o *manifest.Object) (*rollbac
 func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		mine := s.Object != nil && (s.Action.Writes() || s.Action == plan.Unchanged || s.Action == plan.Wait)
-		if s.Rollback.Why == "" && s.Rollback.Due.IsZero() || !mine {
+		if s.Rollback.Why == "" && s.Rollback.Due.IsZero() || !tended(s) {
 			continue
 		}
 		at := slices.IndexFunc(all, func(h Health) bool { return h.ID == s.ID })

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"gitopsd.dev/reconcile/kube"
@@ -135,12 +136,18 @@ func (a *Applier) liveDefinition(ctx context.Context, id manifest.ID, lives *syn
 	if known, ok := lives.Load(id); ok {
 		return known.(map[string]any), nil
 	}
-	t, err := a.cluster.Kind(ctx, id.Group, id.Kind)
-	if err != nil {
-		return nil, err
-	}
-	tree, _, err := a.cluster.Get(ctx, t, id)
+	tree, _, err := get(ctx, a.cluster, id)
 	return tree, err
+}
+
+// get reads an object in the version that the cluster prefers. Errors are those of
+// [kube.Client.Kind] and [kube.Client.Get].
+func get(ctx context.Context, cluster *kube.Client, id manifest.ID) (map[string]any, *metav1.PartialObjectMetadata, error) {
+	t, err := cluster.Kind(ctx, id.Group, id.Kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	return cluster.Get(ctx, t, id)
 }
 
 // Judges returns the judges of the objects of a cluster whose definition is to become
@@ -176,11 +183,7 @@ func Judges(ctx context.Context, cluster *kube.Client, live, wanted map[string]a
 // storedVersions returns the versions that objects of a CRD which Crossplane made may be
 // stored in.
 func storedVersions(ctx context.Context, cluster *kube.Client, name string) ([]string, error) {
-	t, err := cluster.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
-	if err != nil {
-		return nil, err
-	}
-	tree, _, err := cluster.Get(ctx, t, manifest.CRD.ID("", name))
+	tree, _, err := get(ctx, cluster, manifest.CRD.ID("", name))
 	if kube.ClassOf(err) == kube.NotFound {
 		return nil, fmt.Errorf("the CRD %s is not there: Crossplane has not made it", name)
 	}

@@ -137,11 +137,7 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 
 // compareStep compares the types of one step, and keeps the live definition if they break.
 func (a *Applier) compareStep(ctx context.Context, s *plan.Step, lives *sync.Map) error {
-	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
-	if err != nil {
-		return err
-	}
-	live, meta, err := a.cluster.Get(ctx, t, s.ID)
+	live, meta, err := get(ctx, a.cluster, s.ID)
 	switch {
 	case kube.ClassOf(err) == kube.NotFound:
 		return nil // deleted meanwhile: nothing breaks
@@ -199,8 +195,8 @@ func (a *Applier) remember(s *plan.Step, c compared) {
 func (a *Applier) undisturbed(id manifest.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.kinds[kindOf(id)]
-	return s != nil && s.members[id] != nil && s.members[id].fine
+	m := a.known(id)
+	return m != nil && m.fine
 }
 
 // typesDigest is the digest of all types that a CRD defines.

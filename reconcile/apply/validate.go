@@ -41,11 +41,7 @@ func (a *Applier) checkObjects(ctx context.Context, p *plan.Plan, opts PlanOptio
 // liveObject reads the object that a step changes. If the step takes it over, its fields
 // are recorded as ours, as they are when it is applied. The tree is nil if it is gone.
 func (a *Applier) liveObject(ctx context.Context, s *plan.Step) (map[string]any, error) {
-	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
-	if err != nil {
-		return nil, err
-	}
-	tree, meta, err := a.cluster.Get(ctx, t, s.ID)
+	tree, meta, err := get(ctx, a.cluster, s.ID)
 	if kube.ClassOf(err) == kube.NotFound {
 		return nil, nil
 	}

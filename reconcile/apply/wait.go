@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -134,10 +135,8 @@ func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersio
 // needs time. The conditions are defined in
 // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.
 func refusal(crd map[string]any) string {
-	status, _ := crd["status"].(map[string]any)
-	conditions, _ := status["conditions"].([]any)
 	var reasons []string
-	for _, c := range conditions {
+	for _, c := range manifest.List(crd, "status", "conditions") {
 		condition, _ := c.(map[string]any)
 		kind, state := condition["type"], condition["status"]
 		if kind == "NamesAccepted" && state == "False" || kind == "NonStructuralSchema" && state == "True" ||
@@ -304,15 +303,11 @@ func (x *execution) ready(ctx context.Context, service manifest.ID) (bool, error
 	ready := false
 	opts := kube.ListOptions{Namespace: service.Namespace, Selector: "kubernetes.io/service-name=" + service.Name}
 	err := x.cluster.ListFull(ctx, endpointSlices, opts, func(slice map[string]any) bool {
-		endpoints, _ := slice["endpoints"].([]any)
-		for _, e := range endpoints {
+		ready = slices.ContainsFunc(manifest.List(slice, "endpoints"), func(e any) bool {
 			endpoint, _ := e.(map[string]any)
-			conditions, _ := endpoint["conditions"].(map[string]any)
 			// Unknown counts as ready (discovery/v1, EndpointConditions).
-			if conditions["ready"] != false {
-				ready = true
-			}
-		}
+			return manifest.Mapping(endpoint, "conditions")["ready"] != false
+		})
 		return !ready
 	})
 	return ready, err
