@@ -30,7 +30,7 @@ func (x *execution) awaitConverter(ctx context.Context) (string, error) {
 		if x.converters.over(time.Now(), backendWait) {
 			return fmt.Sprintf("waits for %s, which is to convert its objects%s", what, why), nil
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return "", err
 		}
 	}

@@ -118,7 +118,7 @@ func (x *execution) dependents(ctx context.Context) error {
 		if time.Now().After(deadline) || !x.hopeful() {
 			return nil
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return err
 		}
 		wait = min(2*wait, pollLongest)

@@ -399,7 +399,7 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 		if !fresh && (!late || x.repinning.Load()) || attempt == freshKindAttempts {
 			return t, nil, err
 		}
-		if err := pause(ctx, freshKindPause<<(attempt-1)); err != nil {
+		if err := kube.Sleep(ctx, freshKindPause<<(attempt-1)); err != nil {
 			return t, nil, err
 		}
 		x.cluster.Forget(s.ID.Group)
@@ -524,18 +524,6 @@ func (x *execution) because(r *Result) string {
 		return r.Reason
 	}
 	return r.Step.Reason
-}
-
-// pause waits, or returns the context's error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // kindOf is the kind of an object without its version.

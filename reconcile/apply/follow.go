@@ -128,7 +128,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 		if err != nil || !lasted {
 			failures++
 		}
-		if pause(ctx, a.pauseAfter(failures, err)) != nil {
+		if kube.Sleep(ctx, a.pauseAfter(failures, err)) != nil {
 			a.lost(s)
 			return
 		}

@@ -72,7 +72,7 @@ func (x *execution) keepFull(ctx context.Context, look *contentsLook, r *Result)
 			r.Outcome, r.Reason = Pending, fmt.Sprintf("waits until %s is gone", found[0])
 			return true, nil
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return true, err
 		}
 	}
@@ -168,7 +168,7 @@ func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Res
 				rest = x.holdPackage(rest, r.Step.Package, fmt.Sprintf("%s is gone", found[i]))
 				break
 			}
-			if err := pause(ctx, wait); err != nil {
+			if err := kube.Sleep(ctx, wait); err != nil {
 				return nil, err
 			}
 		}

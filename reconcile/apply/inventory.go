@@ -250,7 +250,7 @@ func (x *execution) claimBlocked(ctx context.Context, kinds map[schema.GroupKind
 	}
 	over := time.Now().Add(admissionLag)
 	for wait := pollFirst; kube.ClassOf(blocked) == kube.WebhookFailed && time.Now().Before(over); wait = min(2*wait, pollLongest) {
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return err
 		}
 		blocked = x.claim(ctx, kinds, in)

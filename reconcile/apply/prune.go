@@ -238,7 +238,7 @@ func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, err
 			return fmt.Sprintf("%s is gone, which %s", r.Step.ID, r.Reason), nil
 		}
 		if len(left) > 0 {
-			if err := pause(ctx, wait); err != nil {
+			if err := kube.Sleep(ctx, wait); err != nil {
 				return "", err
 			}
 		}

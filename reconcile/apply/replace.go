@@ -49,7 +49,7 @@ func (x *execution) remove(ctx context.Context, s *plan.Step) (kept string, err 
 		if time.Now().After(deadline) {
 			return "is to be created anew, and " + going(left), nil
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return "", err
 		}
 		t, err := x.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)

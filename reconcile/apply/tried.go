@@ -122,7 +122,7 @@ func Try(ctx context.Context, cluster *kube.Client, t kube.Type, served []string
 		case n == mostSurveyed:
 			stop = fmt.Errorf("there are more than %d", mostSurveyed)
 		case n%triedPage == 0:
-			stop = pause(ctx, time.Until(next))
+			stop = kube.Sleep(ctx, time.Until(next))
 			next = time.Now().Add(triedEvery)
 		}
 		return stop == nil

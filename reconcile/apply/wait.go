@@ -61,7 +61,7 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun ti
 	all := len(waiting)
 	first := min(max(pollFirst, time.Duration(all)*pollEachType), 2*pollLongest)
 	for wait := first; len(waiting) > 0 && time.Since(progress) < servedWait; {
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return err
 		}
 		served, tag, err := x.cluster.Served(ctx, groups, etag)
@@ -178,7 +178,7 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 			if x.backends.over(time.Now(), backendWait) {
 				return fmt.Sprintf("waits for %s, which is to serve it%s", what, why), nil
 			}
-			if err := pause(ctx, wait); err != nil {
+			if err := kube.Sleep(ctx, wait); err != nil {
 				return "", err
 			}
 		}
@@ -208,7 +208,7 @@ func (x *execution) unguarded(ctx context.Context, s *plan.Step) (string, error)
 			return fmt.Sprintf("waits for %s, which is to see it: %s", r.Step.ID, x.because(r)), nil
 		}
 		for !x.hooks.over(time.Now(), registerWait) {
-			if err := pause(ctx, pollFirst); err != nil {
+			if err := kube.Sleep(ctx, pollFirst); err != nil {
 				return "", err
 			}
 		}

@@ -39,7 +39,7 @@ func (h *Home) follow(ctx context.Context, kind Kind) {
 			h.unknown(kind, err)
 		}
 		d := min(firstPause<<min(failures-1, 10), h.cfg.Absent)
-		if wait(ctx, d+rand.N(d/10+1)) != nil {
+		if kube.Sleep(ctx, d+rand.N(d/10+1)) != nil {
 			return
 		}
 	}

@@ -204,7 +204,7 @@ func (h *Home) run(ctx context.Context, l *loop) {
 			} else if row++; row > busy {
 				pause = min(2*pause, h.cfg.Busy)
 			}
-			if wait(ctx, pause) != nil {
+			if kube.Sleep(ctx, pause) != nil {
 				return
 			}
 			woken = time.Now()
@@ -224,17 +224,6 @@ func (h *Home) run(ctx context.Context, l *loop) {
 			d := max(time.Until(again), shortest)
 			due = time.After(d + rand.N(d/20+1))
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

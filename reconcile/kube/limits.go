@@ -121,8 +121,15 @@ func unwrap(answer []byte) (message []byte, kind string, ok bool, err error) {
 	return message, kind, true, err
 }
 
-// checkList returns an error if an answer's kind is not that of a list. A proxy's own
-// answer would else read as a list without objects.
+// jsonList is a page of a list.
+type jsonList struct {
+	Kind     string            `json:"kind"`
+	Metadata metav1.ListMeta   `json:"metadata"`
+	Items    []json.RawMessage `json:"items"`
+}
+
+// checkList returns an error if the kind of an answer is not a list's. Otherwise a
+// proxy's own answer would read as an empty list.
 func checkList(kind string) error {
 	if kind == "" || kind == "Status" {
 		return fmt.Errorf("the answer is no list (its kind is %q)", kind)
@@ -189,11 +196,7 @@ func decodeMetadataList(answer []byte, yield func(*metav1.PartialObjectMetadata)
 			return nil
 		})
 	} else {
-		var page struct {
-			Kind     string            `json:"kind"`
-			Metadata metav1.ListMeta   `json:"metadata"`
-			Items    []json.RawMessage `json:"items"`
-		}
+		var page jsonList
 		err = decodeJSON(answer, maxValues, &page)
 		list, kind = page.Metadata, page.Kind
 		for _, item := range page.Items {

@@ -1,6 +1,9 @@
 package kube
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Pace bounds the requests under way to many clusters. Its functions are called from
 // several goroutines.
@@ -28,4 +31,16 @@ func Waiting(ctx context.Context) context.Context { return WithPace(ctx, nil) }
 func paceOf(ctx context.Context) *Pace {
 	p, _ := ctx.Value(paceKey{}).(*Pace)
 	return p
+}
+
+// Sleep waits for a duration. The error is the context's, if that ends before.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -47,7 +47,7 @@ const (
 // runtime/serializer/protobuf); an envelope, runtime.Unknown, follows.
 var protobufMagic = []byte("k8s\x00")
 
-// operation is what errors say was tried.
+// operation is the verb and the object that errors name.
 type operation struct {
 	verb string
 	id   manifest.ID
@@ -77,16 +77,10 @@ func (c *Client) do(ctx context.Context, op operation, r request) ([]byte, http.
 	strikes := c.strikes(op)
 	for attempt := 1; ; attempt++ {
 		body, header, err := c.once(ctx, op, r, c.patience(strikes))
-		var e *Error
-		if !errors.As(err, &e) || e.RetryAfter == 0 || e.RetryAfter > throttleLongest || attempt == throttleAttempts || strikes > 0 {
+		if e, ok := errors.AsType[*Error](err); !ok || e.RetryAfter == 0 || e.RetryAfter > throttleLongest || attempt == throttleAttempts || strikes > 0 {
 			c.note(op, err)
 			return body, header, err
-		}
-		wait := time.NewTimer(e.RetryAfter)
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
+		} else if Sleep(ctx, e.RetryAfter) != nil {
 			return nil, nil, err
 		}
 	}
@@ -136,8 +130,8 @@ func (c *Client) once(ctx context.Context, op operation, r request, limit time.D
 	return body, resp.Header, nil
 }
 
-// url returns the URL of a path. A segment that would make it the path of something
-// else is an error.
+// url returns the URL of a path. It fails for a segment that would change the path's
+// meaning.
 func (c *Client) url(op operation, path []string, query url.Values) (string, error) {
 	u := *c.base
 	for _, segment := range path {
@@ -177,8 +171,8 @@ func readAll(resp *http.Response, limit int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// errorBody returns the beginning of an error's text. It may be cut off: the status
-// says the most.
+// errorBody returns the beginning of an error's text. The status matters most, so a text
+// that is cut off is enough.
 func errorBody(resp *http.Response) []byte {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
 	return body
@@ -201,8 +195,8 @@ func (t Type) path(namespace, name string) []string {
 	return p
 }
 
-// checkScope returns an error for an object whose namespace does not fit its type:
-// its path would be that of another object.
+// checkScope returns an error if an object's namespace does not fit its type: the path
+// would lead to another object.
 func (c *Client) checkScope(op operation, t Type) error {
 	message := ""
 	switch {
@@ -309,11 +303,7 @@ func (c *Client) ListFull(ctx context.Context, t Type, opts ListOptions, yield f
 // returns. Items of built-in types come without apiVersion and kind.
 func (c *Client) ListRaw(ctx context.Context, t Type, opts ListOptions, yield func(item []byte) bool) error {
 	return c.list(ctx, t, opts, mimeJSON, func(op operation, answer []byte) (string, bool, error) {
-		var page struct {
-			Kind     string            `json:"kind"`
-			Metadata metav1.ListMeta   `json:"metadata"`
-			Items    []json.RawMessage `json:"items"`
-		}
+		var page jsonList
 		err := decodeJSON(answer, maxValues, &page)
 		if err == nil {
 			err = checkList(page.Kind)

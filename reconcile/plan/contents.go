@@ -66,8 +66,8 @@ func leaving(going map[string]bool, contents []Content) map[string]bool {
 	return all
 }
 
-// Staying returns those of the contents that are not leaving, without what is
-// owned by another of them.
+// Staying returns the contents that are not leaving, without those that another of them
+// owns.
 func Staying(contents []Content, leaving map[string]bool) []Content {
 	staying := slices.DeleteFunc(slices.Clone(contents), func(c Content) bool { return leaving[c.UID] })
 	there := make(map[string]bool, len(staying))
@@ -79,17 +79,16 @@ func Staying(contents []Content, leaving map[string]bool) []Content {
 	})
 }
 
-// keepContents keeps containers of objects that stay. A container that is kept may
-// itself be inside another, or own objects in others, so it repeats until nothing
-// changes.
-func (c *computation) keepContents(steps []Step, desired *manifest.Set) {
+// keepContents keeps containers of objects that stay. A container that is kept may be
+// inside another, or own objects in others, so keepContents repeats until nothing changes.
+func (c *computation) keepContents(steps []Step) {
 	ours := make(map[string]bool, len(steps))
 	for i := range steps {
 		ours[steps[i].UID] = true
 	}
 	for _, list := range c.live.Contents {
 		for _, k := range list {
-			if desired.Get(k.ID) != nil {
+			if c.desired.Get(k.ID) != nil {
 				ours[k.UID] = true
 			}
 		}
@@ -116,10 +115,9 @@ func (c *computation) contents() []Content {
 	return all
 }
 
-// keepControllers keeps the rest of a package if one of its types is kept because an
-// object of it is being deleted: the object's finalizers may need the package's
-// controller. It keeps what serves webhook configurations that are kept, or that may be
-// there.
+// keepControllers keeps the rest of a package if one of its types is kept for an object that
+// is being deleted: the object's finalizers may need the package's controller. It also
+// keeps the servers of webhook configurations that are kept, or that may exist.
 func (c *computation) keepControllers(steps []Step) {
 	busy, served := make(map[string]string), make(map[string]string)
 	unreadable, serving := c.serving()

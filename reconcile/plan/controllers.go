@@ -85,8 +85,8 @@ type acting struct {
 // checkController returns why an object must be refused, "" if its pin is right.
 func checkController(s *Step, definers map[schema.GroupKind]*Step, steps map[manifest.ID]*Step, known Controllers) string {
 	pin := behaviour.Pin(s.Object)
-	gk := schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}
-	if !IsTypeDigest(pin) {
+	gk := kindOf(s.ID)
+	if !isTypeDigest(pin) {
 		return fmt.Sprintf("%s: %q is no digest of a behaviour: want h1: and 44 characters of base64, as `gitopsd types pin --behaviour` writes them%s", manifest.ControllerAnnotation, pin, s.Object.Origin().InPackage())
 	}
 	what := fmt.Sprintf("pinned to the controller %s of %s", pin, gk)

@@ -98,14 +98,9 @@ type differ struct {
 }
 
 func (d *differ) object(path field.Path, before, after map[string]any, skip func(key string) bool) {
-	keys := slices.Collect(maps.Keys(before))
-	for k := range after {
-		if _, both := before[k]; !both {
-			keys = append(keys, k)
-		}
-	}
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(before)), maps.Keys(after))
 	slices.Sort(keys)
-	for _, k := range keys {
+	for _, k := range slices.Compact(keys) {
 		p := below(path, field.Key(k))
 		if p[0].Key == "metadata" && maintained[p.String()] || skip != nil && skip(k) {
 			continue
@@ -198,36 +193,30 @@ func (d *differ) list(path field.Path, before, after []any) {
 		later[element(e, keys).String()] = e
 	}
 	known := make(map[string]bool, len(before))
+	var was, is []string // the order of the elements on both sides
 	for _, e := range before {
 		s := element(e, keys)
 		known[s.String()] = true
-		now, is := later[s.String()]
-		d.value(below(path, s), e, now, true, is)
+		now, stays := later[s.String()]
+		if stays {
+			was = append(was, s.String())
+		}
+		d.value(below(path, s), e, now, true, stays)
 	}
-	var order []string
 	for _, e := range after {
 		s := element(e, keys)
-		order = append(order, s.String())
-		if !known[s.String()] {
+		if known[s.String()] {
+			is = append(is, s.String())
+		} else {
 			d.value(below(path, s), nil, e, false, true)
 		}
 	}
-	was := slices.DeleteFunc(names(before, keys), func(n string) bool { return later[n] == nil })
-	is := slices.DeleteFunc(order, func(n string) bool { return !known[n] })
 	if !slices.Equal(was, is) {
 		d.changes = append(d.changes, Change{Path: path.String() + " (order)", Old: strings.Join(was, " "), New: strings.Join(is, " ")})
 	}
 }
 
-func names(list []any, keys []string) []string {
-	var ns []string
-	for _, e := range list {
-		ns = append(ns, element(e, keys).String())
-	}
-	return ns
-}
-
-// identify finds fields that every element of all lists has, and whose values are
+// identify returns fields that every element of all lists has, with values that are
 // unique within each list; nil if there are none.
 func identify(lists ...[]any) []string {
 candidates:

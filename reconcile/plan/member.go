@@ -126,9 +126,3 @@ func (inv Inventory) applied(meta *metav1.ObjectMeta) bool {
 		return m.Manager == inv.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply && m.Subresource == ""
 	})
 }
-
-// controlled reports whether a controller owns the object. Controllers copy labels to
-// what they make (a Service's to its EndpointSlices), and delete that themselves.
-func controlled(meta *metav1.ObjectMeta) bool {
-	return slices.ContainsFunc(meta.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller })
-}

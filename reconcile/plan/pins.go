@@ -17,8 +17,8 @@ import (
 
 var pinForm = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
 
-// IsTypeDigest reports whether a string has the form of a type's digest.
-func IsTypeDigest(s string) bool { return pinForm.MatchString(s) }
+// isTypeDigest reports whether a string has the form of a digest of types or behaviours.
+func isTypeDigest(s string) bool { return pinForm.MatchString(s) }
 
 // Mismatch is a pin that differs from the type that its object would be applied as.
 type Mismatch struct {
@@ -58,7 +58,7 @@ func PinnedKinds(p *Plan) []schema.GroupKind {
 		if !pinned(s) {
 			continue
 		}
-		gk := schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}
+		gk := kindOf(s.ID)
 		d := definers[gk]
 		if d != nil && d.Action == Unchanged && s.Action == Unchanged || d != nil && d.Action == Create || slices.Contains(kinds, gk) {
 			continue
@@ -161,7 +161,7 @@ func (c *pinCheck) check(s *Step) {
 	if at.unknown {
 		return
 	}
-	if !IsTypeDigest(pin) {
+	if !isTypeDigest(pin) {
 		refuse("%s: %q is no type digest: want h1: and 44 characters of base64, as `gitopsd types pin` writes them%s", manifest.PinAnnotation, pin, s.Object.Origin().InPackage())
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -59,15 +60,15 @@ type ObjectCheck struct {
 const mostLive = 8
 
 // CheckObjects refuses the objects that the API server would not accept once the plan
-// has installed or changed their types. It says what the API server would say to the
-// request that the step stands for: of a new object, everything that is wrong with it; of
-// a changed one, not what was wrong before and stays. An unchanged object is not
-// sent, so it is only noted with its definition ([Step.Outgrown]). Objects of types
-// that the plan leaves as they are are the API server's to judge, except in a
-// namespace that the plan creates, where no dry run is possible.
+// has installed or changed their types. It reports what the API server would report for
+// the step's request: everything that is wrong with a new object, but of a changed one
+// only what was not wrong before. An unchanged object is not sent, so it is only noted
+// with its definition ([Step.Outgrown]). Objects of types that the plan does not change
+// are left to the API server, except in a namespace that the plan creates, where no dry
+// run is possible.
 //
 // If a mutating webhook or policy may change an object before the API server checks it,
-// the object is not refused, but for fields that its type does not have.
+// only fields that its type does not have are refused.
 func CheckObjects(ctx context.Context, p *Plan, check ObjectCheck) {
 	spaces := newNamespaces(p)
 	if check.before == nil && len(spaces) == 0 && !writesTypes(p) {
@@ -99,14 +100,11 @@ func CheckObjects(ctx context.Context, p *Plan, check ObjectCheck) {
 	holdParameters(p)
 }
 
-// newNamespaces returns the names of the namespaces that a plan creates; nil for none.
+// newNamespaces returns the names of the namespaces that a plan creates.
 func newNamespaces(p *Plan) map[string]bool {
-	var spaces map[string]bool
+	spaces := make(map[string]bool)
 	for i := range p.Steps {
 		if s := &p.Steps[i]; s.Action == Create && s.ID.Is(manifest.Namespace) {
-			if spaces == nil {
-				spaces = make(map[string]bool)
-			}
 			spaces[s.ID.Name] = true
 		}
 	}
@@ -167,7 +165,7 @@ func (c *objectCheck) definition(s *Step) (o *manifest.Object, changes bool) {
 }
 
 func kindOf(id manifest.ID) schema.GroupKind {
-	return schema.GroupKind{Group: id.Group, Kind: id.Kind}
+	return schema.GroupKind(id.GroupKind())
 }
 
 // judge returns a [*validate.Refusal] if the API server would not accept a step, or why
@@ -261,18 +259,10 @@ func withoutNamespace(tree map[string]any) map[string]any {
 	if _, ok := meta["namespace"]; !ok {
 		return tree
 	}
-	copied := make(map[string]any, len(tree))
-	for k, v := range tree {
-		copied[k] = v
-	}
-	fields := make(map[string]any, len(meta))
-	for k, v := range meta {
-		if k != "namespace" {
-			fields[k] = v
-		}
-	}
-	copied["metadata"] = fields
-	return copied
+	tree, meta = maps.Clone(tree), maps.Clone(meta)
+	delete(meta, "namespace")
+	tree["metadata"] = meta
+	return tree
 }
 
 // settle puts a verdict into a plan.

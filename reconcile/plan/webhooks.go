@@ -116,7 +116,7 @@ func (c *computation) keepServers(steps []Step) {
 	needed := make(map[string]manifest.ID)
 	for i := range steps {
 		s := &steps[i]
-		_, unreadable := c.live.Unreadable[schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}]
+		_, unreadable := c.live.Unreadable[kindOf(s.ID)]
 		if s.Early && s.Action == Held || s.Object != nil && c.unregistered[s.ID] != "" && unreadable {
 			needed[s.Package] = s.ID
 		}
