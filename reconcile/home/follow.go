@@ -96,7 +96,7 @@ func (k Kind) slim(m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadat
 	return m
 }
 
-// replace puts a list in the place of what was known of a kind.
+// replace replaces the listing of a kind.
 func (h *Home) replace(kind Kind, objects map[manifest.ID]*metav1.PartialObjectMetadata) {
 	h.mu.Lock()
 	l := h.listings[kind]
@@ -112,8 +112,7 @@ func (h *Home) replace(kind Kind, objects map[manifest.ID]*metav1.PartialObjectM
 	}
 }
 
-// saw takes in an event. One that is older than what is known, since it crossed a list,
-// is left out.
+// saw applies an event to the listing of a kind, unless a list has a newer state.
 func (h *Home) saw(kind Kind, e kube.Event) {
 	id := kind.ID(e.Meta.Namespace, e.Meta.Name)
 	h.mu.Lock()
@@ -139,7 +138,8 @@ func older(a, b *metav1.PartialObjectMetadata) bool {
 	return errX == nil && errY == nil && x < y
 }
 
-// unknown notes why a kind cannot be followed. What was known of it may be out of date.
+// unknown notes why a kind cannot be followed. It drops the listing, which may be out of
+// date.
 func (h *Home) unknown(kind Kind, err error) {
 	h.mu.Lock()
 	l := h.listings[kind]
@@ -160,8 +160,7 @@ func (h *Home) wake(kind Kind) {
 	}
 }
 
-// listed reports whether all kinds that a controller follows were listed, or could not
-// be.
+// listed reports whether all kinds that a controller follows were listed, or failed to be.
 func (h *Home) listed(l *loop) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
