@@ -36,8 +36,8 @@ const (
 	Failed Outcome = "failed"
 	// Skipped: not tried, because a dependency does not exist; see Reason.
 	Skipped Outcome = "skipped"
-	// Pending: under way, or waiting for something that needs no action; see
-	// Reason. A later pass goes on.
+	// Pending: under way, or waiting for something that needs no action; see Reason. A
+	// later pass continues.
 	Pending Outcome = "pending"
 )
 
@@ -62,7 +62,7 @@ type Report struct {
 	Results []Result
 }
 
-// Count is the number of results with the outcome.
+// Count returns the number of results with the outcome.
 func (r *Report) Count(o Outcome) int {
 	n := 0
 	for i := range r.Results {
@@ -85,18 +85,18 @@ type execution struct {
 	// wrote them.
 	defined map[schema.GroupKind]*Result
 	spaces  map[string]*Result // the plan's Namespaces
-	// deferred are results that wait for what they depend on.
+	// deferred are results that wait for their dependencies.
 	deferred []*Result
-	// backends ends the wait for what serves webhooks, not of each object but of all.
+	// backends ends the wait for the servers of webhooks, of all together.
 	backends *cutoff
-	// converters ends the wait for what converts objects by rules.
+	// converters ends the wait for the workload that converts objects by rules.
 	converters *cutoff
 	// hooks ends the wait for API servers to ask new webhooks.
 	hooks *cutoff
-	// held are the packages of which nothing more is written in this pass, with the reason.
+	// held are the packages that get no more writes in this pass, with the reason.
 	held map[string]string
-	// repinning is set once a pin was compared with digests that this run did not write,
-	// for longer than an API server is late: no other object waits for that.
+	// repinning is set once a pin was compared with digests from before this run for
+	// longer than an API server may lag: no other object waits for that.
 	repinning atomic.Bool
 }
 
@@ -185,8 +185,8 @@ func (x *execution) settle(ctx context.Context) error {
 	return x.narrow(ctx, kinds, spaces)
 }
 
-// keepNew keeps kinds and namespaces that another process added to the inventory
-// after the look that the plan was made from: this one knows nothing about them.
+// keepNew keeps kinds and namespaces that another process added to the inventory after
+// the look that the plan is based on: this process knows nothing about them.
 func (x *execution) keepNew(p *parent, kinds map[schema.GroupKind]bool, spaces map[string]bool) {
 	if x.looked == nil {
 		return
@@ -204,7 +204,7 @@ func (x *execution) keepNew(p *parent, kinds map[schema.GroupKind]bool, spaces m
 	}
 }
 
-// scope lists the kinds and namespaces of those steps whose objects may be
+// scope returns the kinds and namespaces of the included steps whose objects may be
 // members.
 func (x *execution) scope(include func(*Result) bool) (map[schema.GroupKind]bool, map[string]bool) {
 	kinds, spaces := make(map[schema.GroupKind]bool), make(map[string]bool)
@@ -221,9 +221,8 @@ func (x *execution) scope(include func(*Result) bool) (map[schema.GroupKind]bool
 	return kinds, spaces
 }
 
-// stage applies the objects of one stage. Namespaces come before CRDs, and XRDs
-// before objects of their types: the plan has that order, and where the rank
-// changes one waits for the other.
+// stage applies the objects of one stage, batch by batch in the plan's order: Namespaces
+// before CRDs, and XRDs before objects of their types.
 func (x *execution) stage(ctx context.Context, stage plan.Stage) error {
 	var todo []*Result
 	for i := range x.results {
@@ -407,7 +406,7 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 }
 
 // repinned reports whether a policy for pins refused an object although this run wrote
-// the digests that pins are compared with: the plan has compared the pin already.
+// the digests that pins are compared with: the plan has already compared the pin.
 func (x *execution) repinned(err error) bool {
 	e, ok := errors.AsType[*kube.Error](err)
 	if !ok || e.Class != kube.Refused || !pins.Policy(e.Webhook) {
@@ -430,7 +429,7 @@ func (x *execution) fail(r *Result, err error) error {
 		err = &problem.Error{Err: err, Advice: why}
 	}
 	if r.Step.Drift && kube.ClassOf(err) == kube.Invalid {
-		// A Service whose port somebody changed would have both ports.
+		// If somebody changed a Service's port, the merged Service has both ports.
 		err = &problem.Error{Err: err, Advice: r.Step.Reason + ", which does not go with what is wanted: undo it in the cluster"}
 	}
 	r.Outcome, r.Err, r.Reason = Failed, err, ""
@@ -442,9 +441,9 @@ func (x *execution) fail(r *Result, err error) error {
 	return nil
 }
 
-// trapped returns what to do about an object that a webhook refuses which does not
-// answer, if the webhook's server is of the object's namespace and may need the object to
-// come up; "" otherwise.
+// trapped returns advice about an object that a webhook without an answer refuses, if the
+// webhook's server is in the object's namespace and may need the object to start; ""
+// otherwise.
 func (x *execution) trapped(id manifest.ID, err error) string {
 	e, ok := errors.AsType[*kube.Error](err)
 	if !ok || e.Class != kube.WebhookFailed || id.Namespace == "" {
@@ -465,8 +464,8 @@ func (x *execution) trapped(id manifest.ID, err error) string {
 	return ""
 }
 
-// unmet describes a dependency of a step that does not exist; "" if all do. The
-// outcome is that of the step: Pending if the dependency is to come.
+// unmet describes a dependency of a step that does not exist, with the outcome for the
+// step: Pending if the dependency is to come. It returns "" if all exist.
 func (x *execution) unmet(s *plan.Step) (Outcome, string) {
 	// An older version of the object, or somebody else's, counts as existing.
 	missing := func(r *Result) bool {
@@ -490,9 +489,8 @@ func (x *execution) unmet(s *plan.Step) (Outcome, string) {
 	return "", ""
 }
 
-// stale returns a definition that is refused, or that this run could not write, and
-// whose digests a step has; nil if there is none. The API server compares pins with
-// these.
+// stale returns a definition that is refused or that this run could not write, if the
+// step has its digests, which the API server compares pins with; nil if there is none.
 func (x *execution) stale(s *plan.Step) *Result {
 	if s.Object == nil || !s.ID.Is(manifest.ConfigMap) || !pins.Of(s.Object) {
 		return nil
@@ -526,5 +524,5 @@ func (x *execution) because(r *Result) string {
 	return r.Step.Reason
 }
 
-// kindOf is the kind of an object without its version.
+// kindOf returns the kind of an object, without its version.
 func kindOf(id manifest.ID) schema.GroupKind { return schema.GroupKind(id.GroupKind()) }

@@ -19,8 +19,7 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// fewContents is how many objects inside a Namespace or a CRD are named: enough for
-// a person to recognize them.
+// fewContents is how many objects inside a Namespace or a CRD are named.
 const fewContents = 4
 
 // lookInside finds the contents of the Namespaces, CRDs, XRDs and Crossplane
@@ -88,8 +87,8 @@ func (a *Applier) newLook() *contentsLook {
 	}}
 }
 
-// inside lists what an object holds, until yield returns false. With an error it
-// returns what was found so far.
+// inside lists the contents of an object, until yield returns false. With an error it
+// returns the contents found so far.
 func (l *contentsLook) inside(ctx context.Context, id manifest.ID, yield func(plan.Content) bool) ([]plan.Content, error) {
 	f := &finding{yield: yield}
 	var err error

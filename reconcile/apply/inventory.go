@@ -53,9 +53,9 @@ type Fleet struct {
 	Supersedes func(ctx context.Context, commit, applied string) error
 }
 
-// applySet identifies an inventory: a ConfigMap in Namespace, one for each unit of
-// work. Two fleets that register one cluster under different names do not prune
-// each other's objects. Under the same name it belongs to the first one.
+// applySet identifies an inventory: a ConfigMap in Namespace, one for each unit of work.
+// Two fleets that register one cluster under different names do not prune each other's
+// objects. Under the same name, the inventory belongs to the first fleet.
 type applySet struct {
 	parent manifest.ID
 	id     string
@@ -119,8 +119,8 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	return p, nil
 }
 
-// Check returns an error if the cluster's inventory is not this fleet's. Whoever writes
-// to the cluster before there is a plan asks first.
+// Check returns an error if the cluster's inventory is not this fleet's. Call it before
+// any write to the cluster that precedes its plan.
 func (a *Applier) Check(ctx context.Context) error {
 	_, err := a.readParent(ctx)
 	return err
@@ -139,7 +139,7 @@ func (a *Applier) ParentUID(ctx context.Context) (string, error) {
 	return string(meta.UID), nil
 }
 
-// Owns reports whether a live object is the inventory's; see [plan.Inventory.Owns].
+// Owns reports whether a live object is in the inventory; see [plan.Inventory.Owns].
 func (a *Applier) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []string) bool {
 	return a.inv.Owns(id, meta, adopt)
 }
@@ -220,10 +220,10 @@ func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, 
 // deleted or changed.
 const admissionLag = 5 * time.Second
 
-// claimBlocked claims after a webhook that does not answer refused the parent. If the
-// plan withdraws webhook configurations, or has them restrict less, that comes first:
-// one of them may be the webhook's, and nothing else could end that. The parent names
-// their kind already, and claim has found that the commit may be applied.
+// claimBlocked claims after a webhook without an answer refused the parent. If the plan
+// removes webhook configurations, or makes them restrict less, it does that first: the
+// webhook may be in one of them, and nothing else could end its refusals. The parent
+// names their kind already, and claim has found that the commit may be applied.
 func (x *execution) claimBlocked(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool, blocked error) error {
 	var going, changing []*Result
 	for i := range x.results {
@@ -234,7 +234,7 @@ func (x *execution) claimBlocked(ctx context.Context, kinds map[schema.GroupKind
 			going = append(going, r)
 		case s.Action == plan.Configure && s.Force && len(s.Object.Unknown()) == 0:
 			if registers, err := x.registers(ctx, s); err != nil || registers {
-				continue // it waits for what serves it, or fails, in its turn
+				continue // it waits for its server, or fails, in its stage
 			}
 			changing = append(changing, r)
 		}
@@ -278,9 +278,8 @@ func (x *execution) reclaim(ctx context.Context) error {
 	return x.superseded(ctx, p)
 }
 
-// superseded returns an error if the plan's commit does not come after the commit
-// in the inventory: an object that looks superfluous may have been added by that
-// commit.
+// superseded returns an error if the plan's commit does not come after the commit in the
+// inventory, which may have added objects that look superfluous.
 func (x *execution) superseded(ctx context.Context, p *parent) error {
 	if x.plan.Commit == "" || p.commit == "" || p.commit == x.plan.Commit || x.fleet.Supersedes == nil {
 		return nil
@@ -291,9 +290,9 @@ func (x *execution) superseded(ctx context.Context, p *parent) error {
 	return nil
 }
 
-// narrow removes all other kinds and namespaces from the parent, after their
-// objects are gone. If somebody else wrote it meanwhile, or for a newer commit, a
-// later pass does it: they may be about to apply what would be dropped here.
+// narrow removes all other kinds and namespaces from the parent, after their objects are
+// gone. If another process has written it meanwhile, or for a newer commit, a later pass
+// narrows it: that process may be about to apply objects of these kinds.
 func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
 	delete(in, Namespace)
 	p := x.parent
@@ -310,8 +309,8 @@ func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool,
 	return err
 }
 
-// removeParent deletes the parent of an empty inventory, if it exists and nobody
-// else wrote to it.
+// removeParent deletes the parent of an empty inventory, unless another process has
+// written to it.
 func (x *execution) removeParent(ctx context.Context) error {
 	p := x.parent
 	if !p.exists || x.superseded(ctx, p) != nil {

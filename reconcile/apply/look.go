@@ -26,7 +26,7 @@ import (
 // the kind is cheaper.
 const fewNew = 4
 
-// view is what a look at the cluster found.
+// view is the result of a look at the cluster.
 type view struct {
 	// desired are the objects in the form that can be applied.
 	desired *manifest.Set
@@ -128,7 +128,7 @@ func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[sch
 	return err
 }
 
-// objects are the metadata of objects of one kind.
+// objects are metadata of objects.
 type objects = map[manifest.ID]*metav1.ObjectMeta
 
 // eachKind lists kinds, some at a time, and calls note with each result, one at a time.
@@ -241,7 +241,7 @@ func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *
 	return types, unserved, nil
 }
 
-// scopes notes whether the kinds that a CRD defines live in namespaces.
+// scopes notes whether the kinds that a CRD defines are namespaced.
 func scopes(namespaced map[schema.GroupVersionKind]bool, crd *manifest.Object) {
 	scoped := types.Read(crd.Tree()).Scope == "Namespaced"
 	for _, gvk := range plan.Defines(crd) {

@@ -152,7 +152,7 @@ func newer(a, b string) (is, known bool) {
 	return x > y, errA == nil && errB == nil
 }
 
-// state returns what is known of a kind; the mutex is held.
+// state returns the state of a kind, a new one if there is none. The mutex is held.
 func (a *Applier) state(t kube.Type) *kindState {
 	gk := groupKind(t)
 	s := a.kinds[gk]
@@ -166,7 +166,7 @@ func (a *Applier) state(t kube.Type) *kindState {
 
 func groupKind(t kube.Type) schema.GroupKind { return schema.GroupKind{Group: t.Group, Kind: t.Kind} }
 
-// known returns what is remembered of an object; nil if nothing is. The mutex is held.
+// known returns the remembered object; nil if there is none. The mutex is held.
 func (a *Applier) known(id manifest.ID) *member {
 	if s := a.kinds[kindOf(id)]; s != nil {
 		return s.members[id]

@@ -19,8 +19,8 @@ import (
 // mostRevisions is how many ReplicaSets of a controller are read.
 const mostRevisions = 100
 
-// revision is what was decided about a controller's Deployment, for as long as its
-// record stays. It saves requests.
+// revision is a decision about a controller's Deployment, valid as long as its record
+// stays. It saves requests.
 type revision struct {
 	record   rollback.Record
 	settled  bool
@@ -36,9 +36,9 @@ func controllerOf(o *manifest.Object) bool {
 	return o.ID().Is(manifest.Deployment) && o.ID().Namespace == Namespace && o.Label(manifest.PackageLabel) != ""
 }
 
-// rollBack gives the Deployments of packages' controllers that did not get ready the
-// pod template before. It sends no request for one whose revision is known to be ready
-// or is the first.
+// rollBack gives the Deployments of packages' controllers that did not get ready their
+// previous pod template. It sends no request for a revision that is known to be ready, or
+// is the first.
 func (a *Applier) rollBack(ctx context.Context, v *view) error {
 	var objects []*manifest.Object
 	for i, o := range v.desired.All() {
@@ -93,7 +93,8 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 			since = r.since
 		}
 	case ok && known.Record == rollback.Record{}:
-		// A person has the same tried again, perhaps before what was put back is ready.
+		// Somebody asked to try the same again, perhaps before the previous template got
+		// ready.
 		known.Before = r.record.Ready
 	}
 	var deadline time.Time
@@ -178,8 +179,8 @@ func (a *Applier) revisionsOf(ctx context.Context, o *manifest.Object) (*rollbac
 }
 
 // withRollbacks adds to the health of controllers whether they were rolled back, or why
-// not. One that was has failed, whatever the revision before does: what the repository
-// asks for does not run.
+// not. A controller that was rolled back has failed, whatever its previous revision does:
+// the desired one does not run.
 func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -214,7 +215,7 @@ func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
 	return all
 }
 
-// rolledBack says which controllers are rolled back, for people.
+// rolledBack returns notes about the controllers that are rolled back.
 func rolledBack(p *plan.Plan) []string {
 	var notes []string
 	for i := range p.Steps {

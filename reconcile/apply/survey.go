@@ -30,8 +30,8 @@ const (
 	mostSurveyed = 100_000
 	// surveyPage is how many objects are read at a time.
 	surveyPage = 250
-	// surveyAge is how long a survey stands, since a refused step comes again in every
-	// plan. One that lets a step through is never used again: the next write may be the
+	// surveyAge is how long a survey is reused, since a refused step comes again in every
+	// plan. A survey that lets a step through is not reused: the next write may be the
 	// one that counts.
 	surveyAge = 2 * time.Minute
 )
@@ -42,9 +42,9 @@ type surveyed struct {
 	survey *harm.Survey
 }
 
-// surveyTypes looks at the objects of the types that a plan would change in a way that the
-// schemas call breaking and that nothing allows; in a dry run, also of those that are
-// allowed. One type is looked at after the other, a page at a time.
+// surveyTypes surveys the objects of the types that a plan would change in a breaking way
+// that nothing allows; in a dry run, also in an allowed way. It looks at one type after
+// the other, a page at a time.
 func (a *Applier) surveyTypes(ctx context.Context, p *plan.Plan, seen *view, lives *sync.Map, opts PlanOptions) error {
 	a.findBack(p, seen)
 	a.rules = opts.Conversions
@@ -150,9 +150,9 @@ func get(ctx context.Context, cluster *kube.Client, id manifest.ID) (map[string]
 	return cluster.Get(ctx, t, id)
 }
 
-// Judges returns the judges of the objects of a cluster whose definition is to become
-// another. rules are the conversion rules of the new one; nil for none. The error is why the
-// objects cannot be judged, or about the cluster as a whole.
+// Judges returns the judges of a cluster's objects for the change of a definition. rules
+// are the conversion rules of the new one; nil for none. The error is why the objects
+// cannot be judged, or about the cluster as a whole.
 func Judges(ctx context.Context, cluster *kube.Client, live, wanted map[string]any, findings []compat.Finding, rules *render.Conversion) ([]*harm.Judge, error) {
 	opts := harm.Options{Now: time.Now()}
 	if rules != nil {
@@ -180,8 +180,7 @@ func Judges(ctx context.Context, cluster *kube.Client, live, wanted map[string]a
 	return harm.New(live, wanted, findings, opts)
 }
 
-// storedVersions returns the versions that objects of a CRD which Crossplane made may be
-// stored in.
+// storedVersions returns the status.storedVersions of a CRD that Crossplane made.
 func storedVersions(ctx context.Context, cluster *kube.Client, name string) ([]string, error) {
 	tree, _, err := get(ctx, cluster, manifest.CRD.ID("", name))
 	if kube.ClassOf(err) == kube.NotFound {
@@ -193,9 +192,9 @@ func storedVersions(ctx context.Context, cluster *kube.Client, name string) ([]s
 	return types.Read(tree).StoredVersions(), nil
 }
 
-// Survey has judges look at all objects of their kinds. What keeps them from that is in the
-// survey. The error is about the cluster as a whole. fates are what else happens to the
-// objects.
+// Survey has judges look at all objects of their kinds. fates are other changes to the
+// objects. If something keeps the judges from looking, the survey has the reason. The
+// error is about the cluster as a whole.
 func Survey(ctx context.Context, cluster *kube.Client, judges []*harm.Judge, fates map[manifest.ID]harm.Fate) (*harm.Survey, error) {
 	var all []*harm.Survey
 	for _, judge := range judges {
@@ -214,8 +213,8 @@ func Survey(ctx context.Context, cluster *kube.Client, judges []*harm.Judge, fat
 	return harm.Sum(all), nil
 }
 
-// look has a judge look at all objects in one version. stop is why it did not, and the error
-// is about the cluster as a whole.
+// look has a judge look at all objects in one version. stop is why it could not, and the
+// error is about the cluster as a whole.
 func look(ctx context.Context, cluster *kube.Client, judge *harm.Judge, version string, fates map[manifest.ID]harm.Fate) (stop, err error) {
 	t := kube.Type{Group: judge.Group(), Version: version, Kind: judge.Kind(), Resource: judge.Plural(), Namespaced: judge.Namespaced()}
 	looked := 0
@@ -251,10 +250,10 @@ func look(ctx context.Context, cluster *kube.Client, judge *harm.Judge, version 
 	return stop, nil
 }
 
-// again looks once more at the objects of types whose steps are about to be executed because
-// their surveys let them through: others may have been written since the plan was made. A
-// step that the objects do not let through any more waits for the next pass with its whole
-// package, since a new controller must not meet old types. It returns the other steps.
+// again surveys the objects once more for steps that only their surveys let through,
+// right before they are executed: other objects may have been written since the plan was
+// made. A step that no longer passes waits for the next pass with its whole package,
+// since a new controller must not meet old types. again returns the other steps.
 func (x *execution) again(ctx context.Context, batch []*Result) ([]*Result, error) {
 	let := func(r *Result) bool { return len(r.Step.LetThrough) > 0 }
 	if !slices.ContainsFunc(batch, let) {
@@ -285,7 +284,7 @@ func (x *execution) again(ctx context.Context, batch []*Result) ([]*Result, erro
 	return slices.DeleteFunc(slices.Clone(batch), func(r *Result) bool { return kept[r] }), nil
 }
 
-// reasonOf returns an error without the cluster and the request.
+// reasonOf returns the text of an error without the cluster and the request.
 func reasonOf(err error) string {
 	if e, ok := errors.AsType[*kube.Error](err); ok {
 		return e.Message

@@ -40,8 +40,7 @@ const (
 )
 
 // awaitServed waits until the types of the CRDs that were applied since begun are
-// established and served. A CRD whose types are not served fails with the reason in
-// its conditions.
+// established and served. A CRD that is rejected fails with the reason in its conditions.
 func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun time.Time) error {
 	waiting := make(map[schema.GroupVersionResource]*Result)
 	groups := make(map[string]bool)
@@ -153,10 +152,10 @@ var endpointSlices = kube.Type{
 	Group: manifest.GroupDiscovery, Version: "v1", Kind: "EndpointSlice", Resource: "endpointslices", Namespaced: true,
 }
 
-// awaitBackends waits until what is to serve an admission object is ready: the
-// workloads of the plan behind every Service that it names, and an endpoint of each. It
-// returns what is not. Webhooks with a URL, policies that the API server runs itself,
-// and objects by which no further requests are sent need no wait.
+// awaitBackends waits until the backend of an admission object is ready: the plan's
+// workloads behind every Service that it names, and an endpoint of each. After a while it
+// returns why it still waits. Webhooks with a URL, policies that the API server runs
+// itself, and objects that cause no further requests need no wait.
 func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, error) {
 	services := webhook.Services(s.Object.Tree())
 	if len(services) == 0 {
@@ -186,9 +185,9 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 	return "", nil
 }
 
-// unguarded returns why a new object waits for a new webhook configuration that is to
-// see it; "" if it does not. One that was registered right now is waited for, until API
-// servers know of it.
+// unguarded returns why a new object waits for a new webhook configuration that matches
+// it; "" if it does not. For a configuration that was registered in this run, it waits
+// until API servers know of it.
 func (x *execution) unguarded(ctx context.Context, s *plan.Step) (string, error) {
 	for i := range x.results {
 		// Only those of an earlier stage, which no other goroutine writes any more.
@@ -216,24 +215,24 @@ func (x *execution) unguarded(ctx context.Context, s *plan.Step) (string, error)
 	return "", nil
 }
 
-// registerWait is how long API servers may take to ask a webhook that was registered.
-// They watch the configurations.
+// registerWait is how long API servers, which watch the configurations, may take to call
+// a new webhook.
 const registerWait = 2 * time.Second
 
-// cutoff ends what several goroutines wait for, some time after the first of them
-// begins to.
+// cutoff ends the wait of several goroutines some time after the first of them begins to
+// wait.
 type cutoff struct {
 	once sync.Once
 	at   time.Time
 }
 
-// over reports whether nobody is to wait any longer.
+// over reports whether the wait has ended.
 func (c *cutoff) over(now time.Time, after time.Duration) bool {
 	c.once.Do(func() { c.at = now.Add(after) })
 	return now.After(c.at)
 }
 
-// registers reports whether a step has the API server send further requests.
+// registers reports whether a step makes the API server send further requests.
 func (x *execution) registers(ctx context.Context, s *plan.Step) (bool, error) {
 	if s.UID == "" {
 		return true, nil
@@ -249,7 +248,8 @@ func (x *execution) registers(ctx context.Context, s *plan.Step) (bool, error) {
 	return err == nil && plan.Registers(live, s.Object.Tree()), err
 }
 
-// unserved returns what of a Service's backend is not ready, and why; "" if all is.
+// unserved returns the part of a Service's backend that is not ready, and why; "" if all
+// is ready.
 func (x *execution) unserved(ctx context.Context, service manifest.ID) (what, why string, err error) {
 	servers, _ := webhook.Servers(x.desired, service)
 	for _, o := range servers {
@@ -265,7 +265,7 @@ func (x *execution) unserved(ctx context.Context, service manifest.ID) (what, wh
 }
 
 // unavailable returns why a workload is not ready in its newest generation; "" if it is.
-// While one is replaced, endpoints of the old pods may still be listed.
+// While it is being replaced, endpoints of the old pods may still be listed.
 func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string, error) {
 	id := o.ID()
 	for i := range x.results {
