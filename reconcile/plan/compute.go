@@ -14,12 +14,13 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Live is the state that a look at the cluster found.
+// Live is the state of a cluster.
 type Live struct {
 	// Objects are the metadata of all members of the inventory, and of every other
 	// object that has the name of a desired one.
 	Objects map[manifest.ID]*metav1.ObjectMeta
-	// Drifted describes how members differ from what was applied, and by whom.
+	// Drifted describes how members differ from their applied state, and who changed
+	// them.
 	Drifted map[manifest.ID]string
 	// Disputed is why objects must not be corrected, created or pruned now: somebody
 	// undoes it again and again.
@@ -32,12 +33,12 @@ type Live struct {
 	Namespaced map[schema.GroupVersionKind]bool
 	// Unreadable is why nothing is known about the objects of a kind.
 	Unreadable map[schema.GroupKind]string
-	// Rollbacks are what became of new revisions of packages' controllers.
+	// Rollbacks are the rollbacks of packages' controllers.
 	Rollbacks map[manifest.ID]Rollback
 	// Contents are the objects in our Namespaces, CRDs, XRDs and Crossplane packages
 	// that are no longer desired. A few are enough of those that stay in any case.
 	Contents map[manifest.ID][]Content
-	// ContentsUnknown is why their contents could not be read, or not all of them.
+	// ContentsUnknown is why an object's contents could not be read, or not all of them.
 	ContentsUnknown map[manifest.ID]string
 	// Beside are the inventories of other registered clusters in this cluster, by ID. Most
 	// likely two kubeconfigs lead to one cluster, so no annotation adopts their objects.
@@ -51,22 +52,21 @@ type Beside struct {
 	Inventory manifest.ID
 }
 
-// Options are what a plan depends on besides the objects.
+// Options are the inputs of a plan beside the objects.
 type Options struct {
-	// RenderFailed is why the desired objects are not known completely; then nothing
-	// is pruned. Empty if they are.
+	// RenderFailed is why not all desired objects are known; empty if they are. If it is
+	// set, nothing is pruned.
 	RenderFailed string
-	// Keeps reports whether an object of ours that is not desired must stay: its
-	// package has errors, or it is defined more than once, so that it may be desired
-	// after all. pkg is the value of its manifest.PackageLabel. Nil keeps nothing.
+	// Keeps reports whether an object of ours that is not desired must stay: its package
+	// has errors, or it is defined more than once, so that it may still be desired. pkg
+	// is the value of its manifest.PackageLabel. Nil keeps nothing.
 	Keeps func(id manifest.ID, pkg string) bool
-	// Inactive are types that packages have and that no activation policy
-	// activates.
+	// Inactive are types in packages that no activation policy activates.
 	Inactive []PackageType
 	// Delegated are types of the packages that Crossplane installs.
 	Delegated []PackageType
-	// RemoveAll: the Cluster's document asks to remove everything. Objects that
-	// others put into our Namespaces and types stay.
+	// RemoveAll: the Cluster's document asks to remove everything. Objects of others in
+	// our Namespaces and types stay.
 	RemoveAll bool
 	// ReportDrift: drift is reported and not corrected.
 	ReportDrift bool
@@ -81,11 +81,11 @@ type Options struct {
 	// AllowPrune is how many objects may be pruned whatever their share of the
 	// inventory, from the Cluster's manifest.AllowPruneAnnotation.
 	AllowPrune int
-	// Gating says when objects are ready.
+	// Gating decides when objects are ready.
 	Gating Gating
 }
 
-// PackageType is a type that a package has and gitopsd does not install.
+// PackageType is a type in a package that gitopsd does not install.
 type PackageType struct {
 	// Definition is the CRD, MRD or XRD.
 	Definition manifest.ID
@@ -144,7 +144,7 @@ func byKind(types []PackageType) map[schema.GroupKind]PackageType {
 	return m
 }
 
-// wanted decides about an object that is in the repository.
+// wanted returns the step for a desired object.
 func (c *computation) wanted(o *manifest.Object) Step {
 	id := o.ID()
 	s := Step{ID: id, Stage: stageOf(o), Object: o, Package: o.Label(manifest.PackageLabel), Rollback: c.live.Rollbacks[id]}
@@ -233,7 +233,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	return decide(Unchanged, "")
 }
 
-// unserved decides about an object whose kind the cluster does not serve.
+// unserved returns the step for an object of a kind that the cluster does not serve.
 func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) Step {
 	s.Action = Create
 	by, isDefined := c.defined[gvk]
@@ -309,7 +309,7 @@ func deleting(meta *metav1.ObjectMeta) string {
 	return s
 }
 
-// definitions finds the kinds that the desired objects define themselves.
+// definitions returns the kinds that the desired objects define.
 func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID {
 	defined := make(map[schema.GroupVersionKind]manifest.ID)
 	for _, o := range desired.All() {
@@ -320,8 +320,7 @@ func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID 
 	return defined
 }
 
-// Defines lists the kinds, with their served versions, that a CRD or XRD
-// defines; none for any other object.
+// Defines returns the served kinds that a CRD or XRD defines; none for any other object.
 func Defines(o *manifest.Object) []schema.GroupVersionKind {
 	if !o.ID().Is(manifest.Definitions...) {
 		return nil

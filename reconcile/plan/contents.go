@@ -16,9 +16,10 @@ type Content struct {
 	// Owners are the UIDs of its owners. The garbage collector deletes it when all of
 	// these are gone, but never if it has none.
 	Owners []string
-	// Writers are field managers that wrote it; gitopsd is not among them.
+	// Writers are the field managers that wrote it, without gitopsd.
 	Writers []string
-	// Deleting describes what holds it while it is being deleted; else empty.
+	// Deleting says what holds up the object's deletion; empty if it is not being
+	// deleted.
 	Deleting string
 }
 
@@ -45,12 +46,12 @@ func Holds(id manifest.ID) bool {
 }
 
 // Leaving returns the UIDs of objects that are gone, and of contents that the garbage
-// collector deletes after them. Contents are those that the plan knows, and now.
+// collector deletes after them: the plan's contents, and now.
 func (p *Plan) Leaving(gone map[string]bool, now []Content) map[string]bool {
 	return leaving(gone, append(slices.Clip(p.contents), now...))
 }
 
-// leaving is Leaving for contents alone. An unknown owner stays, and so do its
+// leaving is Leaving for the given contents. An unknown owner stays, and so do its
 // dependents.
 func leaving(going map[string]bool, contents []Content) map[string]bool {
 	all := maps.Clone(going)
@@ -163,8 +164,8 @@ func (c *computation) going(steps []Step) map[string]bool {
 	return going
 }
 
-// keepFull keeps one object that holds others. The annotation that allows pruning it
-// with the objects of others does not apply to our own.
+// keepFull keeps one object that holds others. The annotation that allows pruning it with
+// objects of others does not apply to our own.
 func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
 	s.WithContents = c.live.Objects[s.ID].Annotations[manifest.AllowPruneAnnotation] == "true"
 	staying := Staying(c.live.Contents[s.ID], leaving)

@@ -11,14 +11,14 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Controllers tells what acts on the types of one cluster, as rendered.
+// Controllers finds the behaviours behind types.
 type Controllers struct {
-	// Of returns what acts on the types that a desired definition defines; nil if
-	// nothing is declared. It fails if the definition names a controller that is not
-	// rendered.
+	// Of returns the behaviour of the types that a desired definition defines, as
+	// rendered; nil if nothing is declared. It fails if the definition names a controller
+	// that is not rendered.
 	Of func(definition *manifest.Object) (*behaviour.Identity, error)
-	// Find returns the behaviour with a digest that a definition of the kind has
-	// elsewhere, and where it was found; nil if there is none. May be nil.
+	// Find returns a behaviour of the kind with the given digest elsewhere, and where it
+	// was found; nil if there is none. May be nil.
 	Find func(kind schema.GroupKind, digest string) (i *behaviour.Identity, where string)
 }
 
@@ -26,19 +26,19 @@ type Controllers struct {
 // type.
 type ControllerMismatch struct {
 	Kind schema.GroupKind
-	// Pinned and Have are the digests of the behaviour that the object was written
-	// for, and of the one that is rendered for the cluster.
+	// Pinned and Have are the digests of the pinned behaviour, and of the one that is
+	// rendered for the cluster.
 	Pinned, Have string
 	// Known is where the pinned behaviour was found, as in "cluster dev"; empty if
 	// only its digest is known.
 	Known string
-	// Differences are those from the pinned behaviour to the cluster's.
+	// Differences are the differences from the pinned behaviour to the cluster's.
 	Differences []behaviour.Difference
 }
 
 // CheckControllers refuses the objects that are pinned to another behaviour than the
-// one that is rendered for their types. A pin that cannot be checked is refused too.
-// Call it after CheckPins: an object may be refused for both reasons.
+// rendered one of their types. It also refuses a pin that cannot be checked. Call it
+// after CheckPins: an object may be refused for both reasons.
 func CheckControllers(p *Plan, known Controllers) {
 	if known.Of == nil {
 		return
@@ -82,7 +82,7 @@ type acting struct {
 	err      error
 }
 
-// checkController returns why an object must be refused, "" if its pin is right.
+// checkController returns why an object must be refused; "" if its pin is right.
 func checkController(s *Step, definers map[schema.GroupKind]*Step, steps map[manifest.ID]*Step, known Controllers) string {
 	pin := behaviour.Pin(s.Object)
 	gk := kindOf(s.ID)
@@ -126,8 +126,8 @@ func checkController(s *Step, definers map[schema.GroupKind]*Step, steps map[man
 	}
 }
 
-// notApplied returns a step of what acts on a type, or of its definition, that does not
-// bring it to what is rendered; nil if all do.
+// notApplied returns a step of a behaviour's objects, or of its definition, that does not
+// apply the rendered object; nil if all do.
 func notApplied(i *behaviour.Identity, definer *Step, steps map[manifest.ID]*Step) *Step {
 	parts := []manifest.ID{definer.ID}
 	if i.Workload != (manifest.ID{}) {
@@ -144,7 +144,7 @@ func notApplied(i *behaviour.Identity, definer *Step, steps map[manifest.ID]*Ste
 	return nil
 }
 
-// reason is the mismatch in a line.
+// reason describes the mismatch in one line.
 func (m *ControllerMismatch) reason() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "pinned to the controller %s of %s", m.Pinned, m.Kind)

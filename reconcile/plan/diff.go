@@ -16,11 +16,11 @@ import (
 // Change is one field that differs. A subtree that is only on one side is one
 // change, not one for each of its leaves.
 type Change struct {
-	// Path as kubectl explain has it, with list elements by what identifies
-	// them: spec.containers[name=web].image, metadata.labels["a.b/c"].
+	// Path is written as by kubectl explain, but with list elements by their identifying
+	// fields: spec.containers[name=web].image, metadata.labels["a.b/c"].
 	Path string
-	// Old and New are the values, in JSON's types. Old is nil and Added true for a
-	// new field; New is nil and Removed true for a field that goes.
+	// Old and New are the values, in JSON's types. Old is nil and Added true for a new
+	// field; New is nil and Removed true for a removed field.
 	Old, New       any
 	Added, Removed bool
 	// Hidden: the values are a Secret's; Old and New are nil.
@@ -30,8 +30,8 @@ type Change struct {
 	Unknown bool
 }
 
-// Reveal returns the changes of an object with unknown fields. The unknown fields
-// replace the changes that a dry run without them shows there.
+// Reveal returns the changes of an object with unknown fields: these replace the changes
+// that a dry run without them shows.
 func Reveal(changes []Change, unknown []string) []Change {
 	if len(unknown) == 0 {
 		return changes
@@ -47,8 +47,8 @@ func Reveal(changes []Change, unknown []string) []Change {
 	return slices.CompactFunc(known, func(a, b Change) bool { return a.Unknown && b.Unknown && a.Path == b.Path })
 }
 
-// revealed is what is left of a change beside the unknown fields. A mapping that seems
-// to go as a whole may have gone with one of them.
+// revealed returns the rest of a change beside the unknown fields. If a whole mapping
+// seems to be removed, an unknown field in it may be the reason.
 func revealed(c Change, unknown []string) []Change {
 	if slices.ContainsFunc(unknown, func(path string) bool { return c.Path == path || within(c.Path, path) }) {
 		return nil
@@ -166,8 +166,8 @@ func withoutLastApplied(v any) any {
 	return m
 }
 
-// identifying are the fields that tell list elements apart, in the order in
-// which they are tried: the merge keys of Kubernetes' own types.
+// identifying are the fields that identify list elements, in the order in which they are
+// tried: the merge keys of Kubernetes' own types.
 var identifying = [][]string{
 	{"name"}, {"key"}, {"type"}, {"uid"}, {"containerPort", "protocol"}, {"port", "protocol"},
 	{"mountPath"}, {"devicePath"}, {"ip"}, {"topologyKey", "whenUnsatisfiable"}, {"id"},
@@ -257,7 +257,7 @@ func element(e any, keys []string) field.Step {
 // mostShown is how much of a value is shown to a person.
 const mostShown = 80
 
-// show is a value in a line.
+// show returns a value in one line.
 func show(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -279,7 +279,7 @@ func show(v any) string {
 	return fmt.Sprintf("%s…\" (%d characters)", string(cut[:min(len(cut), mostShown)]), len(cut)-2)
 }
 
-// String is the change in one line.
+// String returns the change in one line.
 func (c Change) String() string {
 	switch {
 	case c.Unknown:

@@ -20,8 +20,8 @@ const (
 	massPruneFloor = 20
 )
 
-// unwanted decides about members that left the repository. The steps are in the
-// order of pruning.
+// unwanted returns the steps for members that left the repository, in the order of
+// pruning.
 func (c *computation) unwanted() []Step {
 	var steps []Step
 	members := 0
@@ -126,7 +126,7 @@ func HoldIncomplete(p *Plan) {
 	}
 }
 
-// keepUnrendered keeps objects that may still be desired, as rendering had errors.
+// keepUnrendered keeps objects that may still be desired, because rendering had errors.
 func (c *computation) keepUnrendered(steps []Step) {
 	for i := range steps {
 		s := &steps[i]
@@ -142,8 +142,8 @@ func (c *computation) keepUnrendered(steps []Step) {
 }
 
 // keepDelegated keeps the objects of packages that gitopsd installed until now and
-// Crossplane installs from now on: Crossplane takes them over, and no objects are
-// lost meanwhile.
+// Crossplane installs from now on: Crossplane takes them over, so that no objects are
+// lost.
 func (c *computation) keepDelegated(steps []Step) {
 	delegated := make(map[string]bool)
 	for _, o := range c.desired.All() {

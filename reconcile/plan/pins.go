@@ -24,14 +24,14 @@ func isTypeDigest(s string) bool { return pinForm.MatchString(s) }
 type Mismatch struct {
 	// Type is the object's, in the version that it is written in.
 	Type schema.GroupVersionKind
-	// Pinned and Have are the digests of the type that the object was written
-	// for, and of the one that the cluster has once the plan is executed.
+	// Pinned and Have are the digests of the pinned type, and of the type that the
+	// cluster has once the plan is executed.
 	Pinned, Have string
 	// Known is where the pinned type was found, as in "cluster dev"; empty if only
 	// its digest is known.
 	Known string
-	// Findings are the differences from the pinned type to the cluster's, in the
-	// version that the object is written in.
+	// Findings are the differences from the pinned type to the cluster's, in the object's
+	// version.
 	Findings []compat.Finding
 }
 
@@ -43,11 +43,11 @@ type LiveDefinition struct {
 	Err error
 }
 
-// FindType returns a definition in which a type has the given digest, and where it
-// was found; nil if there is none.
+// FindType returns a definition with a type of the given digest, and where it was found;
+// nil if there is none.
 type FindType func(gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
 
-// PinnedKinds lists the kinds whose live definition CheckPins needs: the kinds of
+// PinnedKinds returns the kinds that CheckPins needs live definitions of: the kinds of
 // pinned objects, unless the plan has the definition and changes neither it nor the
 // object.
 func PinnedKinds(p *Plan) []schema.GroupKind {
@@ -68,11 +68,11 @@ func PinnedKinds(p *Plan) []schema.GroupKind {
 	return kinds
 }
 
-// CheckPins refuses the objects that are pinned to another type than the cluster has
-// when they are applied: the type that this plan installs, or else the live one.
-// Nothing else is held back, except for what the API server compares pins with while a
-// definition is not applied. Kinds that are not in live, and that the plan does not
-// define, are left to the API server.
+// CheckPins refuses the objects that are pinned to another type than the cluster will
+// have when they are applied: the type that this plan installs, or else the live one. It
+// also holds the digests that the API server compares pins with, while their definition
+// is not applied. Kinds that are not in live, and that the plan does not define, are left
+// to the API server.
 func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType, reportDrift bool) {
 	holdParameters(p)
 	c := pinCheck{definers: definers(p), live: live, find: find, reportDrift: reportDrift, known: make(map[schema.GroupKind]*settled)}
@@ -115,7 +115,7 @@ type pinCheck struct {
 	known       map[schema.GroupKind]*settled
 }
 
-// settled is what defines a kind once the plan is executed.
+// settled is the definition of a kind once the plan is executed.
 type settled struct {
 	tree  map[string]any
 	types []types.Type
@@ -124,7 +124,7 @@ type settled struct {
 	unknown bool
 }
 
-// settle finds what defines a kind once the plan is executed.
+// settle returns the definition of a kind once the plan is executed.
 func (c *pinCheck) settle(gk schema.GroupKind) *settled {
 	if s := c.known[gk]; s != nil {
 		return s
@@ -197,7 +197,7 @@ func digestOf(all []types.Type, gvk schema.GroupVersionKind) string {
 	return ""
 }
 
-// explain adds what differs, if the pinned type is known anywhere.
+// explain adds the differences, if the pinned type is known anywhere.
 func (c *pinCheck) explain(m *Mismatch, have map[string]any) {
 	var was map[string]any
 	if live := c.live[m.Type.GroupKind()]; live.Tree != nil {
@@ -223,7 +223,7 @@ func (c *pinCheck) explain(m *Mismatch, have map[string]any) {
 	}
 }
 
-// reason is the mismatch in a line.
+// reason describes the mismatch in one line.
 func (m *Mismatch) reason() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "pinned to %s %s %s", m.Type.GroupVersion(), m.Type.Kind, m.Pinned)
@@ -247,10 +247,9 @@ func (m *Mismatch) reason() string {
 	return b.String()
 }
 
-// holdParameters holds the parameters of policies for pins (render/pins) as they are
-// while a definition that they are about is not applied: its type stays as it is, and
-// so must what the API server compares pins with. A package's are refused with the
-// package.
+// holdParameters holds the parameters of policies for pins (render/pins) while their
+// definition is not applied: its type stays as it is, and so must the digests that the
+// API server compares pins with. A package's parameters are refused with the package.
 func holdParameters(p *Plan) {
 	var late map[string]*Step // by key of the data
 	for i := range p.Steps {

@@ -12,9 +12,9 @@ import (
 	"gitopsd.dev/render/types/harm"
 )
 
-// Allowed reports whether a package's declaration allows a breaking finding, and
-// the reason. pkg is the value of manifest.PackageLabel. Plain manifests carry their
-// own allowances.
+// Allowed reports whether a package's declaration allows a breaking finding, and the
+// reason. pkg is the value of manifest.PackageLabel. Plain manifests have their own
+// allowances.
 type Allowed func(pkg string, f compat.Finding) (reason string, ok bool)
 
 // maxShownFindings is how many findings a reason names before it only counts.
@@ -128,7 +128,7 @@ func storedAgain(s *Step, refused []string) string {
 	return "the API server removes no version that status.storedVersions lists: " + migration(s, false)
 }
 
-// wayOut says what can allow findings that are refused, and how; empty if nothing can.
+// wayOut returns where and how refused findings can be allowed; empty if they cannot.
 func wayOut(refused []string, where, how string) string {
 	it := "it"
 	if slices.Contains(refused, compat.StoredVersionRemoved) {
@@ -140,8 +140,9 @@ func wayOut(refused []string, where, how string) string {
 	return where + " can allow " + it + how
 }
 
-// ownAllowances returns what a plain manifest allows for itself, where it does so and how,
-// and the version that allowances name; empty if its types cannot be read.
+// ownAllowances returns the allowances in a plain manifest, with the place and the form
+// of such an annotation for advice, and the version that allowances name; empty if its
+// types cannot be read.
 func ownAllowances(o *manifest.Object) (by Allowed, where, how, version string) {
 	where = "its annotation " + manifest.AllowBreakingAnnotation
 	defined, err := types.Of(o.Tree())
@@ -162,8 +163,8 @@ func ownAllowances(o *manifest.Object) (by Allowed, where, how, version string) 
 	}, where, how, version
 }
 
-// notAllowed names the breaking findings of a step that nothing allows, and records
-// the reasons for which others are allowed.
+// notAllowed returns the names of the breaking findings of a step that are not allowed,
+// and records the reasons for the allowed ones.
 func notAllowed(s *Step, allowed Allowed, byData bool) []string {
 	var names []string
 	s.LetThrough = nil
