@@ -318,6 +318,25 @@ func (a *Applier) inTheWay(ctx context.Context, t kube.Type, missing map[manifes
 	return nil
 }
 
+// get reads an object in the version that the cluster prefers. Errors are those of
+// [kube.Client.Kind] and [kube.Client.Get].
+func get(ctx context.Context, cluster *kube.Client, id manifest.ID) (map[string]any, *metav1.PartialObjectMetadata, error) {
+	t, err := cluster.Kind(ctx, id.Group, id.Kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	return cluster.Get(ctx, t, id)
+}
+
+// getLive reads the live object of a desired one, in the same version.
+func (a *Applier) getLive(ctx context.Context, o *manifest.Object) (map[string]any, *metav1.PartialObjectMetadata, error) {
+	t, err := a.cluster.Type(ctx, o.APIVersion(), o.ID().Kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	return a.cluster.Get(ctx, t, o.ID())
+}
+
 func setOf(ids []manifest.ID) map[manifest.ID]bool {
 	set := make(map[manifest.ID]bool, len(ids))
 	for _, id := range ids {

@@ -102,12 +102,8 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 		d = rollback.Decide(o, known)
 		switch d.Need {
 		case rollback.TheDeployment:
-			t, err := a.cluster.Type(ctx, o.APIVersion(), id.Kind)
 			var meta *metav1.PartialObjectMetadata
-			if err == nil {
-				known.Deployment, meta, err = a.cluster.Get(ctx, t, id)
-			}
-			if err == nil {
+			if known.Deployment, meta, err = a.getLive(ctx, o); err == nil {
 				known.Foreign = managed.Foreign(&meta.ObjectMeta, "spec", "template")
 				deadline = since.Add(rollback.Deadline(known.Deployment))
 				known.Overdue = made && !now.Before(deadline)

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"gitopsd.dev/reconcile/kube"
@@ -138,16 +137,6 @@ func (a *Applier) liveDefinition(ctx context.Context, id manifest.ID, lives *syn
 	}
 	tree, _, err := get(ctx, a.cluster, id)
 	return tree, err
-}
-
-// get reads an object in the version that the cluster prefers. Errors are those of
-// [kube.Client.Kind] and [kube.Client.Get].
-func get(ctx context.Context, cluster *kube.Client, id manifest.ID) (map[string]any, *metav1.PartialObjectMetadata, error) {
-	t, err := cluster.Kind(ctx, id.Group, id.Kind)
-	if err != nil {
-		return nil, nil, err
-	}
-	return cluster.Get(ctx, t, id)
 }
 
 // Judges returns the judges of a cluster's objects for the change of a definition. rules

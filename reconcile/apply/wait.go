@@ -108,12 +108,7 @@ func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersio
 			continue
 		}
 		asked[r] = true
-		t, err := x.cluster.Type(ctx, r.Step.Object.APIVersion(), r.Step.ID.Kind)
-		var tree map[string]any
-		if err == nil {
-			tree, _, err = x.cluster.Get(ctx, t, r.Step.ID)
-		}
-		switch {
+		switch tree, _, err := x.getLive(ctx, r.Step.Object); {
 		case kube.IsClusterWide(err):
 			return err
 		case err != nil:
@@ -237,11 +232,7 @@ func (x *execution) registers(ctx context.Context, s *plan.Step) (bool, error) {
 	if s.UID == "" {
 		return true, nil
 	}
-	t, err := x.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
-	if err != nil {
-		return false, err
-	}
-	live, _, err := x.cluster.Get(ctx, t, s.ID)
+	live, _, err := x.getLive(ctx, s.Object)
 	if kube.ClassOf(err) == kube.NotFound {
 		return true, nil
 	}
@@ -279,11 +270,7 @@ func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string
 			return "it is rolled back: " + r.Step.Rollback.Why, nil
 		}
 	}
-	t, err := x.cluster.Type(ctx, o.APIVersion(), id.Kind)
-	if err != nil {
-		return "", err
-	}
-	tree, _, err := x.cluster.Get(ctx, t, id)
+	tree, _, err := x.getLive(ctx, o)
 	switch kube.ClassOf(err) {
 	case kube.NotFound, kube.NoNamespace:
 		return "it is not there", nil

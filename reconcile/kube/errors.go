@@ -192,6 +192,11 @@ func IsClusterWide(err error) bool {
 	return ok && e.ClusterWide()
 }
 
+// errorf returns an error about an operation.
+func (c *Client) errorf(op operation, class Class, format string, args ...any) *Error {
+	return &Error{Class: class, Cluster: c.name, Verb: op.verb, ID: op.id, Message: fmt.Sprintf(format, args...)}
+}
+
 // transportError classifies the error of a request without an answer. ctx is the
 // caller's, limit the time limit of the request.
 func (c *Client) transportError(ctx context.Context, op operation, limit time.Duration, err error) *Error {

@@ -44,8 +44,8 @@ import (
 // FieldManager is gitopsd's name in metadata.managedFields.
 const FieldManager = "gitopsd"
 
-// DefaultTimeout is how long one request may take, its answer included. After one
-// that timed out, the next for the same kind get less.
+// DefaultTimeout limits one request, its answer included. After a timeout, the next
+// requests for the same kind get less.
 const DefaultTimeout = 30 * time.Second
 
 // dialTimeout is how long connecting to an API server may take: shorter than a
@@ -62,14 +62,14 @@ type Config struct {
 	Kubeconfig []byte
 	// Context is the context to use; empty means the kubeconfig's current one.
 	Context string
-	// Trusted says that the kubeconfig is the user's own: the plugins and files that
-	// it names are used. If Kubeconfig is empty, the user's files are read, as
-	// kubectl does ($KUBECONFIG, ~/.kube/config).
+	// Trusted marks the user's own kubeconfig: the plugins and files that it names are
+	// used. If Kubeconfig is empty, the user's files are read, as kubectl does
+	// ($KUBECONFIG, ~/.kube/config).
 	Trusted bool
 	// InCluster uses the ServiceAccount of the pod that this process runs in.
 	// It excludes Kubeconfig and Trusted.
 	InCluster bool
-	// ServiceAccount is impersonated in the cluster; nil impersonates nobody.
+	// ServiceAccount is impersonated in the cluster; nil for no impersonation.
 	ServiceAccount *ServiceAccount
 	// UserAgent is sent with each request; default "gitopsd".
 	UserAgent string
@@ -80,10 +80,10 @@ type Config struct {
 	// and the write fails with an error of class Fenced that wraps it. A write that was
 	// allowed may take effect until Timeout has passed.
 	MayWrite func(ctx context.Context) error
-	// MayReach, if set, is asked before each connection, with the address that the server's
-	// or its proxy's name was resolved to. If it returns an error, there is no connection.
+	// MayReach, if set, is called before each connection with its resolved address, of
+	// the server or the proxy. If it returns an error, no connection is made.
 	MayReach func(netip.Addr) error
-	// WrapTransport, if set, sees every request and answer: for metrics.
+	// WrapTransport, if set, wraps the transport of all requests, for metrics.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
 }
 
@@ -92,8 +92,8 @@ type ServiceAccount struct {
 	Namespace, Name string
 }
 
-// Client is a registered cluster. It is safe for concurrent use, and opens no
-// connection until it is first asked something.
+// Client is a registered cluster. It is safe for concurrent use, and opens no connection
+// before the first request.
 type Client struct {
 	name      string
 	base      *url.URL
@@ -113,7 +113,7 @@ type Client struct {
 	lanes  map[lane]int // strikes; see patience.go
 }
 
-// New checks the configuration and makes the client. It sends nothing.
+// New checks the configuration and returns the client. It sends nothing.
 func New(c Config) (*Client, error) {
 	cfg, err := restConfig(c)
 	if err != nil {
@@ -170,8 +170,8 @@ func (c *Client) Server() string { return c.base.String() }
 // Close closes all connections. Requests under way and later ones fail.
 func (c *Client) Close() { c.conns.close() }
 
-// connections closes all connections to a cluster. http.Transport closes idle ones
-// only, and opens another for a request whose connection was closed.
+// connections closes all connections to a cluster. http.Transport closes only idle ones,
+// and opens another connection for a request whose own was closed.
 type connections struct {
 	dialer *connrotation.Dialer
 	closed atomic.Bool

@@ -35,7 +35,7 @@ func (c *Client) suggest(ctx context.Context, t Type, e *Error) {
 	e.tellFields()
 }
 
-// published is the part of a published schema that names fields.
+// published has the fields' names in a published schema.
 type published struct {
 	Components struct {
 		Schemas map[string]*publishedType `json:"schemas"`
@@ -47,7 +47,7 @@ type publishedType struct {
 	AllOf      []*publishedType          `json:"allOf"`
 	Properties map[string]*publishedType `json:"properties"`
 	Items      *publishedType            `json:"items"`
-	// Values are those of a mapping: a schema, or true for anything.
+	// Values is the additionalProperties of a mapping: a schema, or true for anything.
 	Values json.RawMessage `json:"additionalProperties"`
 	Kinds  []publishedKind `json:"x-kubernetes-group-version-kind"`
 }
@@ -75,7 +75,7 @@ func (c *Client) published(ctx context.Context, id manifest.ID, t Type) (*publis
 	return doc, nil
 }
 
-// meant suggests a field beside the last one of a path; empty if none is near.
+// meant suggests a field instead of the last one of a path; empty if none is similar.
 func (p *published) meant(t Type, path string) string {
 	steps, err := field.Parse(path)
 	if err != nil || len(steps) == 0 || steps[len(steps)-1].List {

@@ -136,10 +136,7 @@ func (c *Client) url(op operation, path []string, query url.Values) (string, err
 	u := *c.base
 	for _, segment := range path {
 		if bad := rest.IsValidPathSegmentName(segment); segment == "" || len(bad) > 0 {
-			return "", &Error{
-				Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id,
-				Message: fmt.Sprintf("%q cannot be part of a name: %s", segment, strings.Join(bad, ", ")),
-			}
+			return "", c.errorf(op, Invalid, "%q cannot be part of a name: %s", segment, strings.Join(bad, ", "))
 		}
 		u.Path = strings.TrimSuffix(u.Path, "/") + "/" + segment
 	}
@@ -178,8 +175,8 @@ func errorBody(resp *http.Response) []byte {
 	return body
 }
 
-// path returns the path of the type's objects in a namespace, or in all if it is
-// empty; with a name, that of one object.
+// path returns the path of the type's objects in a namespace, or in all if it is empty;
+// with a name, the path of one object.
 func (t Type) path(namespace, name string) []string {
 	p := []string{"apis", t.Group, t.Version}
 	if t.Group == "" {
@@ -198,16 +195,13 @@ func (t Type) path(namespace, name string) []string {
 // checkScope returns an error if an object's namespace does not fit its type: the path
 // would lead to another object.
 func (c *Client) checkScope(op operation, t Type) error {
-	message := ""
 	switch {
 	case t.Namespaced && op.id.Namespace == "":
-		message = fmt.Sprintf("kind %s lives in namespaces, and the object has none; set metadata.namespace", t.Kind)
+		return c.errorf(op, Invalid, "kind %s lives in namespaces, and the object has none; set metadata.namespace", t.Kind)
 	case !t.Namespaced && op.id.Namespace != "":
-		message = fmt.Sprintf("kind %s is cluster-wide, and the object has namespace %q; remove metadata.namespace", t.Kind, op.id.Namespace)
-	default:
-		return nil
+		return c.errorf(op, Invalid, "kind %s is cluster-wide, and the object has namespace %q; remove metadata.namespace", t.Kind, op.id.Namespace)
 	}
-	return &Error{Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id, Message: message}
+	return nil
 }
 
 // Get reads a whole object.
@@ -236,7 +230,7 @@ func (c *Client) GetMetadata(ctx context.Context, t Type, id manifest.ID) (*meta
 	return c.decodeMetadata(op, answer)
 }
 
-// ListOptions select what is listed.
+// ListOptions select objects of a list.
 type ListOptions struct {
 	// Namespace limits the list to one; empty lists all of them.
 	Namespace string
@@ -244,12 +238,12 @@ type ListOptions struct {
 	Selector string
 	// Most is how many objects are listed at most; 0 lists all.
 	Most int
-	// Page is how many objects are read at a time; 0 means 500. Large objects are
-	// better listed in small pages.
+	// Page is how many objects are read at a time; default 500. Use small pages for large
+	// objects.
 	Page int
-	// Again is called before a list that took too long for the API server starts
-	// over. Everything listed so far is to be dropped: some of it may be gone. If
-	// Again is nil, such a list fails with an error of class Expired.
+	// Again is called before a list that took too long for the API server starts over. It
+	// must drop everything listed so far: some of it may be gone. If Again is nil, such a
+	// list fails with an error of class Expired.
 	Again func()
 }
 

@@ -95,7 +95,7 @@ func (c *Client) Type(ctx context.Context, apiVersion, kind string) (Type, error
 	if !known.absent {
 		message = fmt.Sprintf("the cluster serves no kind %s in %s%s", kind, apiVersion, sources.Meant(kind, slices.Collect(maps.Keys(known.kinds))))
 	}
-	return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: message}
+	return Type{}, c.errorf(operation{verb: "discover", id: id}, NoSuchType, "%s", message)
 }
 
 // Unserved returns advice for a kind in a version that the cluster does not serve: the
@@ -170,7 +170,7 @@ func (c *Client) Kind(ctx context.Context, groupName, kind string) (Type, error)
 		}
 	}
 	id := manifest.ID{Group: groupName, Kind: kind}
-	return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: noSuchType(id)}
+	return Type{}, c.errorf(operation{verb: "discover", id: id}, NoSuchType, "%s", noSuchType(id))
 }
 
 func (c *Client) versions(ctx context.Context, name string) ([]string, error) {
@@ -266,23 +266,21 @@ func (c *Client) Resource(ctx context.Context, groupName, resource string) (Type
 			return t, err
 		}
 	}
-	return Type{}, &Error{
-		Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: manifest.ID{Group: groupName},
-		Message: fmt.Sprintf("the cluster serves no %s.%s", resource, groupName),
-	}
+	op := operation{verb: "discover", id: manifest.ID{Group: groupName}}
+	return Type{}, c.errorf(op, NoSuchType, "the cluster serves no %s.%s", resource, groupName)
 }
 
-// Everything is what a cluster serves.
+// Everything is all types that a cluster serves.
 type Everything struct {
-	// Types are the kinds whose objects can be listed, each in the version that
-	// the cluster prefers.
+	// Types are the kinds with objects that can be listed, each in the version that the
+	// cluster prefers.
 	Types []Type
 	// Stale are the APIs, "group/version", of aggregated API servers that do not
 	// answer: they may serve more kinds.
 	Stale []string
 }
 
-// All reads everything that the cluster serves.
+// All reads all types that the cluster serves.
 func (c *Client) All(ctx context.Context) (*Everything, error) {
 	seen := make(map[schema.GroupKind]bool)
 	all := new(Everything)
@@ -386,8 +384,7 @@ func discovered(groupName string, v apidiscovery.APIVersionDiscovery) *groupType
 }
 
 func (c *Client) malformed(op operation, err error) *Error {
-	return &Error{
-		Class: Server, Cluster: c.name, Verb: op.verb, ID: op.id, cause: err,
-		Message: fmt.Sprintf("the answer is not what an API server sends: %v", err),
-	}
+	e := c.errorf(op, Server, "the answer is not what an API server sends: %v", err)
+	e.cause = err
+	return e
 }

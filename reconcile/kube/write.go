@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -26,7 +25,9 @@ func (c *Client) guard(ctx context.Context, op operation, r request) error {
 		return nil
 	}
 	if err := c.mayWrite(ctx); err != nil {
-		return &Error{Class: Fenced, Cluster: c.name, Verb: op.verb, ID: op.id, Message: "not sent: " + err.Error(), cause: err}
+		e := c.errorf(op, Fenced, "not sent: %v", err)
+		e.cause = err
+		return e
 	}
 	return nil
 }
@@ -65,7 +66,7 @@ func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte,
 	if opts.Status {
 		op.verb, path = "apply the status of", append(path, "status")
 		if !t.HasStatus {
-			return nil, &Error{Class: Invalid, Cluster: c.name, Verb: op.verb, ID: id, Message: fmt.Sprintf("kind %s has no status that can be applied", t.Kind)}
+			return nil, c.errorf(op, Invalid, "kind %s has no status that can be applied", t.Kind)
 		}
 	}
 	query := url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}}
