@@ -163,10 +163,7 @@ func TestRemoveAll(t *testing.T) {
 	b.apply(b.set(everything))
 	b.as("somebody", cm("theirs"))
 	all := apply.PlanOptions{Options: plan.Options{RemoveAll: true}}
-	report, err := b.applier.Apply(t.Context(), b.plan(b.set(""), all))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := b.execute(b.plan(b.set(""), all))
 	b.wantNothing("results", b.results(report))
 	b.want("what is left", b.steps(b.plan(b.set(""), all)),
 		`held namespace/$NAME kept: it holds configmap/$NAME/theirs, which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: "true"`)

@@ -53,9 +53,7 @@ const restingGadget = "{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata
 func (b *bed) checkpoint(set *manifest.Set, opts apply.PlanOptions) *apply.Checkpoint {
 	b.t.Helper()
 	p := b.plan(set, opts)
-	if _, err := b.applier.Apply(b.t.Context(), p); err != nil {
-		b.t.Fatal(err)
-	}
+	b.execute(p)
 	unhealthy, err := b.applier.Health(b.t.Context(), p)
 	if err != nil || len(unhealthy) > 0 {
 		b.t.Fatal(unhealthy, err)
@@ -272,9 +270,7 @@ func TestNoCheckpoint(t *testing.T) {
 			b := newBed(t)
 			set, opts := tt.prepare(b)
 			p := b.plan(set, opts)
-			if _, err := b.applier.Apply(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
+			b.execute(p)
 			if c := b.applier.Checkpoint(p); c != nil {
 				t.Errorf("a checkpoint: %+v", c)
 			}

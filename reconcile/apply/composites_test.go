@@ -76,7 +76,5 @@ func TestSurveyComposites(t *testing.T) {
 	if want := "it goes back to types that were there before: harms nobody today (1 object looked at)"; s.Action != plan.Configure || !s.Back || !strings.Contains(s.Reason, want) {
 		t.Errorf("nobody uses it: %s: %s", s.Action, s.Reason)
 	}
-	_, results = b.apply(narrow)
-	b.wantNothing("results", results)
-	b.settled(narrow)
+	b.applied(narrow)
 }

@@ -164,9 +164,7 @@ func TestReportedEdits(t *testing.T) {
 	b.want("steps", b.steps(b.plan(b.set(two), report)), "configure configmap/$NAME/a drift: data.more added by kubectl-edit")
 	p := b.plan(b.set(strings.Replace(two, "green", "red", 1)), report)
 	b.want("steps", b.steps(p), "configure configmap/$NAME/a changed in the repository")
-	if _, err := b.applier.Apply(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	b.execute(p)
 	if data := fmt.Sprint(b.get(cm("a"))["data"]); data != "map[color:red more:x size:1]" {
 		t.Errorf("data is %s", data)
 	}

@@ -80,9 +80,7 @@ func TestGuards(t *testing.T) {
 				}
 			}
 			b.requests.take()
-			if _, err := b.applier.Apply(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
+			b.execute(p)
 			b.wantNothing("writes", b.writes())
 		})
 	}

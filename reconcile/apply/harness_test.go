@@ -148,11 +148,25 @@ func (b *bed) apply(set *manifest.Set) (steps, results []string) {
 	b.t.Helper()
 	p := b.plan(set, apply.PlanOptions{})
 	steps = b.steps(p)
+	return steps, b.results(b.execute(p))
+}
+
+// execute executes a plan.
+func (b *bed) execute(p *plan.Plan) *apply.Report {
+	b.t.Helper()
 	r, err := b.applier.Apply(b.t.Context(), p)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return steps, b.results(r)
+	return r
+}
+
+// applied applies objects without a failure; then a second pass changes nothing.
+func (b *bed) applied(set *manifest.Set) {
+	b.t.Helper()
+	_, results := b.apply(set)
+	b.wantNothing("results", results)
+	b.settled(set)
 }
 
 // steps lists a plan's steps but for unchanged ones.

@@ -43,9 +43,7 @@ kind: ConfigMap
 metadata: {name: c, namespace: $NAME, annotations: {gitopsd.dev/depends-on: gadget.$NAME.example.org/$NAME-2}}
 `)
 			p := b.plan(changed, apply.PlanOptions{})
-			if _, err := b.applier.Apply(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
+			b.execute(p)
 			tt.look(b, p)
 			unready, err := b.applier.Health(t.Context(), p)
 			if err != nil || len(unready) != 1 || unready[0].ID.Name != b.name {

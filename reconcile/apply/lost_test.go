@@ -151,10 +151,7 @@ func TestMeanwhile(t *testing.T) {
 	b.apply(b.set(space + "\n---\n" + widgets))
 	p := b.plan(b.set(space), apply.PlanOptions{})
 	b.as("somebody", widget("late", ""))
-	r, err := b.applier.Apply(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := b.execute(p)
 	b.want("results", b.results(r), "skipped customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org: kept: it holds widget.$NAME.example.org/late")
 	if b.get(widget("late", "")) == nil {
 		t.Fatal("it is lost")
@@ -270,9 +267,7 @@ func TestNotServed(t *testing.T) {
 		if len(p.Unreadable) != 1 {
 			t.Errorf("unreadable: %v", p.Unreadable)
 		}
-		if _, err := b.applier.Apply(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+		b.execute(p)
 		if have := b.short(b.parent()[kinds]); have != "Namespace,Widget.$NAME.example.org" {
 			t.Fatalf("the inventory has %s", have)
 		}

@@ -90,10 +90,7 @@ func TestSurveyRelies(t *testing.T) {
 		t.Errorf("the object goes along: %s", have)
 	}
 
-	report, err := p.applier.Apply(t.Context(), p.plan(p.set(along), apply.PlanOptions{BreakingByData: true}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := p.execute(p.plan(p.set(along), apply.PlanOptions{BreakingByData: true}))
 	p.wantNothing("results", p.results(report))
 }
 
@@ -117,10 +114,7 @@ func TestSurveyAgain(t *testing.T) {
 	if err != nil || code != http.StatusCreated {
 		t.Fatalf("%d %v %v", code, answer["message"], err)
 	}
-	report, err := p.applier.Apply(t.Context(), let)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := p.execute(let)
 	for _, r := range report.Results {
 		if r.Outcome != apply.Pending || !strings.Contains(r.Reason, "its objects were looked at again, and it harms 1 of 1 object: default/large .spec.size") {
 			t.Errorf("%s is %s: %s", r.Step.ID, r.Outcome, r.Reason)
@@ -142,9 +136,6 @@ func TestSurveyAgain(t *testing.T) {
 			t.Fatalf("%d %v %v", code, answer["message"], err)
 		}
 	}
-	report, err = p.applier.Apply(t.Context(), p.plan(narrow, apply.PlanOptions{BreakingByData: true}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report = p.execute(p.plan(narrow, apply.PlanOptions{BreakingByData: true}))
 	p.wantNothing("results", p.results(report))
 }

@@ -114,7 +114,13 @@ func FuzzKubeconfig(f *testing.F) {
 
 func cluster(t *testing.T, server string) *Client {
 	t.Helper()
-	c, err := New(Config{Name: "prod", Kubeconfig: []byte(strings.Replace(fleetFile, "https://127.0.0.1:1", server, 1)), Timeout: 500 * time.Millisecond})
+	return open(t, Config{Name: "prod", Kubeconfig: []byte(strings.Replace(fleetFile, "https://127.0.0.1:1", server, 1)), Timeout: 500 * time.Millisecond})
+}
+
+// open returns a client that is closed after the test.
+func open(t *testing.T, cfg Config) *Client {
+	t.Helper()
+	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

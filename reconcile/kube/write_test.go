@@ -30,12 +30,24 @@ var (
 func connect(t *testing.T, cfg Config) *Client {
 	t.Helper()
 	cfg.Name, cfg.Kubeconfig = "prod", planeKubeconfig(t)
-	c, err := New(cfg)
+	return open(t, cfg)
+}
+
+// withToken returns the control plane's kubeconfig with a token as its only credential.
+func withToken(t *testing.T, token string) []byte {
+	t.Helper()
+	loaded, err := clientcmd.Load(planeKubeconfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.Close)
-	return c
+	for name := range loaded.AuthInfos {
+		loaded.AuthInfos[name] = &api.AuthInfo{Token: token}
+	}
+	text, err := clientcmd.Write(*loaded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // planeKubeconfig returns the administrator's kubeconfig of the control plane that all tests share.
@@ -314,22 +326,7 @@ func TestToken(t *testing.T) {
 	if err != nil || expires.IsZero() {
 		t.Fatalf("expires %s, %v", expires, err)
 	}
-	text := planeKubeconfig(t)
-	loaded, err := clientcmd.Load(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range loaded.AuthInfos {
-		loaded.AuthInfos[name] = &api.AuthInfo{Token: token}
-	}
-	if text, err = clientcmd.Write(*loaded); err != nil {
-		t.Fatal(err)
-	}
-	robot, err := New(Config{Name: "prod", Kubeconfig: text})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer robot.Close()
+	robot := open(t, Config{Name: "prod", Kubeconfig: withToken(t, token)})
 	_, err = robot.GetMetadata(t.Context(), configMaps, configMaps.ID("token", "a"))
 	if ClassOf(err) != Forbidden || !strings.Contains(err.Error(), `User "system:serviceaccount:token:a"`) {
 		t.Errorf("with the token: %v", err)
