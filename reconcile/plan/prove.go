@@ -98,7 +98,7 @@ func RefuseUnconverted(p *Plan, rules map[string]*render.Conversion, stored map[
 		}
 		versions := strings.Join(lost, ", ")
 		s.Action, s.Reason = Refused, fmt.Sprintf("objects may be stored in %s (status.storedVersions), which its conversion rules do not convert: no list of the objects would succeed; %s, or keep the rules for %s",
-			versions, migration(s, slices.Contains(lost, in.Now)), versions)
+			versions, migration(Migrates(s.Object), slices.Contains(lost, in.Now)), versions)
 		if s.Package != "" && why[s.Package] == "" {
 			why[s.Package] = fmt.Sprintf("its package has conversion rules that leave out a stored version of %s", s.ID.Name)
 		}
@@ -106,13 +106,14 @@ func RefuseUnconverted(p *Plan, rules map[string]*render.Conversion, stored map[
 	refusePackages(p, why)
 }
 
-// migration returns how to get objects out of old versions. now reports whether one of
-// these is still the storage version.
-func migration(s *Step, now bool) string {
+// migration returns how to get objects out of old versions. migrates reports whether the
+// daemon stores them again, and now whether one of the versions is still the storage
+// version.
+func migration(migrates, now bool) string {
 	switch {
 	case now:
 		return "make another version the storage version before, and run `gitopsd migrate --yes`"
-	case Migrates(s.Object):
+	case migrates:
 		return "`gitopsd run` stores the objects again (" + manifest.MigrateStorageAnnotation + "), and goes on when that is done"
 	}
 	return "run `gitopsd migrate --yes` before"
