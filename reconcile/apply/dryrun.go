@@ -89,7 +89,7 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 				s.Premature = true
 			case e.Class == kube.Refused && pins.Policy(e.Webhook) && repinned:
 				// The plan compared pins with the planned types; the API server has the old ones.
-				s.NotValidated, s.Premature = "its pin goes with what this plan brings, which the API server does not know yet", true
+				s.NotValidated, s.Premature = "its pin matches the type that this plan installs, which the API server does not have yet", true
 			case e.Class == kube.Invalid || e.Class == kube.Refused || e.Class == kube.Conflict:
 				s.Rejected = e.Message
 			case e.Class == kube.NoNamespace:

@@ -430,7 +430,7 @@ func (x *execution) fail(r *Result, err error) error {
 	}
 	if r.Step.Drift && kube.ClassOf(err) == kube.Invalid {
 		// If somebody changed a Service's port, the merged Service has both ports.
-		err = &problem.Error{Err: err, Advice: r.Step.Reason + ", which does not go with what is wanted: undo it in the cluster"}
+		err = &problem.Error{Err: err, Advice: r.Step.Reason + ", which conflicts with the desired object: undo it in the cluster"}
 	}
 	r.Outcome, r.Err, r.Reason = Failed, err, ""
 	// A request that exceeded its own deadline concerns its object alone; if the

@@ -148,7 +148,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	fail := func(format string, args ...any) error {
 		return problem.Problem{
 			Cluster: a.cluster.Name(), Reason: fmt.Sprintf("the inventory %s %s", a.set.parent, fmt.Sprintf(format, args...)),
-			Advice: "gitopsd touches nothing while that is so",
+			Advice: "until then gitopsd changes nothing",
 		}
 	}
 	tool, _, _ := strings.Cut(meta.Annotations[toolingAnnotation], "/")
@@ -165,7 +165,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	case fleet == "":
 		return fail("has no annotation %s, which says whose it is: somebody removed it; restore it", manifest.FleetAnnotation)
 	case fleet != a.fleet.Name && (a.fleet.Accepts == nil || !a.fleet.Accepts(fleet)):
-		return fail("belongs to another fleet, %s, and what this one does not want would be pruned: register the cluster under another name here; or, if it is this fleet's from now on, start gitopsd with --take-over-from=%s", fleet, fleet)
+		return fail("belongs to another fleet, %s, and objects that this one does not declare would be pruned: register the cluster under another name here; or, if it is this fleet's from now on, start gitopsd with --take-over-from=%s", fleet, fleet)
 	}
 	return nil
 }
@@ -363,7 +363,7 @@ func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 	if err != nil {
 		// Its current content is not known.
 		a.parent = nil
-		return fmt.Errorf("the inventory could not be written, so that nothing was done: %w", err)
+		return fmt.Errorf("the inventory could not be written, so nothing was applied: %w", err)
 	}
 	p.exists, p.fleet, p.uid, p.version = true, a.fleet.Name, string(meta.UID), meta.ResourceVersion
 	a.parent = p

@@ -101,14 +101,14 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 // recover finds the members of kinds that are not desired, after somebody deleted the
 // parent, which named these kinds.
 func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[schema.GroupKind]kube.Type) error {
-	a.log.Warn("the inventory's parent object is missing, and is made anew from the objects that are there",
+	a.log.Warn("the inventory's parent object is missing, and is created again from the objects in the cluster",
 		"parent", a.set.parent.String())
 	all, err := a.cluster.All(ctx)
 	if err != nil {
 		return err
 	}
 	if len(all.Stale) > 0 {
-		a.log.Warn("members of kinds that nothing in the repository is of are not found while their API does not answer", "apis", strings.Join(all.Stale, ", "))
+		a.log.Warn("members of kinds without desired objects are not found while their API does not answer", "apis", strings.Join(all.Stale, ", "))
 	}
 	others := slices.DeleteFunc(all.Types, func(t kube.Type) bool { _, ok := known[groupKind(t)]; return ok })
 	list := func(ctx context.Context, t kube.Type) (objects, error) { return a.list(ctx, t, nil, true) }
@@ -165,7 +165,7 @@ func (a *Applier) findHidden(ctx context.Context, v *view, p *parent, unserved [
 	}
 	for _, gk := range unserved {
 		if err != nil {
-			v.live.Unreadable[gk] = fmt.Sprintf("it is not served, and whether its CRD is there could not be found out: %v", err)
+			v.live.Unreadable[gk] = fmt.Sprintf("it is not served, and it is not known whether its CRD exists: %v", err)
 		} else if why := hidden[gk]; why != "" {
 			v.live.Unreadable[gk] = why
 		}

@@ -241,7 +241,7 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	case isDefined:
 		s.NotValidated, s.Premature, s.Reason = fmt.Sprintf("its type is installed by %s", by), true, c.guarded(s.Object)
 		if !by.Is(manifest.CRD) {
-			s.Awaits = fmt.Sprintf("Crossplane makes it of %s", by)
+			s.Awaits = fmt.Sprintf("Crossplane makes it from %s", by)
 		}
 		return s
 	case c.delegated[gvk.GroupKind()].Package != "":

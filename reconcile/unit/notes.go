@@ -136,14 +136,14 @@ func (c *Connection) stranded(ctx context.Context, p *plan.Plan) []string {
 		err = c.client.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
 			namespace, target := manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "status", "targetRef", "name")
 			if going[manifest.Target.ID(namespace, target)] {
-				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which goes: its objects in that cluster stay, and nobody keeps them any more; to have them deleted, delete the application before",
+				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which this plan deletes: its objects in that cluster stay, and are no longer kept up to date; to have them deleted, delete the application first",
 					namespace, manifest.Text(tree, "metadata", "name"), target))
 			}
 			return true
 		})
 	}
 	if err != nil && kube.ClassOf(err) != kube.NoSuchType {
-		notes = []string{fmt.Sprintf("it is not known which applications run on targets that go: %v", err)}
+		notes = []string{fmt.Sprintf("it is not known which applications run on targets that this plan deletes: %v", err)}
 	}
 	if n := len(notes) - mostStranded; n > 0 {
 		notes = append(notes[:mostStranded], prose.Agree(n, "more application loses its target", "more applications lose their targets"))

@@ -333,7 +333,7 @@ func (o *Outcome) concludeRemoval(want *desired.Unit, p *plan.Plan) {
 	case left > 0:
 		o.Phase, o.Message = status.Leaving, emptied+prose.Agree(left, "object is not gone yet", "objects are not gone yet")
 	case unknown > 0:
-		o.Phase, o.Message = status.Leaving, emptied+"nothing is known of "+prose.Agree(unknown, "kind that it may hold objects of", "kinds that it may hold objects of")
+		o.Phase, o.Message = status.Leaving, emptied+prose.Agree(unknown, "kind that it may have objects of cannot be read", "kinds that it may have objects of cannot be read")
 	case registered:
 		o.Message = "nothing of gitopsd's is left in it; take its document out of " + sources.RegistryFile
 	}
