@@ -251,8 +251,7 @@ func (a *Applier) lookAtHealth(ctx context.Context, l *healthLook, apiVersion st
 func (a *Applier) askHealth(ctx context.Context, l *healthLook, t kube.Type) error {
 	for id := range l.health {
 		tree, meta, err := a.cluster.Get(ctx, t, id)
-		switch kube.ClassOf(err) {
-		case kube.NotFound, kube.NoNamespace:
+		if kube.IsMissing(err) {
 			continue
 		}
 		if err != nil {

@@ -96,7 +96,7 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	}
 	p := &parent{kinds: make(map[schema.GroupKind]bool), namespaces: make(map[string]bool)}
 	meta, err := a.cluster.GetMetadata(ctx, configMaps, a.set.parent)
-	if kube.ClassOf(err) == kube.NotFound || kube.ClassOf(err) == kube.NoNamespace {
+	if kube.IsMissing(err) {
 		a.parent = p
 		return p, nil
 	}
@@ -129,11 +129,10 @@ func (a *Applier) Check(ctx context.Context) error {
 // ParentUID returns the UID of the inventory's parent object; empty if there is none.
 func (a *Applier) ParentUID(ctx context.Context) (string, error) {
 	meta, err := a.cluster.GetMetadata(ctx, configMaps, a.set.parent)
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace:
+	switch {
+	case kube.IsMissing(err):
 		return "", nil
-	}
-	if err != nil {
+	case err != nil:
 		return "", err
 	}
 	return string(meta.UID), nil

@@ -306,8 +306,7 @@ func (a *Applier) inTheWay(ctx context.Context, t kube.Type, missing map[manifes
 	}
 	for id := range missing {
 		m, err := a.cluster.GetMetadata(ctx, t, id)
-		switch kube.ClassOf(err) {
-		case kube.NotFound, kube.NoNamespace:
+		if kube.IsMissing(err) {
 			continue
 		}
 		if err != nil {

@@ -286,8 +286,7 @@ func (x *execution) stillThere(ctx context.Context, asked []*Result) (map[manife
 func (x *execution) askEach(ctx context.Context, t kube.Type, results []*Result, there map[manifest.ID]string) error {
 	for _, r := range results {
 		meta, err := x.cluster.GetMetadata(ctx, t, r.Step.ID)
-		switch kube.ClassOf(err) {
-		case kube.NotFound, kube.NoNamespace:
+		if kube.IsMissing(err) {
 			continue
 		}
 		if err != nil {

@@ -18,8 +18,8 @@ import (
 	"gitopsd.dev/render/webhook"
 )
 
-// How long a pass waits for what a later stage needs. After that it is reported as
-// pending, and the next pass goes on from there.
+// How long a pass waits for the needs of a later stage. After that it reports the stage's
+// objects as pending, and the next pass continues.
 const (
 	servedWait  = 30 * time.Second // for the next of the new types to be served; a second is usual
 	backendWait = 15 * time.Second // until the backends of all webhooks are ready
@@ -271,11 +271,10 @@ func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string
 		}
 	}
 	tree, _, err := x.getLive(ctx, o)
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace:
+	switch {
+	case kube.IsMissing(err):
 		return "it is not there", nil
-	}
-	if err != nil {
+	case err != nil:
 		return "", err
 	}
 	h := Health{ID: id}

@@ -192,6 +192,10 @@ func IsClusterWide(err error) bool {
 	return ok && e.ClusterWide()
 }
 
+// IsMissing reports whether err is an [Error] that an object does not exist, or that its
+// namespace does not.
+func IsMissing(err error) bool { return ClassOf(err) == NotFound || ClassOf(err) == NoNamespace }
+
 // errorf returns an error about an operation.
 func (c *Client) errorf(op operation, class Class, format string, args ...any) *Error {
 	return &Error{Class: class, Cluster: c.name, Verb: op.verb, ID: op.id, Message: fmt.Sprintf(format, args...)}
