@@ -33,7 +33,7 @@ webhooks:
   rules: [{apiGroups: ["$NAME.example.org"], apiVersions: ["*"], operations: ["*"], resources: ["*"]}]
 `
 
-// A webhook configuration is applied only when what serves it is ready.
+// A webhook configuration is applied only when its server is ready.
 func TestWebhookWaits(t *testing.T) {
 	b := newBed(t)
 	parts := strings.Split(everything, "---")
@@ -90,7 +90,7 @@ func TestWebhookHeld(t *testing.T) {
 	b.applied(byURL)
 }
 
-// packaged is a package whose controller serves a webhook; its CA is CA.
+// packaged is a package with a controller that serves a webhook; its CA is CA.
 const packaged = `
 apiVersion: v1
 kind: Namespace
@@ -127,8 +127,9 @@ webhooks:
 // withCA fills in a CA.
 func withCA(text string) string { return strings.ReplaceAll(text, "caBundle: CA", "caBundle: "+ca) }
 
-// A package's webhooks are registered when its controller is ready, stay while the
-// controller is replaced, get then what restricts nothing further, and go before it.
+// A package's webhooks are registered when its controller is ready, and pruned before it.
+// While the controller is replaced they stay, and take only changes that restrict nothing
+// further.
 func TestWebhookFollowsController(t *testing.T) {
 	b := newBed(t)
 	set := b.set(withCA(packaged))

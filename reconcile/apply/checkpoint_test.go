@@ -49,7 +49,7 @@ spec: {size: 1}
 
 const restingGadget = "{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata: {name: $NAME}}"
 
-// checkpoint makes a pass, and returns what it leaves.
+// checkpoint makes a pass, and returns its checkpoint.
 func (b *bed) checkpoint(set *manifest.Set, opts apply.PlanOptions) *apply.Checkpoint {
 	b.t.Helper()
 	p := b.plan(set, opts)
@@ -204,8 +204,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// Whoever follows a cluster is told when it is not at rest any more, and asks
-// nothing while it is.
+// Follow notifies when a cluster is not at rest any more, and sends no requests while it
+// is.
 func TestCheckpointFollowed(t *testing.T) {
 	b := newBed(t)
 	set := b.set(resting)
@@ -236,8 +236,8 @@ func TestCheckpointFollowed(t *testing.T) {
 	}
 }
 
-// There is no checkpoint of a cluster where something is left to do, or where what
-// is to be done hangs on more than its members.
+// There is no checkpoint of a cluster where something is left to do, or where that
+// depends on more than its members.
 func TestNoCheckpoint(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/render/validate"
 )
 
-// An XRD is judged by the composites and claims that there are, and going back to an earlier
-// one that harms nobody is a rollback.
+// An XRD is judged by the existing composites and claims, and going back to an earlier
+// one that harms no object is a rollback.
 func TestSurveyComposites(t *testing.T) {
 	b := newBed(t)
 	serves := func(group, kind string) {

@@ -14,8 +14,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// rules is a definition that names conversion rules with a digest, what has them, and
-// the workload that serves them; failing makes that never ready.
+// rules returns a definition that names conversion rules with a digest, the ConfigMap
+// with them, and the workload that serves them, which never gets ready if failing is set.
 func (b *bed) rules(digest string, failing bool) *manifest.Set {
 	b.t.Helper()
 	objects, err := converter.Objects(converter.Config{Image: "registry.example.org/gitopsd:v1"})
@@ -59,8 +59,8 @@ spec:
 	return b.set(text.String())
 }
 
-// A definition names new rules when the workload that serves them is ready, and what it
-// names until then stays.
+// A definition names new rules when the workload that serves them is ready, and the old
+// ones stay until then.
 func TestRulesWait(t *testing.T) {
 	b := newBed(t)
 	const one, two = "h1:AAAA", "h1:BBBB"
@@ -103,8 +103,7 @@ func TestRulesWait(t *testing.T) {
 	b.settled(set)
 }
 
-// A definition of a package that is refused keeps what its live one names, which belongs
-// to no package.
+// While a package's definition is refused, the rules that the live one names stay.
 func TestRulesRefused(t *testing.T) {
 	b := newBed(t)
 	const one, two = "h1:AAAA", "h1:BBBB"

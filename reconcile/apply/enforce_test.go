@@ -42,8 +42,8 @@ func (b *bed) enforced(text string) *manifest.Set {
 	return all
 }
 
-// The API server refuses what is pinned to something else, and only that: not what a
-// controller does to an object that was pinned before.
+// The API server refuses objects that are pinned to something else, but not a
+// controller's changes to objects that were pinned before.
 func TestPinsAreEnforced(t *testing.T) {
 	b := newBed(t)
 	digests := func(text string) map[string]string {

@@ -71,8 +71,7 @@ func (b *bed) protect(operation, expression string, refused func() bool) {
 	eventually(b.t, "the policy is in force", func(context.Context) bool { return refused() })
 }
 
-// What an object's deletion is refused for does not happen by deleting what it is
-// in.
+// An object whose deletion is refused is not deleted with its container either.
 func TestRefusedDelete(t *testing.T) {
 	for _, tt := range []struct {
 		name, object string
@@ -126,7 +125,7 @@ func (b *bed) wantPrefixes(what string, have []string, want ...string) {
 	}
 }
 
-// What is kept until the rest is applied is not lost with its type.
+// Objects that are kept until the rest is applied are not lost with their type.
 func TestKeptWithItsType(t *testing.T) {
 	b := newBed(t)
 	space := strings.Split(everything, "---")[0]
@@ -291,8 +290,7 @@ func TestNotServed(t *testing.T) {
 	}
 }
 
-// What an API serves that does not answer is not known, so that a namespace which
-// may hold some of it stays.
+// A namespace stays while an API that does not answer may have objects in it.
 func TestStaleAPI(t *testing.T) {
 	b := newBed(t)
 	b.cluster = b.connect(b.name, stale)
@@ -304,8 +302,7 @@ func TestStaleAPI(t *testing.T) {
 		`held namespace/$NAME kept: its contents are not known: the API backups.example.org/v1 does not answer; to prune it all the same, annotate it with gitopsd.dev/allow-prune: "true"`)
 }
 
-// stale adds to what the API server serves an aggregated API that it never
-// reached, in the way that it tells of one.
+// stale adds an aggregated API that was never reached to the API server's discovery.
 func stale(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(req)

@@ -27,7 +27,7 @@ func newPopulation(t *testing.T) *population {
 	return &population{bed: newBed(t), client: client, host: config.Host, types: 1}
 }
 
-// limited is a type whose field may be limited, and may have another field.
+// limited returns a type with a field that may be limited, and perhaps another field.
 func limited(size, more string) string {
 	return fmt.Sprintf(`
 ---
@@ -94,8 +94,8 @@ func TestSurveyRelies(t *testing.T) {
 	p.wantNothing("results", p.results(report))
 }
 
-// What is written between the plan and the write of a type is seen: the type waits, with the
-// rest of its package.
+// Objects written between the plan and the write of a type are found: the type waits,
+// with the rest of its package.
 func TestSurveyAgain(t *testing.T) {
 	p := newPopulation(t)
 	const wheel = "\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: $NAME, namespace: default}, data: {type: %s}}\n"

@@ -192,8 +192,7 @@ func IsClusterWide(err error) bool {
 	return ok && e.ClusterWide()
 }
 
-// IsMissing reports whether err is an [Error] that an object does not exist, or that its
-// namespace does not.
+// IsMissing reports whether err means that an object, or its namespace, does not exist.
 func IsMissing(err error) bool { return ClassOf(err) == NotFound || ClassOf(err) == NoNamespace }
 
 // errorf returns an error about an operation.

@@ -30,7 +30,7 @@ users:
   user: {token: hunter2}
 `
 
-// Whoever can write a kubeconfig of the fleet gets nothing else for it.
+// A kubeconfig of the fleet can do no harm, whoever writes it.
 func TestKubeconfig(t *testing.T) {
 	t.Parallel()
 	const server, user = `server: "https://127.0.0.1:1"`, "token: hunter2"
@@ -134,8 +134,7 @@ var (
 	aService = manifest.ID{Kind: "Service", Namespace: "ns", Name: "a"}
 )
 
-// The API server's answers to these were taken from a kube-apiserver v1.36; what
-// is tested is how they are read.
+// The answers were taken from a kube-apiserver v1.36; the test is how they are read.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	status := func(fields string) string {

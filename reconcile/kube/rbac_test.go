@@ -120,8 +120,8 @@ func TestMissingRules(t *testing.T) {
 	}
 }
 
-// An account without rights, one that does not exist, and one of which the credentials may
-// not know are told apart, and one that is made is found.
+// An account without rights, one that does not exist, and one that the credentials may
+// not look up have different messages; an account that is created is found.
 func TestMissingAccount(t *testing.T) {
 	t.Parallel()
 	const ns = "missing-account"

@@ -104,8 +104,8 @@ func withObjects(t *testing.T, namespace string) *Client {
 	return c
 }
 
-// versions are the resourceVersions of all that the tests write to; of what is not
-// there, nothing.
+// versions returns the resourceVersions of the objects that the tests write to, without
+// those that do not exist.
 func versions(t *testing.T, c *Client, namespace string) (v [4]string) {
 	t.Helper()
 	for i, o := range []struct {
@@ -253,8 +253,7 @@ func TestMayWriteAgain(t *testing.T) {
 	}
 }
 
-// What is applied to an object's status changes nothing else of it, and the other way
-// round.
+// Applying an object's status changes nothing else of it, and the other way round.
 func TestApplyStatus(t *testing.T) {
 	t.Parallel()
 	c := withObjects(t, "status")
@@ -318,7 +317,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// A token is that of the service account, and good for the same API server.
+// A token is the service account's, for the same API server.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	c := withObjects(t, "token")

@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// What packages have and gitopsd does not install: types that are not activated,
-// and those that Crossplane installs.
+// Types of packages that gitopsd does not install: those that are not activated, and
+// those that Crossplane installs.
 func TestPackageTypes(t *testing.T) {
 	t.Parallel()
 	const (

@@ -37,7 +37,7 @@ func TestParseAdopt(t *testing.T) {
 	}
 }
 
-// What a tool does not mark tells by whom it was applied.
+// Without a tool's mark, the field manager tells the owner.
 func TestClaimOfApplier(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
