@@ -2,11 +2,11 @@ package apply
 
 import (
 	"slices"
-	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"gitopsd.dev/reconcile/apply/managed"
 	"gitopsd.dev/reconcile/kube"
@@ -19,7 +19,8 @@ type kindState struct {
 	t       kube.Type
 	members map[manifest.ID]*member
 	// version is a resourceVersion: members are at least that new. If the kind is
-	// followed, a watch keeps them current.
+	// followed, a watch keeps them current. resourceVersions of one kind grow with each
+	// write (KEP-5504).
 	version  string
 	followed bool
 	cancel   func() // ends the watch; nil before it began
@@ -143,15 +144,6 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 	return o
 }
 
-// newer reports whether resourceVersion a is later than b, both of one kind.
-// resourceVersions are numbers that grow with each write (KEP-5504); if one is not
-// a number, known is false.
-func newer(a, b string) (is, known bool) {
-	x, errA := strconv.ParseUint(a, 10, 64)
-	y, errB := strconv.ParseUint(b, 10, 64)
-	return x > y, errA == nil && errB == nil
-}
-
 // state returns the state of a kind, a new one if there is none. The mutex is held.
 func (a *Applier) state(t kube.Type) *kindState {
 	gk := groupKind(t)
@@ -213,12 +205,12 @@ func (a *Applier) listed(t kube.Type, members map[manifest.ID]*metav1.ObjectMeta
 // no news. The mutex is held.
 func (a *Applier) take(s *kindState, e kube.Event) (before, after *member, news bool) {
 	id, version := s.t.ID(e.Meta.Namespace, e.Meta.Name), e.Meta.ResourceVersion
-	if is, known := newer(version, s.version); is && known {
+	if c, _ := resourceversion.CompareResourceVersion(version, s.version); c > 0 {
 		s.version = version
 	}
 	before = s.members[id]
 	if before != nil {
-		if is, known := newer(version, before.version); known && !is {
+		if c, err := resourceversion.CompareResourceVersion(version, before.version); err == nil && c <= 0 {
 			return before, before, false // our own write, known already
 		}
 	}
@@ -275,10 +267,10 @@ func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 	s := a.state(t)
 	s.touch(id)
 	if before := s.members[id]; before != nil {
-		if is, known := newer(before.version, m.ResourceVersion); is && known {
+		if c, _ := resourceversion.CompareResourceVersion(before.version, m.ResourceVersion); c > 0 {
 			return
 		}
-	} else if is, known := newer(m.ResourceVersion, s.version); s.followed && known && !is {
+	} else if c, err := resourceversion.CompareResourceVersion(m.ResourceVersion, s.version); s.followed && err == nil && c <= 0 {
 		return
 	}
 	n := newMember(t, m, nil)
@@ -335,7 +327,7 @@ func (a *Applier) goes(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 	if s := a.kinds[kindOf(id)]; s != nil {
 		before := s.members[id]
 		if before != nil && before.uid == string(m.UID) {
-			if is, known := newer(m.ResourceVersion, before.version); is || !known {
+			if c, err := resourceversion.CompareResourceVersion(m.ResourceVersion, before.version); err != nil || c > 0 {
 				s.members[id] = newMember(t, m, before)
 			}
 		}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
@@ -118,9 +118,11 @@ func (h *Home) saw(kind Kind, e kube.Event) {
 	h.mu.Lock()
 	l := h.listings[kind]
 	before := l.objects[id]
-	if before != nil && older(e.Meta, before) {
-		h.mu.Unlock()
-		return
+	if before != nil {
+		if c, _ := resourceversion.CompareResourceVersion(e.Meta.ResourceVersion, before.ResourceVersion); c < 0 {
+			h.mu.Unlock()
+			return
+		}
 	}
 	if e.Deleted {
 		delete(l.objects, id)
@@ -129,13 +131,6 @@ func (h *Home) saw(kind Kind, e kube.Event) {
 	}
 	h.mu.Unlock()
 	h.wake(kind)
-}
-
-// older reports whether a is an older state of an object than b.
-func older(a, b *metav1.PartialObjectMetadata) bool {
-	x, errX := strconv.ParseUint(a.ResourceVersion, 10, 64)
-	y, errY := strconv.ParseUint(b.ResourceVersion, 10, 64)
-	return errX == nil && errY == nil && x < y
 }
 
 // unknown notes why a kind cannot be followed. It drops the listing, which may be out of

@@ -3,7 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -45,16 +45,15 @@ func CheckControllers(p *Plan, known Controllers) {
 	}
 	var found map[schema.GroupKind]*Step
 	var steps map[manifest.ID]*Step
-	behind := make(map[manifest.ID]*acting)
+	behind := make(map[manifest.ID]func() (*behaviour.Identity, error))
 	of := known.Of
 	known.Of = func(definition *manifest.Object) (*behaviour.Identity, error) {
-		a := behind[definition.ID()]
-		if a == nil {
-			a = new(acting)
-			a.identity, a.err = of(definition)
-			behind[definition.ID()] = a
+		once := behind[definition.ID()]
+		if once == nil {
+			once = sync.OnceValues(func() (*behaviour.Identity, error) { return of(definition) })
+			behind[definition.ID()] = once
 		}
-		return a.identity, a.err
+		return once()
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -74,12 +73,6 @@ func CheckControllers(p *Plan, known Controllers) {
 			s.Action, s.Reason = Refused, reason
 		}
 	}
-}
-
-// acting is the result of Controllers.Of for one definition.
-type acting struct {
-	identity *behaviour.Identity
-	err      error
 }
 
 // checkController returns why an object must be refused; "" if its pin is right.
@@ -146,18 +139,6 @@ func notApplied(i *behaviour.Identity, definer *Step, steps map[manifest.ID]*Ste
 
 // reason describes the mismatch in one line.
 func (m *ControllerMismatch) reason() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "pinned to the controller %s of %s", m.Pinned, m.Kind)
-	if m.Known != "" {
-		fmt.Fprintf(&b, " (%s)", m.Known)
-	}
-	fmt.Fprintf(&b, ", which is %s here", m.Have)
-	switch {
-	case len(m.Differences) > 0:
-		b.WriteString(": " + behaviour.Summary(m.Differences, maxShownFindings))
-	case m.Known == "":
-		b.WriteString("; how they differ is not known, since no cluster and no package of the repository has the pinned one")
-	}
-	b.WriteString("; bring the cluster to that controller, or renew the pin with `gitopsd types pin --update`")
-	return b.String()
+	pinned, differences := fmt.Sprintf("the controller %s of %s", m.Pinned, m.Kind), behaviour.Summary(m.Differences, maxShownFindings)
+	return pinReason(pinned, m.Known, m.Have, differences, "controller")
 }

@@ -225,26 +225,30 @@ func (c *pinCheck) explain(m *Mismatch, have map[string]any) {
 
 // reason describes the mismatch in one line.
 func (m *Mismatch) reason() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "pinned to %s %s %s", m.Type.GroupVersion(), m.Type.Kind, m.Pinned)
-	if m.Known != "" {
-		fmt.Fprintf(&b, " (%s)", m.Known)
-	}
-	fmt.Fprintf(&b, ", which is %s here", m.Have)
 	var differences []string
 	for _, f := range m.Findings {
 		differences = append(differences, strings.TrimSpace(f.Name+" "+f.Path))
 	}
-	switch {
-	case len(differences) > 0:
-		b.WriteString(": " + prose.Some(differences, maxShownFindings))
-	case m.Known != "":
-		b.WriteString(": they do not differ in fields of this version")
-	default:
-		b.WriteString("; how they differ is not known, since no cluster and no package of the repository has the pinned type")
+	text := prose.Some(differences, maxShownFindings)
+	if text == "" && m.Known != "" {
+		text = "they do not differ in fields of this version"
 	}
-	b.WriteString("; bring the cluster to that type, or renew the pin with `gitopsd types pin --update`")
-	return b.String()
+	return pinReason(fmt.Sprintf("%s %s %s", m.Type.GroupVersion(), m.Type.Kind, m.Pinned), m.Known, m.Have, text, "type")
+}
+
+// pinReason describes a pin that differs from the cluster. known is where the pinned thing
+// was found, and differences are those from it; thing is a type or a controller.
+func pinReason(pinned, known, have, differences, thing string) string {
+	if known != "" {
+		pinned += " (" + known + ")"
+	}
+	switch {
+	case differences != "":
+		differences = ": " + differences
+	case known == "":
+		differences = "; how they differ is not known, since no cluster and no package of the repository has the pinned " + thing
+	}
+	return fmt.Sprintf("pinned to %s, which is %s here%s; bring the cluster to that %s, or renew the pin with `gitopsd types pin --update`", pinned, have, differences, thing)
 }
 
 // holdParameters holds the parameters of policies for pins (render/pins) while their
