@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// added describes what people added to an object of ours; "" if the repository
+// added describes the fields that people added to an object of ours; "" if the repository
 // keeps their edits.
 func added(o *manifest.Object, meta *metav1.ObjectMeta) string {
 	if o.Annotation(manifest.KeepEditsAnnotation) == "true" {
@@ -20,9 +20,9 @@ func added(o *manifest.Object, meta *metav1.ObjectMeta) string {
 	return managed.FindEdits(o, meta).Text()
 }
 
-// reclaim marks the steps that take fields back from people: fields that the
-// repository does not have, or no longer has, would stay because people own them.
-// With report, added fields stay.
+// reclaim marks the steps that take over fields from people, so that fields which the
+// repository does not have, or no longer has, are removed. With report, added fields
+// stay.
 func reclaim(p *plan.Plan, v *view, report bool) {
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -39,7 +39,7 @@ func reclaim(p *plan.Plan, v *view, report bool) {
 	}
 }
 
-// from returns whose fields a step takes over.
+// from returns the owners whose fields a step takes over.
 func from(s *plan.Step) managed.Owners {
 	switch {
 	case s.Adopt:
@@ -50,9 +50,8 @@ func from(s *plan.Step) managed.Owners {
 	return managed.Sharers
 }
 
-// takeOver makes the fields of former owners ours. It also removes the record of
-// what was applied: if the process ends right after it, the next pass applies the
-// object.
+// takeOver makes the fields of former owners ours. It also removes the digest annotation:
+// if the process ends right after it, the next pass applies the object.
 func (a *Applier) takeOver(ctx context.Context, s *plan.Step) error {
 	t, err := a.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
 	if err != nil {

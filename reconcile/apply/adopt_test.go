@@ -13,8 +13,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Taking an object over takes what its former owner put there, and leaves what
-// controllers have.
+// Adopting an object takes the former owner's fields, and leaves those of controllers.
 func TestAdopt(t *testing.T) {
 	b := newBed(t)
 	namespace := strings.Split(two, "---")[0]
@@ -67,8 +66,8 @@ data: {color: green}
 	b.settled(set)
 }
 
-// What the API server fills in is no field that goes with its former owner, and nor is a
-// mapping of which one field is ours: the plan shows what adopting changes, and that alone.
+// A plan shows exactly the changes by adopting: fields that the API server fills in stay,
+// and so do mappings with a field of ours.
 func TestAdoptCreated(t *testing.T) {
 	b := newBed(t)
 	namespace := strings.Split(two, "---")[0]
@@ -157,16 +156,13 @@ func TestReplace(t *testing.T) {
 	b.settled(allowed)
 }
 
-// A cluster that leaves the registry is emptied, but for what is not ours.
+// A cluster that leaves the registry is emptied, except for objects of others.
 func TestRemoveAll(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.set(everything))
 	b.as("somebody", cm("theirs"))
 	all := apply.PlanOptions{Options: plan.Options{RemoveAll: true}}
-	report, err := b.applier.Apply(t.Context(), b.plan(b.set(""), all))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := b.execute(b.plan(b.set(""), all))
 	b.wantNothing("results", b.results(report))
 	b.want("what is left", b.steps(b.plan(b.set(""), all)),
 		`held namespace/$NAME kept: it holds configmap/$NAME/theirs, which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: "true"`)

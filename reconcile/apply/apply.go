@@ -1,40 +1,42 @@
 // Package apply applies the desired objects to a cluster.
 //
 // It owns
-//   - the look at the cluster (look.go): one metadata list for each kind in use,
-//     and objects that are in the way of new ones;
-//   - the memory of it (memory.go), and the watches that keep it current
-//     (follow.go), so that the next look needs no requests; damper.go limits how
-//     often a busy writer causes a look;
-//   - drift (drift.go): detected from who owns which field (reconcile/apply/managed),
-//     and verified by a dry run of the object; dispute.go keeps gitopsd and another
-//     writer from undoing each other's work forever;
-//   - the execution of a plan (execute.go, wait.go, prune.go), in stages; taking
-//     over fields of others (adopt.go), and creating objects again (replace.go)
-//     where the repository asks for it;
-//   - what must be known to roll back a package's controller (rollback.go), about which
+//   - the look at the cluster (look.go): one metadata list for each kind in use, and
+//     objects that are in the way of new ones. Before that, objects take the form in which
+//     the API server keeps them (normalize.go);
+//   - the memory of it (memory.go), and the watches that keep it current (follow.go), so
+//     that the next look needs no requests; damper.go limits how often a busy writer
+//     causes a look. checkpoint.go compares a cluster at rest with an earlier process's
+//     memory;
+//   - drift (drift.go): detected from the owners of fields (reconcile/apply/managed), and
+//     verified by a dry run of the object. dispute.go keeps gitopsd and another writer
+//     from undoing each other's work forever;
+//   - the execution of a plan in stages (execute.go, wait.go, depends.go, converter.go,
+//     prune.go); taking over fields of others (adopt.go), and creating objects again
+//     (replace.go) where the repository asks for it;
+//   - facts about package controllers for rollbacks (rollback.go), which
 //     reconcile/rollback decides;
 //   - the contents of Namespaces, types and packages (inside.go), which would be
-//     deleted with them: read for a plan and right before the deletion (full.go);
-//   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it;
-//   - which types a definition had before (history.go), and what a breaking change of
-//     them means to the objects that there are (survey.go), which render/types/harm
-//     judges;
-//   - dry runs for the plan that people read (dryrun.go), and what a check by types
-//     that the plan changes needs to know of the cluster (validate.go);
-//   - the health of applied objects (health.go), which reconcile/health judges;
-//   - packages that a Crossplane in the cluster installs (crossplane.go): nobody
-//     else may have it install the same ones, and it must have installed ours.
+//     deleted with them: read for a plan, and right before the deletion (full.go);
+//   - the inventory (inventory.go), an ApplySet as KEP-3659 specifies it, and the
+//     inventories of other clusters that are in this one (beside.go);
+//   - comparing types with the live ones (types.go), the types that a definition had
+//     before (history.go), and the objects that a breaking change would harm (survey.go),
+//     which render/types/harm judges; tried.go tries conversion rules on live objects;
+//   - dry runs for plans that people read (dryrun.go), and the live objects that checks
+//     against changed types need (validate.go);
+//   - the health of applied objects (health.go, pods.go), which reconcile/health judges;
+//   - packages that a Crossplane in the cluster installs (crossplane.go): no other object
+//     may install the same ones, and Crossplane must have installed ours.
 //
-// reconcile/plan decides what to do, reconcile/kube sends the requests.
+// reconcile/plan decides, reconcile/kube sends the requests.
 //
-// What is durable when: all state is in the cluster. The parent object of the
-// inventory names every kind before the first object of that kind is applied,
-// and drops it after the last one is gone. It names the fleet and the commit, and
-// is written by compare-and-swap. Every object is applied in one request together
-// with its membership and the digest of what was applied. So after a crash
-// anywhere the next process sees what was done and does the rest; what this
-// process remembers only saves requests.
+// Durability: all state is in the cluster. The parent object of the inventory names
+// every kind before the first object of that kind is applied, and drops it after the
+// last one is gone. It names the fleet and the commit, and is written by
+// compare-and-swap. Every object is applied in one request together with its membership
+// and its digest. So after a crash anywhere, the next process finds out what was done
+// and does the rest; the memory of this process only saves requests.
 package apply
 
 import (
@@ -61,7 +63,7 @@ import (
 // API server no faster.
 const concurrency = 8
 
-// Config is what an Applier works with.
+// Config configures an [Applier].
 type Config struct {
 	// Cluster to apply to.
 	Cluster *kube.Client
@@ -77,9 +79,8 @@ type Config struct {
 	Poll time.Duration
 }
 
-// Applier applies to one cluster. It remembers what it has seen there, to save
-// requests; losing that memory is harmless. It may be used by one goroutine at a
-// time.
+// Applier applies to one cluster. It remembers the cluster's state to save requests;
+// losing that memory is harmless. Only one goroutine at a time may use it.
 type Applier struct {
 	cluster *kube.Client
 	log     *slog.Logger
@@ -91,32 +92,32 @@ type Applier struct {
 	parent *parent // as last read or written; nil before
 	// pinned are the live definitions that pins were last checked against.
 	pinned map[schema.GroupKind]plan.LiveDefinition
-	// revisions are those of packages' controllers, as last decided about.
+	// revisions are the last decisions about packages' controllers.
 	revisions map[manifest.ID]revision
-	// compared are the definitions that the last plan compared with live ones.
+	// compared are the comparisons of definitions with live ones for the last plan.
 	compared map[manifest.ID]compared
-	// surveyed are surveys of objects, for a while.
+	// surveyed are recent surveys of objects.
 	surveyed map[manifest.ID]surveyed
-	// rules are the conversion rules of desired definitions, as the last plan had them.
+	// rules are the conversion rules of desired definitions in the last plan.
 	rules map[string]*render.Conversion
-	// tried are what conversion rules make of objects, for a while.
+	// tried are recent trials of conversion rules.
 	tried map[manifest.ID]tried
 
 	mu sync.Mutex
-	// gating is the Key of the plan.Gating by which health was last judged.
+	// gating is the Key of the plan.Gating that health was last judged by.
 	gating string
-	// healthTypes are live definitions by which health is judged, and healthRules the
-	// rules of those that are not in a plan.
+	// healthTypes are the types of live definitions, for judging health, and healthRules
+	// the rules of definitions that are not in a plan.
 	healthTypes map[schema.GroupVersionKind]*health.Type
 	healthRules map[manifest.GroupKind]*health.Custom
 	kinds       map[schema.GroupKind]*kindState
 	disputes    map[subject]*dispute
 	// added are the CRDs of the last plan that are new in an installed package.
 	added    map[manifest.ID]bool
-	follower *follower // nil while nobody follows
+	follower *follower // nil while Follow does not run
 }
 
-// New makes an Applier. It sends nothing.
+// New returns an Applier. It sends nothing.
 func New(c Config) (*Applier, error) {
 	if c.Cluster == nil || c.Log == nil || c.Fleet.Name == "" && c.Fleet.Accepts == nil {
 		return nil, errors.New("apply: Cluster, Fleet and Log are required")
@@ -132,21 +133,20 @@ func New(c Config) (*Applier, error) {
 	}, nil
 }
 
-// PlanOptions are what a plan is made for, and what is known of the desired objects.
+// PlanOptions are the inputs of a plan beside the desired objects.
 type PlanOptions struct {
 	plan.Options
 	// Clusters are the names of all registered clusters; nil for none.
 	Clusters []string
 	// Commit to plan for; empty for a working tree.
 	Commit string
-	// DryRun asks the API server about every object that would be written: which
-	// fields change, and whether it would be accepted. It is for people; executing
-	// a plan does not need it.
+	// DryRun asks the API server about every object that would be written: which fields
+	// change, and whether it would be accepted. It is for people; Apply does not need it.
 	DryRun bool
 	// Allowed reports which breaking changes of types are allowed; nil for none.
 	Allowed plan.Allowed
-	// BreakingByData lets a breaking change through that harms no object; else it must
-	// go back to types that were there before.
+	// BreakingByData allows any breaking change that harms no object. Otherwise only one
+	// that goes back to earlier types is allowed.
 	BreakingByData bool
 	// Conversions are the conversion rules of desired definitions, by the definition's
 	// name, and Proofs tries them; required if there are any.
@@ -154,19 +154,19 @@ type PlanOptions struct {
 	Proofs      *prove.Cache
 	// Types compiles the types that objects are checked by; nil for none to share.
 	Types *validate.Cache
-	// FindType finds the definition of a type that an object is pinned to, to
-	// describe how the cluster's type differs; may be nil.
+	// FindType finds the definition of a type that an object is pinned to, to describe
+	// the differences from the cluster's type; may be nil.
 	FindType func(ctx context.Context, gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
-	// Behaviour returns what acts on the types of a desired definition, as rendered;
-	// nil leaves pins to behaviours unchecked. FindBehaviour finds the behaviour that
-	// an object is pinned to, to describe how the cluster's differs; may be nil.
+	// Behaviour returns what acts on the types of a desired definition, as rendered; nil
+	// leaves pins to behaviours unchecked. FindBehaviour finds the behaviour that an
+	// object is pinned to, to describe the differences from the cluster's; may be nil.
 	Behaviour     func(definition *manifest.Object) (*behaviour.Identity, error)
 	FindBehaviour func(ctx context.Context, kind schema.GroupKind, digest string) (i *behaviour.Identity, where string)
 }
 
-// Plan looks at the cluster and decides what to do there. It changes nothing. The
-// error is about the cluster as a whole; problems of an object or a kind are in
-// the plan.
+// Plan reads the state of the cluster and returns the steps to the desired objects. It
+// changes nothing. The error is about the cluster as a whole; problems of an object or a
+// kind are in the plan.
 func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOptions) (*plan.Plan, error) {
 	a.cluster.Refresh()
 	seen, err := a.look(ctx, desired)
@@ -202,12 +202,11 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	return p, nil
 }
 
-// member returns an object as it is applied: with its membership, and the digest
-// of what was rendered.
+// member returns an object as it is applied: with its membership and its digest.
 func (a *Applier) member(o *manifest.Object) *manifest.Object {
 	annotations := map[string]string{manifest.AppliedAnnotation: a.inv.Applied(o)}
 	if o.ID().Is(manifest.Definitions...) {
-		// One that the API server will refuse goes without.
+		// A definition that the API server will refuse gets no digest.
 		if digest, err := typesDigest(o); err == nil {
 			annotations[manifest.TypesAnnotation] = digest
 			// A manifest that was copied from a cluster has that one's record.

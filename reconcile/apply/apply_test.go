@@ -196,7 +196,7 @@ func TestForeignParent(t *testing.T) {
 	}
 }
 
-// What is wrong with one object harms those that depend on it, and no other.
+// An object that fails stops the objects that depend on it, and no others.
 func TestFailures(t *testing.T) {
 	b := newBed(t)
 	good := b.set(two)

@@ -9,7 +9,7 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// runKubectl runs a command of the real kubectl, and returns what it says.
+// runKubectl runs a command of the real kubectl, and returns its output.
 func runKubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	args = append([]string{"--kubeconfig", devcluster.Start(t, "apply").Kubeconfig("apply")}, args...)

@@ -8,9 +8,9 @@ import (
 	"gitopsd.dev/reconcile/plan"
 )
 
-// beside finds the inventories of other registered clusters in this one, of those whose
-// labels are on objects with the names of desired ones. A label alone is no proof, since
-// copies have it. A cluster without such objects costs no request.
+// beside finds the inventories of other registered clusters in this one. It looks for
+// those whose labels are on objects with the names of desired ones; a label alone is no
+// proof, since copies have it. A cluster without such objects costs no request.
 func (a *Applier) beside(ctx context.Context, seen *view, clusters []string) (map[string]plan.Beside, error) {
 	found := make(map[string]plan.Beside)
 	asked := map[string]bool{"": true, a.set.id: true}

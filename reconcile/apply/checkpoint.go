@@ -22,11 +22,11 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// Checkpoint is how an inventory looked when a pass left nothing to do: everything
-// was applied and healthy, and nobody disputed it. If the cluster looks the same
+// Checkpoint is the state of an inventory after a pass that left nothing to do:
+// everything was applied, healthy and undisputed. If the cluster is in the same state
 // later, and the desired objects have not changed, there is nothing to do, and
-// [Applier.AtRest] reports so without computing them. It is plain data, which
-// another process can read back.
+// [Applier.AtRest] reports so without computing them. It is plain data, which another
+// process can read back.
 type Checkpoint struct {
 	// Kinds of the members, ordered by group and kind.
 	Kinds []KindCheckpoint `json:"kinds"`
@@ -34,25 +34,25 @@ type Checkpoint struct {
 	Namespaces []string `json:"namespaces,omitempty"`
 }
 
-// KindCheckpoint is how the members of one kind looked.
+// KindCheckpoint is the state of the members of one kind.
 type KindCheckpoint struct {
 	Type    kube.Type `json:"type"`
 	Members int       `json:"members"`
 	// Print is a hash over the members' names and fingerprints.
 	Print string `json:"print"`
-	// Judged reports whether the health of a member can be anything but good.
+	// Judged reports whether a member of the kind can be unhealthy.
 	Judged bool `json:"judged,omitempty"`
-	// Health is what was known of the type when its members were judged.
+	// Health is the type that the members' health was judged by.
 	Health *health.Type `json:"health,omitempty"`
-	// Ruled: the health of members was judged by rules that only a plan has.
+	// Ruled reports whether health was judged by rules that only a plan has.
 	Ruled bool `json:"ruled,omitempty"`
 }
 
-// Checkpoint describes the cluster after a plan was executed and everything was
-// found healthy, which the caller has verified. It returns nil if the members alone
-// cannot show that nothing is left to do: an object is not known to be as it was
-// applied, the plan leaves a difference in place, a field is not known yet, an
-// object is pinned to a type that others define, or a package is left to Crossplane.
+// Checkpoint returns the state of the cluster after a plan was executed, and the caller
+// has verified that everything is healthy. It returns nil if the members alone cannot
+// show that nothing is left to do: an object is not known to be as it was applied, the
+// plan leaves a difference in place, a field is not known yet, an object is pinned to a
+// type that others define, or a package is left to Crossplane.
 func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 	if a.parent == nil || !a.parent.exists || len(a.pinned) > 0 || len(p.Unreadable) > 0 {
 		return nil
@@ -110,11 +110,11 @@ func (s *kindState) print() string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-// AtRest reports whether the cluster looks as it did when the checkpoint was made,
-// and is healthy. It changes nothing. Like Plan it costs one metadata list for each
-// kind that is not followed yet, and one more list for each kind that has a status;
-// the next Plan reuses these lists. The error is about the cluster as a whole; with
-// any other trouble the cluster is not at rest, and Plan reports it.
+// AtRest reports whether the cluster is in the state of a checkpoint, and healthy. It
+// changes nothing. Like Plan it costs one metadata list for each kind that is not
+// followed yet, and one more list for each kind with a status; the next Plan reuses these
+// lists. The error is about the cluster as a whole; with any other trouble the cluster is
+// not at rest, and Plan reports it.
 func (a *Applier) AtRest(ctx context.Context, c *Checkpoint) (bool, error) {
 	p, err := a.readParent(ctx)
 	if kube.IsClusterWide(err) {
@@ -123,17 +123,17 @@ func (a *Applier) AtRest(ctx context.Context, c *Checkpoint) (bool, error) {
 	if err != nil || !c.describes(p) {
 		return false, nil
 	}
-	same, err := a.eachKind(ctx, c, a.looksSame)
+	same, err := a.allKinds(ctx, c, a.looksSame)
 	a.followAll()
 	if !same || err != nil {
 		return false, err
 	}
 	// After the watches began: they notice what becomes unready from here on.
-	return a.eachKind(ctx, c, a.isHealthy)
+	return a.allKinds(ctx, c, a.isHealthy)
 }
 
-// eachKind reports whether something holds for all kinds.
-func (a *Applier) eachKind(ctx context.Context, c *Checkpoint, holds func(context.Context, KindCheckpoint) (bool, error)) (bool, error) {
+// allKinds reports whether holds returns true for all kinds.
+func (a *Applier) allKinds(ctx context.Context, c *Checkpoint, holds func(context.Context, KindCheckpoint) (bool, error)) (bool, error) {
 	var not atomic.Bool
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
@@ -153,7 +153,7 @@ func (a *Applier) eachKind(ctx context.Context, c *Checkpoint, holds func(contex
 	return err == nil && !not.Load(), err
 }
 
-// describes reports whether the checkpoint was made of this parent.
+// describes reports whether the parent has the checkpoint's kinds and namespaces.
 func (c *Checkpoint) describes(p *parent) bool {
 	kinds, namespaces := make(map[schema.GroupKind]bool), make(map[string]bool)
 	for _, k := range c.Kinds {
@@ -162,7 +162,7 @@ func (c *Checkpoint) describes(p *parent) bool {
 	for _, ns := range c.Namespaces {
 		namespaces[ns] = true
 	}
-	return p.exists && equalKeys(kinds, p.kinds) && equalKeys(namespaces, p.namespaces)
+	return p.exists && maps.Equal(kinds, p.kinds) && maps.Equal(namespaces, p.namespaces)
 }
 
 // looksSame lists the members of a kind, unless it is followed.

@@ -49,13 +49,11 @@ spec: {size: 1}
 
 const restingGadget = "{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata: {name: $NAME}}"
 
-// checkpoint makes a pass, and returns what it leaves.
+// checkpoint makes a pass, and returns its checkpoint.
 func (b *bed) checkpoint(set *manifest.Set, opts apply.PlanOptions) *apply.Checkpoint {
 	b.t.Helper()
 	p := b.plan(set, opts)
-	if _, err := b.applier.Apply(b.t.Context(), p); err != nil {
-		b.t.Fatal(err)
-	}
+	b.execute(p)
 	unhealthy, err := b.applier.Health(b.t.Context(), p)
 	if err != nil || len(unhealthy) > 0 {
 		b.t.Fatal(unhealthy, err)
@@ -206,8 +204,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// Whoever follows a cluster is told when it is not at rest any more, and asks
-// nothing while it is.
+// Follow notifies when a cluster is not at rest any more, and sends no requests while it
+// is.
 func TestCheckpointFollowed(t *testing.T) {
 	b := newBed(t)
 	set := b.set(resting)
@@ -238,8 +236,8 @@ func TestCheckpointFollowed(t *testing.T) {
 	}
 }
 
-// There is no checkpoint of a cluster where something is left to do, or where what
-// is to be done hangs on more than its members.
+// There is no checkpoint of a cluster where something is left to do, or where that
+// depends on more than its members.
 func TestNoCheckpoint(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -272,9 +270,7 @@ func TestNoCheckpoint(t *testing.T) {
 			b := newBed(t)
 			set, opts := tt.prepare(b)
 			p := b.plan(set, opts)
-			if _, err := b.applier.Apply(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
+			b.execute(p)
 			if c := b.applier.Checkpoint(p); c != nil {
 				t.Errorf("a checkpoint: %+v", c)
 			}

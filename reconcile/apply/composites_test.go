@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/render/validate"
 )
 
-// An XRD is judged by the composites and claims that there are, and going back to an earlier
-// one that harms nobody is a rollback.
+// An XRD is judged by the existing composites and claims, and going back to an earlier
+// one that harms no object is a rollback.
 func TestSurveyComposites(t *testing.T) {
 	b := newBed(t)
 	serves := func(group, kind string) {
@@ -76,7 +76,5 @@ func TestSurveyComposites(t *testing.T) {
 	if want := "it goes back to types that were there before: harms nobody today (1 object looked at)"; s.Action != plan.Configure || !s.Back || !strings.Contains(s.Reason, want) {
 		t.Errorf("nobody uses it: %s: %s", s.Action, s.Reason)
 	}
-	_, results = b.apply(narrow)
-	b.wantNothing("results", results)
-	b.settled(narrow)
+	b.applied(narrow)
 }

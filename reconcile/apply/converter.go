@@ -11,8 +11,8 @@ import (
 )
 
 // awaitConverter waits until the workload that converts objects by rules is as desired,
-// ready in its newest generation, and has an endpoint: then it serves the rules that
-// its pods are told to need. It returns what is not.
+// ready in its newest generation, and has an endpoint: then it serves the rules that its
+// pods need. After a while it returns why it still waits.
 func (x *execution) awaitConverter(ctx context.Context) (string, error) {
 	for i := range x.results {
 		// Its batch is over: no other goroutine writes it any more.
@@ -30,14 +30,14 @@ func (x *execution) awaitConverter(ctx context.Context) (string, error) {
 		if x.converters.over(time.Now(), backendWait) {
 			return fmt.Sprintf("waits for %s, which is to convert its objects%s", what, why), nil
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return "", err
 		}
 	}
 }
 
-// converting returns why an object must not be pruned yet: a definition names conversion
-// rules that need it, and could not be changed. "" if it may go.
+// converting returns why an object must not be pruned yet: a definition with conversion
+// rules that need it could not be changed. It returns "" if the object may go.
 func (x *execution) converting(s *plan.Step) string {
 	if s.Action != plan.Prune || !converter.Part(s.ID) {
 		return ""

@@ -41,8 +41,8 @@ func (d *dying) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, errDead
 }
 
-// However far a process got, the next one completes what it began, and leaves
-// nothing behind: neither what was to be pruned nor kinds in the inventory.
+// After a crash at any point, the next process completes the work, and leaves nothing
+// behind: neither objects to prune nor kinds in the inventory.
 func TestCrash(t *testing.T) {
 	before := everything
 	after := strings.NewReplacer("color: green", "color: red", "name: one,", "name: two,").Replace(everything) +

@@ -15,18 +15,16 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Crossplane's packages: github.com/crossplane/crossplane, apis/pkg/v1.
-const (
-	packageVersion = manifest.GroupPackages + "/v1"
-)
+// packageVersion is the version of Crossplane's packages:
+// github.com/crossplane/crossplane, apis/pkg/v1.
+const packageVersion = manifest.GroupPackages + "/v1"
 
 // soleInstaller marks the steps of a package as conflicts if a Crossplane in the
 // cluster installs it too, for somebody else: the two controllers would overwrite
 // each other. If the package was ours until now, the steps wait until it is gone.
 // It sends nothing while there is nothing to write.
 func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
-	writes := slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Action.Writes() && repositoryOf(s.Object) != "" })
-	if !writes {
+	if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Action.Writes() && repositoryOf(s.Object) != "" }) {
 		return nil
 	}
 	live, err := a.livePackages(ctx)
@@ -75,9 +73,7 @@ func repositoryOf(o *manifest.Object) string {
 
 // packageOf reads spec.package; the Ref is zero if it cannot be read.
 func packageOf(tree map[string]any) sources.Ref {
-	spec, _ := tree["spec"].(map[string]any)
-	text, _ := spec["package"].(string)
-	ref, _ := sources.ParseRef(text)
+	ref, _ := sources.ParseRef(manifest.Text(tree, "spec", "package"))
 	return ref
 }
 
@@ -93,8 +89,7 @@ func (a *Applier) livePackages(ctx context.Context) (map[string]manifest.ID, err
 		if err == nil {
 			err = a.cluster.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
 				if ref := packageOf(tree); ref.Repository != "" {
-					u := unstructured.Unstructured{Object: tree}
-					live[ref.Repository] = t.ID("", u.GetName())
+					live[ref.Repository] = t.ID("", manifest.Text(tree, "metadata", "name"))
 				}
 				return true
 			})
@@ -118,7 +113,7 @@ func (a *Applier) revision(ctx context.Context, id manifest.ID) (map[string]any,
 	}
 	tree, err := get(id)
 	if err == nil {
-		name, _, _ := unstructured.NestedString(tree, "status", "currentRevision")
+		name := manifest.Text(tree, "status", "currentRevision")
 		if name == "" {
 			return nil, nil
 		}
@@ -134,9 +129,9 @@ func (a *Applier) revision(ctx context.Context, id manifest.ID) (map[string]any,
 // packageHealth reads a package's state from Crossplane's conditions.
 func packageHealth(u *unstructured.Unstructured) (State, string) {
 	wanted := packageOf(u.Object)
-	pkg, _, _ := unstructured.NestedString(u.Object, "spec", "package")
-	current, _, _ := unstructured.NestedString(u.Object, "status", "currentIdentifier")
-	resolved, _, _ := unstructured.NestedString(u.Object, "status", "resolvedPackage")
+	pkg := manifest.Text(u.Object, "spec", "package")
+	current := manifest.Text(u.Object, "status", "currentIdentifier")
+	resolved := manifest.Text(u.Object, "status", "resolvedPackage")
 	installed, healthy := conditionOf(u, "Installed"), conditionOf(u, "Healthy")
 	switch {
 	case current == "" && installed.status == "":
@@ -148,7 +143,7 @@ func packageHealth(u *unstructured.Unstructured) (State, string) {
 	case resolved != "" && !strings.HasSuffix(resolved, "@"+string(wanted.Digest)):
 		return FailedState, fmt.Sprintf("Crossplane resolved %s, and clusters.lock has %s", resolved, wanted.Digest)
 	case installed.status == "False":
-		revision, _, _ := unstructured.NestedString(u.Object, "status", "currentRevision")
+		revision := manifest.Text(u.Object, "status", "currentRevision")
 		return InProgress, fmt.Sprintf("its revision %s waits to be activated (revisionActivationPolicy: Manual)", revision)
 	case healthy.status != "True":
 		return InProgress, "it is not healthy: " + healthy.text()
@@ -161,15 +156,15 @@ func revisionHealth(revision map[string]any, wanted sources.Digest) (State, stri
 	if revision == nil {
 		return InProgress, "its revision is not there"
 	}
-	name, _, _ := unstructured.NestedString(revision, "metadata", "name")
-	image, _, _ := unstructured.NestedString(revision, "spec", "image")
-	resolved, _, _ := unstructured.NestedString(revision, "status", "resolvedImage")
+	name := manifest.Text(revision, "metadata", "name")
+	image := manifest.Text(revision, "spec", "image")
+	resolved := manifest.Text(revision, "status", "resolvedImage")
 	for _, have := range []string{image, resolved} {
 		if have != "" && !strings.HasSuffix(have, "@"+string(wanted)) {
 			return FailedState, fmt.Sprintf("its revision %s is of %s, and clusters.lock has %s", name, have, wanted)
 		}
 	}
-	if state, _, _ := unstructured.NestedString(revision, "spec", "desiredState"); state != "Active" {
+	if state := manifest.Text(revision, "spec", "desiredState"); state != "Active" {
 		return InProgress, fmt.Sprintf("its revision %s is %s", name, state)
 	}
 	return ReadyState, ""
@@ -229,7 +224,7 @@ func (c condition) text() string {
 
 // conditionOf returns a condition of the object's current generation.
 func conditionOf(u *unstructured.Unstructured, kind string) condition {
-	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	list := manifest.List(u.Object, "status", "conditions")
 	for _, item := range list {
 		m, _ := item.(map[string]any)
 		if m["type"] != kind {
@@ -238,11 +233,7 @@ func conditionOf(u *unstructured.Unstructured, kind string) condition {
 		if seen, _ := m["observedGeneration"].(int64); seen != 0 && seen < u.GetGeneration() {
 			return condition{}
 		}
-		var c condition
-		c.status, _ = m["status"].(string)
-		c.reason, _ = m["reason"].(string)
-		c.message, _ = m["message"].(string)
-		return c
+		return condition{manifest.Text(m, "status"), manifest.Text(m, "reason"), manifest.Text(m, "message")}
 	}
 	return condition{}
 }

@@ -17,7 +17,7 @@ var (
 	other  = sources.DigestOf([]byte("other"))
 )
 
-// What Crossplane says of a package decides whether it is as it should be.
+// Crossplane's conditions decide whether a package is healthy.
 func TestPackageHealth(t *testing.T) {
 	t.Parallel()
 	pkg := "r.example.org/p:v1@" + string(wanted)
@@ -91,7 +91,7 @@ func TestDefinitionHealth(t *testing.T) {
 	}
 }
 
-// Who installs a package already is told with the way out.
+// The conflict with another installer of a package comes with advice.
 func TestInstalledBy(t *testing.T) {
 	t.Parallel()
 	live := manifest.Provider.ID("", "theirs")

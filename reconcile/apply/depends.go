@@ -10,12 +10,11 @@ import (
 	"gitopsd.dev/reconcile/plan"
 )
 
-// dependencyWait is how long a pass waits for dependencies of objects. After that
-// the objects are reported as pending, and a later pass goes on from there.
+// dependencyWait is how long a pass waits for dependencies of objects. After that the
+// objects are reported as pending, and a later pass continues.
 const dependencyWait = 15 * time.Second
 
-// startable returns the results whose dependencies are ready, and defers the
-// others.
+// startable returns the results with dependencies that are ready, and defers the others.
 func (x *execution) startable(ctx context.Context, todo []*Result) ([]*Result, error) {
 	var ready []*Result
 	known := make(map[string]string) // why a name is not ready
@@ -37,8 +36,8 @@ func (x *execution) startable(ctx context.Context, todo []*Result) ([]*Result, e
 	return ready, nil
 }
 
-// typeDeferred reports whether a step needs a CRD or Namespace that is itself
-// deferred, or has the digests of a definition that is.
+// typeDeferred reports whether a step needs a CRD or Namespace that is itself deferred,
+// or has the digests of a deferred definition.
 func (x *execution) typeDeferred(s *plan.Step) bool {
 	return slices.Contains(x.deferred, x.stale(s)) ||
 		slices.Contains(x.deferred, x.defined[kindOf(s.ID)]) || slices.Contains(x.deferred, x.spaces[s.ID.Namespace])
@@ -92,7 +91,7 @@ func (x *execution) notReady(ctx context.Context, name string) (string, error) {
 	return why, nil
 }
 
-// dependents applies what was deferred, as what it depends on becomes ready.
+// dependents applies the deferred objects as their dependencies become ready.
 func (x *execution) dependents(ctx context.Context) error {
 	deadline := time.Now().Add(dependencyWait)
 	wait := pollFirst
@@ -118,7 +117,7 @@ func (x *execution) dependents(ctx context.Context) error {
 		if time.Now().After(deadline) || !x.hopeful() {
 			return nil
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return err
 		}
 		wait = min(2*wait, pollLongest)

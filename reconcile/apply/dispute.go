@@ -20,7 +20,7 @@ const (
 	longestBackoff = 10 * time.Minute
 )
 
-// subject is what a dispute is about: an object's fields (Configure), its existence
+// subject is the subject of a dispute: an object's fields (Configure), its existence
 // (Create), or its absence (Prune).
 type subject struct {
 	id    manifest.ID
@@ -104,8 +104,7 @@ func (a *Applier) settled(c subject) {
 }
 
 // held returns why a subject is not corrected now; "" if it is. what describes the
-// difference that was corrected so often, undone how it was undone each time, and
-// do what people can do.
+// corrected difference, undone how it was undone each time, and do the advice.
 func (d *dispute) held(what, undone, do string, now time.Time) string {
 	next := d.last.Add(d.backoff())
 	if !now.Before(next) {
@@ -116,8 +115,8 @@ func (d *dispute) held(what, undone, do string, now time.Time) string {
 		what, d.corrections, d.last.Sub(d.first).Round(time.Second), undone, next.UTC().Format("15:04:05 MST"), do)
 }
 
-// findDisputes notes which objects somebody deleted, and which must not be corrected now.
-// It forgets the disputes that are over.
+// findDisputes notes the objects that somebody deleted, and those that must not be
+// corrected now. It forgets the disputes that are over.
 func (a *Applier) findDisputes(v *view, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

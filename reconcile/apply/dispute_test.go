@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What somebody changes again and again is corrected ever more rarely, with both
-// named; everything else goes on being corrected.
+// Fields that somebody changes again and again are corrected ever more rarely, with both
+// writers named; everything else is still corrected.
 func TestDispute(t *testing.T) {
 	b := newBed(t)
 	set := b.set(drifting)
@@ -36,7 +36,7 @@ func TestDispute(t *testing.T) {
 	b.wantNothing("results", results)
 }
 
-// What somebody deletes again and again, or creates again after a prune, is
+// Objects that somebody deletes again and again, or creates again after a prune, are
 // corrected ever more rarely.
 func TestDisputedExistence(t *testing.T) {
 	b := newBed(t)

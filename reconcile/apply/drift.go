@@ -29,13 +29,13 @@ import (
 // fingerprint of the metadata that changes whenever somebody other than a status
 // writer writes.
 
-// fingerprint is a hash of an object's metadata at one moment, the same in every
-// process. Nobody can make an object with the fingerprint of another.
+// fingerprint is a hash of an object's metadata at one moment, the same in every process.
+// Other metadata with the same fingerprint cannot be constructed.
 type fingerprint [16]byte
 
-// fingerprintOf leaves out what status writers change. If the kind has no
-// generation, the times of the managers' writes show that something was written;
-// if it has no status either, so does resourceVersion.
+// fingerprintOf leaves out fields that status writers change. If the kind has no
+// generation, the times of the managers' writes show that something was written; if it
+// has no status either, so does resourceVersion.
 func fingerprintOf(t kube.Type, m *metav1.ObjectMeta) fingerprint {
 	buf := make([]byte, 0, 2<<10)
 	put := func(parts ...string) {
@@ -92,8 +92,7 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 		if meta == nil || v.live.Objects[id] == nil {
 			continue
 		}
-		// It may have been written to since the look, for which only as much as
-		// a plan needs was remembered.
+		// The look may have used the short form of the metadata, from before a write.
 		v.live.Objects[id] = meta
 		if meta.DeletionTimestamp != nil || meta.Labels[plan.PartOfLabel] != a.set.id ||
 			meta.Annotations[manifest.AppliedAnnotation] != a.inv.Applied(o) {
@@ -137,8 +136,8 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 	return g.Wait()
 }
 
-// verify asks the API server what applying the object again would change. If it
-// cannot tell, the object counts as drifted for now.
+// verify asks the API server what applying the object again would change. Without an
+// answer, the object counts as drifted for now.
 func (a *Applier) verify(ctx context.Context, o *manifest.Object, meta *metav1.ObjectMeta) (drifted, sure bool, err error) {
 	t, err := a.cluster.Type(ctx, o.APIVersion(), o.ID().Kind)
 	if err == nil {

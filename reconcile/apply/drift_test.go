@@ -40,8 +40,8 @@ spec:
 
 const deploymentWeb = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: $NAME}}"
 
-// What somebody else changes of ours is undone with at most three requests, by
-// the process that applied it and by one that knows nothing of it.
+// Drift is corrected with at most three requests, by the process that applied the object
+// and by a new one.
 func TestDrift(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -326,8 +326,8 @@ spec: {podSelector: {}, ingress: [{}], policyTypes: [Ingress]}
 	b.edit("cleanup", cm("a"), `{"metadata":{"finalizers":null}}`)
 }
 
-// A Secret written with stringData is kept by its data: what others change is
-// drift, and a key that goes is gone.
+// A Secret written with stringData is kept by its data: changes of others are drift, and
+// a removed key is removed.
 func TestStringData(t *testing.T) {
 	b := newBed(t)
 	secret := "{apiVersion: v1, kind: Secret, metadata: {name: s, namespace: $NAME}, data: {x: eA==}, stringData: {a: '1', b: '2', x: 'y'}}"

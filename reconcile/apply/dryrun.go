@@ -17,9 +17,9 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// dryRun asks the API server about every object that the plan would write: what
-// would change, and whether it would be accepted. If it cannot tell, the step has
-// the reason; a step that it would refuse is marked as rejected. Neither stops
+// dryRun asks the API server about every object that the plan would write: what would
+// change, and whether it would be accepted. A step that cannot be validated gets the
+// reason; a step that the API server would refuse is marked as rejected. Neither stops
 // the others.
 func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 	spaces := make(map[string]*plan.Step)             // of the plan's Namespaces
@@ -88,8 +88,8 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 				s.NotValidated = fmt.Sprintf("the type as it is would not accept it, but %s changes that%s: %s", retyped[kindOf(s.ID)], then, e.Message)
 				s.Premature = true
 			case e.Class == kube.Refused && pins.Policy(e.Webhook) && repinned:
-				// Pins were compared with what is planned, not with what is there.
-				s.NotValidated, s.Premature = "its pin goes with what this plan brings, which the API server does not know yet", true
+				// The plan compared pins with the planned types; the API server has the old ones.
+				s.NotValidated, s.Premature = "its pin matches the type that this plan installs, which the API server does not have yet", true
 			case e.Class == kube.Invalid || e.Class == kube.Refused || e.Class == kube.Conflict:
 				s.Rejected = e.Message
 			case e.Class == kube.NoNamespace:
@@ -105,8 +105,8 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 	return g.Wait()
 }
 
-// withoutNamespace says why an object cannot be in a namespace that does not exist, or is
-// going. ns is the plan's step for the namespace; nil if there is none.
+// withoutNamespace notes that an object's namespace does not exist, or is being deleted.
+// ns is the plan's step for the namespace; nil if there is none.
 func withoutNamespace(s, ns *plan.Step, e *kube.Error) {
 	switch {
 	case ns != nil && ns.Action == plan.Wait && ns.Object != nil:
@@ -139,7 +139,7 @@ func (a *Applier) dryRunStep(ctx context.Context, s *plan.Step) error {
 		if after, err = managed.WithoutLeftovers(s.Object, &meta.ObjectMeta, &answer.Meta.ObjectMeta, answer.Tree, from(s)); err != nil {
 			return err
 		}
-		// Of what the former owners filled in, the API server fills some in again.
+		// The API server fills in some fields of the former owners again.
 		if after, err = a.cluster.Merged(ctx, t, s.ID, live, after); err != nil {
 			return err
 		}

@@ -8,8 +8,8 @@ import (
 	"gitopsd.dev/reconcile/plan"
 )
 
-// A plan for people says field by field what applying it changes, and what the
-// API server would not accept, and changes nothing itself.
+// A plan for people shows the changes field by field, and objects that the API server
+// would not accept, and changes nothing itself.
 func TestDryRun(t *testing.T) {
 	b := newBed(t)
 	parts := strings.Split(everything, "---")

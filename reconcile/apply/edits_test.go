@@ -21,7 +21,7 @@ func (b *bed) file(text string) string {
 	return name
 }
 
-// What people add with kubectl is shown, and goes; what they operate stays.
+// Fields that people add with kubectl are shown and removed; operations stay.
 func TestKubectlEdits(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -136,8 +136,8 @@ func TestKubectlAppliedToo(t *testing.T) {
 	b.settled(fewer)
 }
 
-// A field stays that the API server says somebody wrote, nobody knows who: but not
-// for the sake of that when it leaves the repository.
+// A field of an unknown writer (before-first-apply) stays, unless it was ours and leaves
+// the repository.
 func TestClearedManagedFields(t *testing.T) {
 	b := newBed(t)
 	set := b.set(two)
@@ -154,7 +154,7 @@ func TestClearedManagedFields(t *testing.T) {
 	b.settled(fewer)
 }
 
-// Where drift is reported only, what people added stays, also when the repository
+// Where drift is only reported, fields that people added stay, even when the repository
 // changes something else.
 func TestReportedEdits(t *testing.T) {
 	b := newBed(t)
@@ -164,9 +164,7 @@ func TestReportedEdits(t *testing.T) {
 	b.want("steps", b.steps(b.plan(b.set(two), report)), "configure configmap/$NAME/a drift: data.more added by kubectl-edit")
 	p := b.plan(b.set(strings.Replace(two, "green", "red", 1)), report)
 	b.want("steps", b.steps(p), "configure configmap/$NAME/a changed in the repository")
-	if _, err := b.applier.Apply(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	b.execute(p)
 	if data := fmt.Sprint(b.get(cm("a"))["data"]); data != "map[color:red more:x size:1]" {
 		t.Errorf("data is %s", data)
 	}

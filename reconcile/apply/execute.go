@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -35,8 +36,8 @@ const (
 	Failed Outcome = "failed"
 	// Skipped: not tried, because a dependency does not exist; see Reason.
 	Skipped Outcome = "skipped"
-	// Pending: under way, or waiting for something that needs no action; see
-	// Reason. A later pass goes on.
+	// Pending: under way, or waiting for something that needs no action; see Reason. A
+	// later pass continues.
 	Pending Outcome = "pending"
 )
 
@@ -61,7 +62,7 @@ type Report struct {
 	Results []Result
 }
 
-// Count is the number of results with the outcome.
+// Count returns the number of results with the outcome.
 func (r *Report) Count(o Outcome) int {
 	n := 0
 	for i := range r.Results {
@@ -84,18 +85,18 @@ type execution struct {
 	// wrote them.
 	defined map[schema.GroupKind]*Result
 	spaces  map[string]*Result // the plan's Namespaces
-	// deferred are results that wait for what they depend on.
+	// deferred are results that wait for their dependencies.
 	deferred []*Result
-	// backends ends the wait for what serves webhooks, not of each object but of all.
+	// backends ends the wait for the servers of webhooks, of all together.
 	backends *cutoff
-	// converters ends the wait for what converts objects by rules.
+	// converters ends the wait for the workload that converts objects by rules.
 	converters *cutoff
 	// hooks ends the wait for API servers to ask new webhooks.
 	hooks *cutoff
-	// held are the packages of which nothing more is written in this pass, with the reason.
+	// held are the packages that get no more writes in this pass, with the reason.
 	held map[string]string
-	// repinning is set once a pin was compared with digests that this run did not write,
-	// for longer than an API server is late: no other object waits for that.
+	// repinning is set once a pin was compared with digests from before this run for
+	// longer than an API server may lag: no other object waits for that.
 	repinning atomic.Bool
 }
 
@@ -174,7 +175,7 @@ func (x *execution) settle(ctx context.Context) error {
 		if p.kinds[gk] {
 			// Members that cannot be seen may exist anywhere.
 			kinds[gk] = true
-			spaces = union(spaces, p.namespaces)
+			maps.Copy(spaces, p.namespaces)
 		}
 	}
 	x.keepNew(p, kinds, spaces)
@@ -184,8 +185,8 @@ func (x *execution) settle(ctx context.Context) error {
 	return x.narrow(ctx, kinds, spaces)
 }
 
-// keepNew keeps kinds and namespaces that another process added to the inventory
-// after the look that the plan was made from: this one knows nothing about them.
+// keepNew keeps kinds and namespaces that another process added to the inventory after
+// the look that the plan is based on: this process knows nothing about them.
 func (x *execution) keepNew(p *parent, kinds map[schema.GroupKind]bool, spaces map[string]bool) {
 	if x.looked == nil {
 		return
@@ -203,7 +204,7 @@ func (x *execution) keepNew(p *parent, kinds map[schema.GroupKind]bool, spaces m
 	}
 }
 
-// scope lists the kinds and namespaces of those steps whose objects may be
+// scope returns the kinds and namespaces of the included steps whose objects may be
 // members.
 func (x *execution) scope(include func(*Result) bool) (map[schema.GroupKind]bool, map[string]bool) {
 	kinds, spaces := make(map[schema.GroupKind]bool), make(map[string]bool)
@@ -220,9 +221,8 @@ func (x *execution) scope(include func(*Result) bool) (map[schema.GroupKind]bool
 	return kinds, spaces
 }
 
-// stage applies the objects of one stage. Namespaces come before CRDs, and XRDs
-// before objects of their types: the plan has that order, and where the rank
-// changes one waits for the other.
+// stage applies the objects of one stage, batch by batch in the plan's order: Namespaces
+// before CRDs, and XRDs before objects of their types.
 func (x *execution) stage(ctx context.Context, stage plan.Stage) error {
 	var todo []*Result
 	for i := range x.results {
@@ -241,12 +241,8 @@ func (x *execution) stage(ctx context.Context, stage plan.Stage) error {
 func (x *execution) batches(ctx context.Context, stage plan.Stage, todo []*Result) error {
 	begun := time.Now()
 	for rest := todo; len(rest) > 0; {
-		n := slices.IndexFunc(rest, func(r *Result) bool { return r.Step.Batch() != rest[0].Step.Batch() })
-		if n < 0 {
-			n = len(rest)
-		}
-		batch := rest[:n]
-		rest = rest[n:]
+		var batch []*Result
+		batch, rest = cut(rest, (*plan.Step).Batch)
 		batch, err := x.again(ctx, batch)
 		if err != nil {
 			return err
@@ -261,8 +257,17 @@ func (x *execution) batches(ctx context.Context, stage plan.Stage, todo []*Resul
 	return nil
 }
 
-// each runs do for all results, some at a time. The first error that concerns
-// the whole cluster ends it.
+// cut cuts the results after the first ones that have the same key.
+func cut(all []*Result, key func(*plan.Step) int) (first, rest []*Result) {
+	n := slices.IndexFunc(all, func(r *Result) bool { return key(r.Step) != key(all[0].Step) })
+	if n < 0 {
+		n = len(all)
+	}
+	return all[:n], all[n:]
+}
+
+// each calls do for all results, some at a time. The first error of do, which is about
+// the whole cluster, ends it.
 func (x *execution) each(ctx context.Context, todo []*Result, do func(context.Context, *Result) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
@@ -296,51 +301,13 @@ func (x *execution) each(ctx context.Context, todo []*Result, do func(context.Co
 // apply applies one object.
 func (x *execution) apply(ctx context.Context, r *Result) error {
 	s := r.Step
-	if unknown := s.Object.Unknown(); len(unknown) > 0 {
-		r.Outcome, r.Reason = Pending, "not known yet: "+prose.Some(unknown, 3)
-		return nil
+	outcome, why, err := x.blocked(ctx, s)
+	if err != nil {
+		return x.fail(r, err)
 	}
-	if why := x.held[s.Package]; why != "" && !s.Drift {
-		r.Outcome, r.Reason = Pending, why
-		return nil
-	}
-	if outcome, why := x.unmet(s); why != "" {
+	if why != "" {
 		r.Outcome, r.Reason = outcome, why
 		return nil
-	}
-	if why := x.registered(s); why != "" {
-		r.Outcome, r.Reason = Pending, why
-		return nil
-	}
-	if s.Converts {
-		why, err := x.awaitConverter(ctx)
-		if err != nil {
-			return x.fail(r, err)
-		}
-		if why != "" {
-			r.Outcome, r.Reason = Pending, why
-			return nil
-		}
-	}
-	if s.Stage == plan.Admission {
-		why, err := x.awaitBackends(ctx, s)
-		if err != nil {
-			return x.fail(r, err)
-		}
-		if why != "" {
-			r.Outcome, r.Reason = Pending, why
-			return nil
-		}
-	}
-	if s.Stage == plan.Custom && s.UID == "" {
-		why, err := x.unguarded(ctx, s)
-		if err != nil {
-			return x.fail(r, err)
-		}
-		if why != "" {
-			r.Outcome, r.Reason = Pending, why
-			return nil
-		}
 	}
 	if s.Adopt || s.Reclaim != plan.ReclaimNothing {
 		if err := x.takeOver(ctx, s); err != nil {
@@ -379,9 +346,33 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// With several API servers, one of them may not know yet a kind that was installed
-// a moment ago. And an API server may still compare pins with the digests that it had
-// a moment ago.
+// blocked returns the outcome of a step that cannot be applied yet, and why; "" if it can.
+// It waits a while for controllers and webhooks that the step needs.
+func (x *execution) blocked(ctx context.Context, s *plan.Step) (outcome Outcome, why string, err error) {
+	if unknown := s.Object.Unknown(); len(unknown) > 0 {
+		return Pending, "not known yet: " + prose.Some(unknown, 3), nil
+	}
+	if why := x.held[s.Package]; why != "" && !s.Drift {
+		return Pending, why, nil
+	}
+	if outcome, why := x.unmet(s); why != "" {
+		return outcome, why, nil
+	}
+	why = x.registered(s)
+	if why == "" && s.Converts {
+		why, err = x.awaitConverter(ctx)
+	}
+	if why == "" && err == nil && s.Stage == plan.Admission {
+		why, err = x.awaitBackends(ctx, s)
+	}
+	if why == "" && err == nil && s.Stage == plan.Custom && s.UID == "" {
+		why, err = x.unguarded(ctx, s)
+	}
+	return Pending, why, err
+}
+
+// One of several API servers may not know a kind yet that was installed a moment ago, or
+// compare pins with the digests that it had then.
 const (
 	freshKindPause    = 200 * time.Millisecond
 	freshKindAttempts = 5
@@ -407,7 +398,7 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 		if !fresh && (!late || x.repinning.Load()) || attempt == freshKindAttempts {
 			return t, nil, err
 		}
-		if err := pause(ctx, freshKindPause<<(attempt-1)); err != nil {
+		if err := kube.Sleep(ctx, freshKindPause<<(attempt-1)); err != nil {
 			return t, nil, err
 		}
 		x.cluster.Forget(s.ID.Group)
@@ -415,7 +406,7 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 }
 
 // repinned reports whether a policy for pins refused an object although this run wrote
-// the digests that pins are compared with: the plan has compared the pin already.
+// the digests that pins are compared with: the plan has already compared the pin.
 func (x *execution) repinned(err error) bool {
 	e, ok := errors.AsType[*kube.Error](err)
 	if !ok || e.Class != kube.Refused || !pins.Policy(e.Webhook) {
@@ -438,8 +429,8 @@ func (x *execution) fail(r *Result, err error) error {
 		err = &problem.Error{Err: err, Advice: why}
 	}
 	if r.Step.Drift && kube.ClassOf(err) == kube.Invalid {
-		// A Service whose port somebody changed would have both ports.
-		err = &problem.Error{Err: err, Advice: r.Step.Reason + ", which does not go with what is wanted: undo it in the cluster"}
+		// If somebody changed a Service's port, the merged Service has both ports.
+		err = &problem.Error{Err: err, Advice: r.Step.Reason + ", which conflicts with the desired object: undo it in the cluster"}
 	}
 	r.Outcome, r.Err, r.Reason = Failed, err, ""
 	// A request that exceeded its own deadline concerns its object alone; if the
@@ -450,9 +441,9 @@ func (x *execution) fail(r *Result, err error) error {
 	return nil
 }
 
-// trapped returns what to do about an object that a webhook refuses which does not
-// answer, if the webhook's server is of the object's namespace and may need the object to
-// come up; "" otherwise.
+// trapped returns advice about an object that a webhook without an answer refuses, if the
+// webhook's server is in the object's namespace and may need the object to start; ""
+// otherwise.
 func (x *execution) trapped(id manifest.ID, err error) string {
 	e, ok := errors.AsType[*kube.Error](err)
 	if !ok || e.Class != kube.WebhookFailed || id.Namespace == "" {
@@ -473,8 +464,8 @@ func (x *execution) trapped(id manifest.ID, err error) string {
 	return ""
 }
 
-// unmet describes a dependency of a step that does not exist; "" if all do. The
-// outcome is that of the step: Pending if the dependency is to come.
+// unmet describes a dependency of a step that does not exist, with the outcome for the
+// step: Pending if the dependency is to come. It returns "" if all exist.
 func (x *execution) unmet(s *plan.Step) (Outcome, string) {
 	// An older version of the object, or somebody else's, counts as existing.
 	missing := func(r *Result) bool {
@@ -498,9 +489,8 @@ func (x *execution) unmet(s *plan.Step) (Outcome, string) {
 	return "", ""
 }
 
-// stale returns a definition that is refused, or that this run could not write, and
-// whose digests a step has; nil if there is none. The API server compares pins with
-// these.
+// stale returns a definition that is refused or that this run could not write, if the
+// step has its digests, which the API server compares pins with; nil if there is none.
 func (x *execution) stale(s *plan.Step) *Result {
 	if s.Object == nil || !s.ID.Is(manifest.ConfigMap) || !pins.Of(s.Object) {
 		return nil
@@ -534,17 +524,5 @@ func (x *execution) because(r *Result) string {
 	return r.Step.Reason
 }
 
-// pause waits, or returns the context's error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// kindOf is the kind of an object without its version.
-func kindOf(id manifest.ID) schema.GroupKind { return schema.GroupKind{Group: id.Group, Kind: id.Kind} }
+// kindOf returns the kind of an object, without its version.
+func kindOf(id manifest.ID) schema.GroupKind { return schema.GroupKind(id.GroupKind()) }

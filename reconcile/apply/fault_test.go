@@ -77,8 +77,8 @@ func watchOf(path string) func(*http.Request) bool {
 	return func(req *http.Request) bool { return req.URL.Path == path && req.URL.Query().Get("watch") != "" }
 }
 
-// An object or a kind that the API server is slow with, or fails for, costs that
-// object or kind. The rest of the cluster gets what is wanted.
+// If the API server is slow or fails for an object or a kind, only that one suffers. The
+// rest of the cluster is applied.
 func TestOneBadThing(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -128,7 +128,7 @@ func TestOneBadThing(t *testing.T) {
 
 func first(steps, _ []string) []string { return steps }
 
-// A cluster that answers nobody is unreachable.
+// A cluster that answers no request is unreachable.
 func TestNoAnswerAtAll(t *testing.T) {
 	b := newBed(t)
 	f := newFaulty(b, 500*time.Millisecond)
@@ -138,7 +138,7 @@ func TestNoAnswerAtAll(t *testing.T) {
 	}
 }
 
-// A kind whose watch is refused is listed now and then, and not at every turn.
+// A kind that may not be watched is listed now and then, and not in every pass.
 func TestFollowRefused(t *testing.T) {
 	b := newBed(t)
 	f := newFaulty(b, 0)
@@ -183,8 +183,8 @@ func TestFollowExpired(t *testing.T) {
 	b.want("steps", b.stepsAfter(notified, set), "configure configmap/$NAME/a drift: data.color changed by kubectl-edit")
 }
 
-// What is done to objects whose watch does not work is noticed all the same, and
-// by the watch again once it works.
+// Changes of kinds with a broken watch are still noticed, and by the watch again once it
+// works.
 func TestFollowPolled(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -47,8 +47,8 @@ func wantError(t *testing.T, err error, texts ...string) {
 	}
 }
 
-// A cluster that two fleets register under one name is the first one's, until the
-// other is told to take it over.
+// A cluster that two fleets register under one name is the first one's, until the other
+// is started to take it over.
 func TestAnotherFleet(t *testing.T) {
 	b := newBed(t)
 	set := b.set(two)
@@ -97,8 +97,8 @@ func TestAnotherFleet(t *testing.T) {
 	}
 }
 
-// An inventory that an older gitopsd kept is this fleet's without a word; one that
-// lost its fleet is nobody's.
+// An inventory of an older gitopsd is taken as this fleet's; one that lost its fleet is
+// refused.
 func TestFleetUnknown(t *testing.T) {
 	b := newBed(t)
 	set := b.set(two)

@@ -60,8 +60,8 @@ func (a *Applier) Follow(ctx context.Context, notify func()) {
 	}
 }
 
-// followAll starts a watch for every kind in use that has none. A look at the
-// cluster ends with it.
+// followAll starts a watch for every kind in use that has none. It is the last step of a
+// look.
 func (a *Applier) followAll() {
 	a.mu.Lock()
 	f := a.follower
@@ -128,7 +128,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 		if err != nil || !lasted {
 			failures++
 		}
-		if pause(ctx, a.pauseAfter(failures, err)) != nil {
+		if kube.Sleep(ctx, a.pauseAfter(failures, err)) != nil {
 			a.lost(s)
 			return
 		}
@@ -164,8 +164,9 @@ func (a *Applier) pauseAfter(failures int, err error) time.Duration {
 	return d + rand.N(d/10+1)
 }
 
-// tolerated returns how many failures in a row do not yet mean that a kind cannot be
-// watched. While a definition changes, a version may be too old that was just listed.
+// tolerated returns how many failures in a row may occur before a kind counts as one that
+// cannot be watched. While a definition changes, a version that was just listed may be
+// too old.
 func tolerated(err error) int {
 	if kube.ClassOf(err) == kube.Expired {
 		return 4
@@ -173,9 +174,9 @@ func tolerated(err error) int {
 	return 1
 }
 
-// outdated reports whether the kind must be listed before it is watched again: the
-// watch may have missed something, or does not work. If the API server denies that
-// the kind exists or may be read, the list confirms it.
+// outdated reports whether the kind must be listed before it is watched again: the watch
+// may have missed something, or does not work. If the API server denies that the kind
+// exists or may be read, the list confirms it.
 func (a *Applier) outdated(failures int, err error, current time.Time) bool {
 	switch kube.ClassOf(err) {
 	case kube.Expired, kube.NoSuchType, kube.Unauthorized:
@@ -203,8 +204,8 @@ func (a *Applier) polls(s *kindState, why string) (news bool) {
 	return news
 }
 
-// Polled lists the kinds whose watch does not work, with reasons. Changes to their
-// objects are noticed later.
+// Polled returns a text for each kind whose watch does not work, with the reason. Changes
+// to their objects are noticed later.
 func (a *Applier) Polled() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -222,7 +223,7 @@ func kindName(t kube.Type) string {
 	return strings.TrimSuffix(t.Resource+"."+t.Group, ".")
 }
 
-// relist lists a kind and records what changed since the last list or event.
+// relist lists a kind and records the changes since the last list or event.
 func (a *Applier) relist(ctx context.Context, s *kindState, t kube.Type, d *damper) (version string, err error) {
 	there := make(map[manifest.ID]bool)
 	var most notice
@@ -268,16 +269,16 @@ func (a *Applier) survive(s *kindState) {
 	}
 }
 
-// lost notes that a kind is not followed any more: the next look lists it.
+// lost notes that a kind is no longer followed: the next look lists it.
 func (a *Applier) lost(s *kindState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.followed, s.version, s.polled = false, "", ""
 }
 
-// saw records an event, and returns whether and how soon somebody should look. A
-// write to status needs a look only if its object was not ready, and not at once:
-// controllers report progress often.
+// saw records an event, and returns whether and how soon it needs a look. A write to
+// status needs one only if its object was not ready, and not at once: controllers report
+// progress often.
 func (a *Applier) saw(s *kindState, e kube.Event) notice {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -300,7 +301,7 @@ func (a *Applier) saw(s *kindState, e kube.Event) notice {
 	return ignore
 }
 
-// abandon forgets the kinds that are not in use any more, and ends their watches.
+// abandon forgets the kinds that are no longer in use, and ends their watches.
 func (a *Applier) abandon(inUse map[schema.GroupKind]kube.Type) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

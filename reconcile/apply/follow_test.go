@@ -54,7 +54,7 @@ func (b *bed) quiet(set *manifest.Set) {
 	})
 }
 
-// pass does what the daemon does, and returns how much there was to do.
+// pass makes a pass as the daemon does, and returns how much there was to do.
 func (b *bed) pass(ctx context.Context, set *manifest.Set) int {
 	p, err := b.applier.Plan(ctx, set, apply.PlanOptions{})
 	if err != nil {
@@ -81,8 +81,8 @@ func (b *bed) withoutWatches() []string {
 	return list
 }
 
-// stepsAfter waits for a notice, and passes until there is something to do: a
-// notice can be of what was known already.
+// stepsAfter waits for a notice, and makes passes until there is something to do: a
+// notice may be about a known state.
 func (b *bed) stepsAfter(notified <-chan struct{}, set *manifest.Set) (steps []string) {
 	b.t.Helper()
 	wait(b.t, notified)
@@ -130,7 +130,7 @@ func TestFollow(t *testing.T) {
 	b.quiet(changed)
 }
 
-// A write to status wakes nobody, unless somebody waits for it.
+// A write to status causes a notice only if the object was not ready.
 func TestFollowStatus(t *testing.T) {
 	b := newBed(t)
 	set := b.set(drifting)

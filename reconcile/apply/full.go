@@ -18,8 +18,8 @@ import (
 // deletion of an object inside may have been refused or held back: deleting the
 // container asks admission about none of its contents.
 
-// withoutFull returns the results that can be deleted. The others get what they
-// hold as their reason.
+// withoutFull returns the results that can be deleted. The others get their contents as
+// the reason.
 func (x *execution) withoutFull(ctx context.Context, batch []*Result) ([]*Result, error) {
 	var full []*Result
 	for _, r := range batch {
@@ -72,13 +72,13 @@ func (x *execution) keepFull(ctx context.Context, look *contentsLook, r *Result)
 			r.Outcome, r.Reason = Pending, fmt.Sprintf("waits until %s is gone", found[0])
 			return true, nil
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return true, err
 		}
 	}
 }
 
-// contents lists what an object holds: everything if it matters which objects.
+// contents lists an object's contents: all of them if it matters which.
 func (x *execution) contents(ctx context.Context, look *contentsLook, r *Result, still map[manifest.ID]*Result) ([]plan.Content, error) {
 	gone := x.leaving(nil)
 	staying := 0
@@ -102,8 +102,8 @@ func (x *execution) leaving(now []plan.Content) map[string]bool {
 	return x.plan.Leaving(gone, now)
 }
 
-// stillMembers returns the objects of the plan that are desired or still exist, and
-// that holder may hold.
+// stillMembers returns the objects of the plan that are desired or still exist, and that
+// holder may hold.
 func (x *execution) stillMembers(ctx context.Context, holder manifest.ID) map[manifest.ID]*Result {
 	still := make(map[manifest.ID]*Result)
 	for i := range x.results {
@@ -144,9 +144,9 @@ func (x *execution) explain(staying []plan.Content, still map[manifest.ID]*Resul
 	return prose.Some(names, 3)
 }
 
-// awaitDependents waits until the garbage collector has deleted the dependents of
-// deleted custom resources whose types are to go too: the controller that handles
-// their finalizers may be deleted next. It returns the results that need not wait.
+// awaitDependents waits until the garbage collector has deleted the dependents of deleted
+// custom resources, if their types go too: the controller for their finalizers may be
+// deleted next. It returns the results that need not wait.
 func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Result, error) {
 	look := x.newLook()
 	deadline := time.Now().Add(goneWait)
@@ -168,7 +168,7 @@ func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Res
 				rest = x.holdPackage(rest, r.Step.Package, fmt.Sprintf("%s is gone", found[i]))
 				break
 			}
-			if err := pause(ctx, wait); err != nil {
+			if err := kube.Sleep(ctx, wait); err != nil {
 				return nil, err
 			}
 		}

@@ -80,16 +80,14 @@ func TestGuards(t *testing.T) {
 				}
 			}
 			b.requests.take()
-			if _, err := b.applier.Apply(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
+			b.execute(p)
 			b.wantNothing("writes", b.writes())
 		})
 	}
 }
 
-// What a finalizer holds stays in the inventory, and what the finalizer's
-// controller needs stays until it is gone.
+// An object with a finalizer stays in the inventory, and the finalizer's controller stays
+// until the object is gone.
 func TestFinalizer(t *testing.T) {
 	b := newBed(t)
 	set := b.set(strings.Replace(everything, "name: one,", "name: one, finalizers: [example.org/clean],", 1))
@@ -117,8 +115,8 @@ func TestFinalizer(t *testing.T) {
 	b.settled(namespace)
 }
 
-// An inventory whose parent object somebody deleted is found again, with kinds
-// that nothing in the repository is of any more.
+// An inventory with a deleted parent object is found again, including kinds without
+// desired objects.
 func TestLostParent(t *testing.T) {
 	b := newBed(t)
 	set := b.set(two + "---\n{apiVersion: v1, kind: ServiceAccount, metadata: {name: old, namespace: $NAME}}\n")

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(devcluster.Main(m))
 }
 
-// requests counts what goes over the wire.
+// requests records the requests to the API server.
 type requests struct {
 	mu   sync.Mutex
 	list []string
@@ -119,7 +119,7 @@ func (b *bed) connectWith(config kube.Config) *kube.Client {
 
 var testFleet = apply.Fleet{Name: "git.example.org/fleet#main"}
 
-// restart forgets what the process remembers.
+// restart replaces the applier by a new one, which remembers nothing.
 func (b *bed) restart() {
 	a, err := apply.New(apply.Config{Cluster: b.cluster, Fleet: testFleet, Log: discard, Poll: b.poll})
 	if err != nil {
@@ -148,11 +148,25 @@ func (b *bed) apply(set *manifest.Set) (steps, results []string) {
 	b.t.Helper()
 	p := b.plan(set, apply.PlanOptions{})
 	steps = b.steps(p)
+	return steps, b.results(b.execute(p))
+}
+
+// execute executes a plan.
+func (b *bed) execute(p *plan.Plan) *apply.Report {
+	b.t.Helper()
 	r, err := b.applier.Apply(b.t.Context(), p)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return steps, b.results(r)
+	return r
+}
+
+// applied applies objects without a failure; then a second pass changes nothing.
+func (b *bed) applied(set *manifest.Set) {
+	b.t.Helper()
+	_, results := b.apply(set)
+	b.wantNothing("results", results)
+	b.settled(set)
 }
 
 // steps lists a plan's steps but for unchanged ones.
@@ -166,7 +180,7 @@ func (b *bed) steps(p *plan.Plan) []string {
 	return lines
 }
 
-// results lists what is not as planned.
+// results lists the results that are not Done or Left.
 func (b *bed) results(r *apply.Report) []string {
 	var lines []string
 	for _, r := range r.Results {

@@ -45,10 +45,10 @@ type Health struct {
 	State State
 	// Package is the value of the object's manifest.PackageLabel.
 	Package string
-	// Reason is what the object says, and Rule the rule of package health by which
-	// that was judged; empty if it was judged by none.
+	// Reason is the object's own reason, and Rule the rule of package health that judged
+	// it; empty if none did.
 	Reason, Rule string
-	// Advice is what to do about it, if that is known.
+	// Advice is what to do about it; empty if that is not known.
 	Advice string
 	// Until is when the state ends although nothing changes; zero for never.
 	Until time.Time
@@ -98,8 +98,7 @@ func (a *Applier) health(ctx context.Context, p, defining *plan.Plan) ([]Health,
 	wanted := make(map[schema.GroupKind][]*manifest.Object)
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		mine := s.Object != nil && (s.Action.Writes() || s.Action == plan.Unchanged || s.Action == plan.Wait)
-		if mine && (judged(s.Object) || defining.Gating.Rules.Has(manifest.GroupKind(kindOf(s.ID)))) {
+		if tended(s) && (judged(s.Object) || defining.Gating.Rules.Has(manifest.GroupKind(kindOf(s.ID)))) {
 			wanted[kindOf(s.ID)] = append(wanted[kindOf(s.ID)], s.Object)
 		}
 	}
@@ -122,7 +121,13 @@ func (a *Applier) health(ctx context.Context, p, defining *plan.Plan) ([]Health,
 	return all, err
 }
 
-// judgeBy makes all objects be judged again if rules have changed.
+// tended reports whether a step is about a desired object that the plan does not leave to
+// somebody else.
+func tended(s *plan.Step) bool {
+	return s.Object != nil && (s.Action.Writes() || s.Action == plan.Unchanged || s.Action == plan.Wait)
+}
+
+// judgeBy has all objects judged again if the rules have changed.
 func (a *Applier) judgeBy(g *plan.Gating) {
 	key := g.Key()
 	a.mu.Lock()
@@ -199,8 +204,7 @@ type healthLook struct {
 	now    time.Time
 	gating *plan.Gating
 	health map[manifest.ID]Health // of the objects looked at
-	// packages that Crossplane is told to install, and selectors of workloads that
-	// are not ready.
+	// packages that Crossplane installs, and selectors of workloads that are not ready.
 	packages  map[manifest.ID]sources.Digest
 	selectors map[manifest.ID]string
 	// again are objects whose health may change without a write to them.
@@ -247,8 +251,7 @@ func (a *Applier) lookAtHealth(ctx context.Context, l *healthLook, apiVersion st
 func (a *Applier) askHealth(ctx context.Context, l *healthLook, t kube.Type) error {
 	for id := range l.health {
 		tree, meta, err := a.cluster.Get(ctx, t, id)
-		switch kube.ClassOf(err) {
-		case kube.NotFound, kube.NoNamespace:
+		if kube.IsMissing(err) {
 			continue
 		}
 		if err != nil {
@@ -276,8 +279,8 @@ func (l *healthLook) take(t kube.Type, tree map[string]any) {
 	}
 }
 
-// recallHealth returns what is known of a followed kind, and which objects were
-// written to since. all reports whether every object must be looked at.
+// recallHealth returns the unhealthy objects of a followed kind as last judged, and the
+// objects written to since then. all reports whether every object must be judged again.
 func (a *Applier) recallHealth(gk schema.GroupKind) (known []Health, touched map[manifest.ID]bool, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -350,9 +353,9 @@ var definitions = kube.Type{
 	Group: manifest.CRD.Group, Version: "v1", Kind: manifest.CRD.Kind, Resource: "customresourcedefinitions",
 }
 
-// healthType returns what the definition of a type says about the health of its
-// objects; nil if nothing is known. A definition that is not in the plan is read
-// once, and its rule is returned too.
+// healthType returns the type that an object's health is judged by; nil if it has no
+// definition that can be read. A definition that is not in the plan is read once, and its
+// rule is returned too.
 func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*health.Type, *health.Custom, error) {
 	if manifest.BuiltIn(t.Group) {
 		return nil, nil, nil
@@ -370,19 +373,19 @@ func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*h
 		return known, rules, nil
 	}
 	tree, err := a.cluster.Definition(ctx, t.Group, t.Kind)
-	if kube.ClassOf(err) == kube.Forbidden { // perhaps only that of Crossplane
+	if kube.ClassOf(err) == kube.Forbidden { // perhaps only to read XRDs
 		tree, _, err = a.cluster.Get(ctx, definitions, manifest.CRD.ID("", t.Resource+"."+t.Group))
 	}
 	switch class := kube.ClassOf(err); {
 	case err == nil && tree != nil:
 	case err == nil, class == kube.NotFound, class == kube.Forbidden:
-		// An aggregated API server serves it, or the object's own words must do.
+		// An aggregated API server serves it, or it cannot be read: the object alone decides.
 		return a.rememberType(gvk, nil, nil), nil, nil
 	default:
-		return nil, nil, err // not knowing what a type promises must not make its objects ready
+		return nil, nil, err // an object must not count as ready because its type is not known
 	}
 	rules = new(health.Custom)
-	_ = rules.AddAnnotated(tree) // verdicts say what is wrong with it
+	_ = rules.AddAnnotated(tree) // verdicts report its errors
 	return a.rememberType(gvk, health.NewType(tree, t.Version), rules), rules, nil
 }
 

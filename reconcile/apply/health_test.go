@@ -11,8 +11,8 @@ import (
 	"gitopsd.dev/reconcile/plan"
 )
 
-// A look at health that was cancelled, and one at some objects of a kind, leave
-// nothing behind by which others seem to be ready.
+// After a canceled look at health, or a look at some objects of a kind, the others are
+// not taken for ready.
 func TestHealthOfOthers(t *testing.T) {
 	text := resting + `---
 apiVersion: $NAME.example.org/v1
@@ -43,9 +43,7 @@ kind: ConfigMap
 metadata: {name: c, namespace: $NAME, annotations: {gitopsd.dev/depends-on: gadget.$NAME.example.org/$NAME-2}}
 `)
 			p := b.plan(changed, apply.PlanOptions{})
-			if _, err := b.applier.Apply(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
+			b.execute(p)
 			tt.look(b, p)
 			unready, err := b.applier.Health(t.Context(), p)
 			if err != nil || len(unready) != 1 || unready[0].ID.Name != b.name {
@@ -55,8 +53,8 @@ metadata: {name: c, namespace: $NAME, annotations: {gitopsd.dev/depends-on: gadg
 	}
 }
 
-// What the definition of a foreign type shows as columns is read once, and counts. A
-// Service is looked at if it waits for an address.
+// The columns in the definition of a foreign type are read once, and count. A Service is
+// looked at if it waits for an address.
 func TestHealthOfForeignTypes(t *testing.T) {
 	b := newBed(t)
 	b.as("somebody", strings.Replace(gizmos, "    schema:", `    additionalPrinterColumns: [{name: Up, type: string, jsonPath: '.status.conditions[?(@.type=="AllUpAndReady")].status'}]
@@ -109,8 +107,8 @@ spec: {type: LoadBalancer, ports: [{port: 80}]}
 	}
 }
 
-// An object without a status is not ready because the API server failed to say what
-// its type promises. Where that may not be read, the object's own words must do.
+// An object without a status does not count as ready because its definition failed to be
+// read. If the account may not read it, the object alone decides.
 func TestHealthWithoutDefinition(t *testing.T) {
 	b := newBed(t)
 	b.as("somebody", strings.Replace(gizmos, "    schema:", `    additionalPrinterColumns: [{name: Up, type: string, jsonPath: '.status.conditions[?(@.type=="AllUpAndReady")].status'}]
@@ -186,7 +184,7 @@ func TestHealthRuleOfForeignType(t *testing.T) {
 	}
 }
 
-// What no rule can judge is known after a restart too.
+// Objects that no rule can judge are known after a restart too.
 func TestUnjudged(t *testing.T) {
 	b := newBed(t)
 	set := b.set(gizmos + "\n---\n" + gizmo("odd") + "\n---\n" + gizmo("good"))

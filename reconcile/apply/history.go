@@ -8,11 +8,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// A CRD or XRD records which types it had before: the digests, the last one first, separated by
-// spaces. A change that goes back to one of them is a rollback. It may harm nobody, and is
-// then let through although the types get narrower. So a record that somebody else wrote,
-// or that is stale, lets no harm through: at worst a change passes that no object objects
-// to. Copies of a definition are no members, and theirs is not read.
+// A CRD or XRD records the digests of its earlier types, the last one first, separated by
+// spaces. A change back to one of them is a rollback, and is let through although the types
+// get narrower, if it harms no object. So a stale or forged record does no harm: it can only
+// allow a change that fits all objects. Copies of a definition are no members, and their
+// records are not read.
 const (
 	// mostPast is how many earlier types are recorded.
 	mostPast = 10
@@ -20,23 +20,22 @@ const (
 	absent = "none"
 )
 
-// past returns the record of a definition that is applied with types of a digest; "" for none.
+// past returns the record of a definition that is applied with types of a digest; "" for
+// none.
 func (a *Applier) past(id manifest.ID, digest string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.kinds[kindOf(id)]
-	if s == nil || s.members[id] == nil {
-		if a.added[id] {
-			return absent
-		}
-		return ""
+	if m := a.known(id); m != nil {
+		return history(m.types, m.before, digest)
 	}
-	m := s.members[id]
-	return history(m.types, m.before, digest)
+	if a.added[id] {
+		return absent
+	}
+	return ""
 }
 
-// history returns the record of a definition that goes from types with one digest, "" if that is
-// not known, to types with another.
+// history returns the record of a definition whose types change from one digest to
+// another; from is "" if it is not known.
 func history(from, before, to string) string {
 	past := strings.Fields(before)
 	if from != "" && from != to {
@@ -46,8 +45,8 @@ func history(from, before, to string) string {
 	return strings.Join(past[:min(len(past), mostPast)], " ")
 }
 
-// findBack notes which steps bring types back that their definitions had before, and which of these
-// are new in their package.
+// findBack marks the steps that bring back types that their definitions had before, and
+// notes the definitions that are new in an installed package.
 func (a *Applier) findBack(p *plan.Plan, seen *view) {
 	installed := make(map[string]bool)
 	for i := range p.Steps {

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,8 +19,7 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// fewContents is how many objects inside a Namespace or a CRD are named: enough for
-// a person to recognize them.
+// fewContents is how many objects inside a Namespace or a CRD are named.
 const fewContents = 4
 
 // lookInside finds the contents of the Namespaces, CRDs, XRDs and Crossplane
@@ -87,8 +87,8 @@ func (a *Applier) newLook() *contentsLook {
 	}}
 }
 
-// inside lists what an object holds, until yield returns false. With an error it
-// returns what was found so far.
+// inside lists the contents of an object, until yield returns false. With an error it
+// returns the contents found so far.
 func (l *contentsLook) inside(ctx context.Context, id manifest.ID, yield func(plan.Content) bool) ([]plan.Content, error) {
 	f := &finding{yield: yield}
 	var err error
@@ -162,11 +162,7 @@ func (l *contentsLook) unlisted(ctx context.Context, crd string) error {
 
 // definition reads a CRD or XRD; nil if it does not exist.
 func (l *contentsLook) definition(ctx context.Context, id manifest.ID) (map[string]any, error) {
-	t, err := l.cluster.Kind(ctx, id.Group, id.Kind)
-	if err != nil {
-		return nil, err
-	}
-	tree, _, err := l.cluster.Get(ctx, t, id)
+	tree, _, err := get(ctx, l.cluster, id)
 	if kube.ClassOf(err) == kube.NotFound {
 		return nil, nil
 	}
@@ -194,11 +190,9 @@ func (l *contentsLook) packageContents(ctx context.Context, id manifest.ID, f *f
 	if revision == nil || err != nil {
 		return err
 	}
-	refs, _, _ := unstructured.NestedSlice(revision, "status", "objectRefs")
-	for _, r := range refs {
+	for _, r := range manifest.List(revision, "status", "objectRefs") {
 		ref, _ := r.(map[string]any)
-		kind, _ := ref["kind"].(string)
-		name, _ := ref["name"].(string)
+		kind, name := manifest.Text(ref, "kind"), manifest.Text(ref, "name")
 		if !strings.HasSuffix(kind, "Definition") || !strings.Contains(name, ".") {
 			continue
 		}
@@ -250,7 +244,7 @@ func (a *Applier) withdrawn(ctx context.Context, gk schema.GroupKind) error {
 		return err
 	}
 	if why := hidden[gk]; why != "" {
-		return fmt.Errorf("%s", why)
+		return errors.New(why)
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -51,9 +53,9 @@ type Fleet struct {
 	Supersedes func(ctx context.Context, commit, applied string) error
 }
 
-// applySet identifies an inventory: a ConfigMap in Namespace, one for each unit of
-// work. Two fleets that register one cluster under different names do not prune
-// each other's objects. Under the same name it belongs to the first one.
+// applySet identifies an inventory: a ConfigMap in Namespace, one for each unit of work.
+// Two fleets that register one cluster under different names do not prune each other's
+// objects. Under the same name, the inventory belongs to the first fleet.
 type applySet struct {
 	parent manifest.ID
 	id     string
@@ -94,7 +96,7 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	}
 	p := &parent{kinds: make(map[schema.GroupKind]bool), namespaces: make(map[string]bool)}
 	meta, err := a.cluster.GetMetadata(ctx, configMaps, a.set.parent)
-	if kube.ClassOf(err) == kube.NotFound || kube.ClassOf(err) == kube.NoNamespace {
+	if kube.IsMissing(err) {
 		a.parent = p
 		return p, nil
 	}
@@ -117,8 +119,8 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	return p, nil
 }
 
-// Check returns an error if the cluster's inventory is not this fleet's. Whoever writes
-// to the cluster before there is a plan asks first.
+// Check returns an error if the cluster's inventory is not this fleet's. Call it before
+// any write to the cluster that precedes its plan.
 func (a *Applier) Check(ctx context.Context) error {
 	_, err := a.readParent(ctx)
 	return err
@@ -127,17 +129,16 @@ func (a *Applier) Check(ctx context.Context) error {
 // ParentUID returns the UID of the inventory's parent object; empty if there is none.
 func (a *Applier) ParentUID(ctx context.Context) (string, error) {
 	meta, err := a.cluster.GetMetadata(ctx, configMaps, a.set.parent)
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace:
+	switch {
+	case kube.IsMissing(err):
 		return "", nil
-	}
-	if err != nil {
+	case err != nil:
 		return "", err
 	}
 	return string(meta.UID), nil
 }
 
-// Owns reports whether a live object is the inventory's; see [plan.Inventory.Owns].
+// Owns reports whether a live object is in the inventory; see [plan.Inventory.Owns].
 func (a *Applier) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []string) bool {
 	return a.inv.Owns(id, meta, adopt)
 }
@@ -146,7 +147,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	fail := func(format string, args ...any) error {
 		return problem.Problem{
 			Cluster: a.cluster.Name(), Reason: fmt.Sprintf("the inventory %s %s", a.set.parent, fmt.Sprintf(format, args...)),
-			Advice: "gitopsd touches nothing while that is so",
+			Advice: "until then gitopsd changes nothing",
 		}
 	}
 	tool, _, _ := strings.Cut(meta.Annotations[toolingAnnotation], "/")
@@ -163,7 +164,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	case fleet == "":
 		return fail("has no annotation %s, which says whose it is: somebody removed it; restore it", manifest.FleetAnnotation)
 	case fleet != a.fleet.Name && (a.fleet.Accepts == nil || !a.fleet.Accepts(fleet)):
-		return fail("belongs to another fleet, %s, and what this one does not want would be pruned: register the cluster under another name here; or, if it is this fleet's from now on, start gitopsd with --take-over-from=%s", fleet, fleet)
+		return fail("belongs to another fleet, %s, and objects that this one does not declare would be pruned: register the cluster under another name here; or, if it is this fleet's from now on, start gitopsd with --take-over-from=%s", fleet, fleet)
 	}
 	return nil
 }
@@ -187,7 +188,9 @@ func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, 
 		if err != nil {
 			return err
 		}
-		wider := &parent{kinds: union(p.kinds, kinds), namespaces: union(p.namespaces, in), commit: commit}
+		wider := &parent{kinds: maps.Clone(p.kinds), namespaces: maps.Clone(p.namespaces), commit: commit}
+		maps.Copy(wider.kinds, kinds)
+		maps.Copy(wider.namespaces, in)
 		delete(wider.namespaces, Namespace)
 		covers := p.exists && len(wider.kinds) == len(p.kinds) && len(wider.namespaces) == len(p.namespaces) && p.fleet == x.fleet.Name
 		if covers && corrects {
@@ -216,10 +219,10 @@ func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, 
 // deleted or changed.
 const admissionLag = 5 * time.Second
 
-// claimBlocked claims after a webhook that does not answer refused the parent. If the
-// plan withdraws webhook configurations, or has them restrict less, that comes first:
-// one of them may be the webhook's, and nothing else could end that. The parent names
-// their kind already, and claim has found that the commit may be applied.
+// claimBlocked claims after a webhook without an answer refused the parent. If the plan
+// removes webhook configurations, or makes them restrict less, it does that first: the
+// webhook may be in one of them, and nothing else could end its refusals. The parent
+// names their kind already, and claim has found that the commit may be applied.
 func (x *execution) claimBlocked(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool, blocked error) error {
 	var going, changing []*Result
 	for i := range x.results {
@@ -230,7 +233,7 @@ func (x *execution) claimBlocked(ctx context.Context, kinds map[schema.GroupKind
 			going = append(going, r)
 		case s.Action == plan.Configure && s.Force && len(s.Object.Unknown()) == 0:
 			if registers, err := x.registers(ctx, s); err != nil || registers {
-				continue // it waits for what serves it, or fails, in its turn
+				continue // it waits for its server, or fails, in its stage
 			}
 			changing = append(changing, r)
 		}
@@ -246,7 +249,7 @@ func (x *execution) claimBlocked(ctx context.Context, kinds map[schema.GroupKind
 	}
 	over := time.Now().Add(admissionLag)
 	for wait := pollFirst; kube.ClassOf(blocked) == kube.WebhookFailed && time.Now().Before(over); wait = min(2*wait, pollLongest) {
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return err
 		}
 		blocked = x.claim(ctx, kinds, in)
@@ -274,9 +277,8 @@ func (x *execution) reclaim(ctx context.Context) error {
 	return x.superseded(ctx, p)
 }
 
-// superseded returns an error if the plan's commit does not come after the commit
-// in the inventory: an object that looks superfluous may have been added by that
-// commit.
+// superseded returns an error if the plan's commit does not come after the commit in the
+// inventory, which may have added objects that look superfluous.
 func (x *execution) superseded(ctx context.Context, p *parent) error {
 	if x.plan.Commit == "" || p.commit == "" || p.commit == x.plan.Commit || x.fleet.Supersedes == nil {
 		return nil
@@ -287,31 +289,27 @@ func (x *execution) superseded(ctx context.Context, p *parent) error {
 	return nil
 }
 
-// narrow removes all other kinds and namespaces from the parent, after their
-// objects are gone. If somebody else wrote it meanwhile, or for a newer commit, a
-// later pass does it: they may be about to apply what would be dropped here.
+// narrow removes all other kinds and namespaces from the parent, after their objects are
+// gone. If another process has written it meanwhile, or for a newer commit, a later pass
+// narrows it: that process may be about to apply objects of these kinds.
 func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
 	delete(in, Namespace)
 	p := x.parent
-	if p.exists && equalKeys(p.kinds, kinds) && equalKeys(p.namespaces, in) && p.fleet == x.fleet.Name {
+	if p.exists && maps.Equal(p.kinds, kinds) && maps.Equal(p.namespaces, in) && p.fleet == x.fleet.Name {
 		return nil
 	}
 	if x.superseded(ctx, p) != nil {
 		return nil
 	}
-	commit := p.commit
-	if commit == "" {
-		commit = x.plan.Commit
-	}
-	err := x.writeParent(ctx, p, &parent{kinds: kinds, namespaces: in, commit: commit})
+	err := x.writeParent(ctx, p, &parent{kinds: kinds, namespaces: in, commit: cmp.Or(p.commit, x.plan.Commit)})
 	if class := kube.ClassOf(err); class == kube.Changed || class == kube.Exists {
 		return nil
 	}
 	return err
 }
 
-// removeParent deletes the parent of an empty inventory, if it exists and nobody
-// else wrote to it.
+// removeParent deletes the parent of an empty inventory, unless another process has
+// written to it.
 func (x *execution) removeParent(ctx context.Context) error {
 	p := x.parent
 	if !p.exists || x.superseded(ctx, p) != nil {
@@ -329,19 +327,15 @@ func (x *execution) removeParent(ctx context.Context) error {
 // writeParent replaces the parent that was read, and creates its namespace if that
 // is missing. It fails if the parent has changed since it was read.
 func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
-	var kinds, in []string
+	var kinds []string
 	for gk := range p.kinds {
 		kinds = append(kinds, gk.String())
 	}
-	for ns := range p.namespaces {
-		in = append(in, ns)
-	}
 	slices.Sort(kinds)
-	slices.Sort(in)
 	annotations := map[string]any{
 		toolingAnnotation:        tooling,
 		kindsAnnotation:          strings.Join(kinds, ","),
-		namespacesAnnotation:     strings.Join(in, ","),
+		namespacesAnnotation:     strings.Join(slices.Sorted(maps.Keys(p.namespaces)), ","),
 		manifest.FleetAnnotation: a.fleet.Name,
 	}
 	if p.commit != "" {
@@ -368,7 +362,7 @@ func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 	if err != nil {
 		// Its current content is not known.
 		a.parent = nil
-		return fmt.Errorf("the inventory could not be written, so that nothing was done: %w", err)
+		return fmt.Errorf("the inventory could not be written, so nothing was applied: %w", err)
 	}
 	p.exists, p.fleet, p.uid, p.version = true, a.fleet.Name, string(meta.UID), meta.ResourceVersion
 	a.parent = p
@@ -393,27 +387,4 @@ func splitList(s string) []string {
 		return nil
 	}
 	return strings.Split(s, ",")
-}
-
-func union[K comparable](a, b map[K]bool) map[K]bool {
-	u := make(map[K]bool, len(a)+len(b))
-	for k := range a {
-		u[k] = true
-	}
-	for k := range b {
-		u[k] = true
-	}
-	return u
-}
-
-func equalKeys[K comparable](a, b map[K]bool) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k := range a {
-		if !b[k] {
-			return false
-		}
-	}
-	return true
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ import (
 // the kind is cheaper.
 const fewNew = 4
 
-// view is what a look at the cluster found.
+// view is the result of a look at the cluster.
 type view struct {
 	// desired are the objects in the form that can be applied.
 	desired *manifest.Set
@@ -62,30 +63,20 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		}
 	}
 	a.abandon(types)
-	var mu sync.Mutex
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(concurrency)
-	for gk, t := range types {
-		g.Go(func() error {
-			found, err := a.list(gctx, t, wanted[gk], p.kinds[gk])
-			if kube.IsClusterWide(err) {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil:
-				maps.Copy(v.live.Objects, found)
-			case kube.ClassOf(err) == kube.NoSuchType:
-				v.unserve(gk, err)
-				unserved = append(unserved, gk)
-			default:
-				v.live.Unreadable[gk] = err.Error()
-			}
-			return nil
-		})
+	list := func(ctx context.Context, t kube.Type) (objects, error) {
+		return a.list(ctx, t, wanted[groupKind(t)], p.kinds[groupKind(t)])
 	}
-	if err := g.Wait(); err != nil {
+	if err := eachKind(ctx, maps.Values(types), list, func(t kube.Type, found objects, err error) {
+		switch gk := groupKind(t); {
+		case err == nil:
+			maps.Copy(v.live.Objects, found)
+		case kube.ClassOf(err) == kube.NoSuchType:
+			v.unserve(gk, err)
+			unserved = append(unserved, gk)
+		default:
+			v.live.Unreadable[gk] = err.Error()
+		}
+	}); err != nil {
 		return nil, err
 	}
 	if err := a.findHidden(ctx, v, p, unserved); err != nil {
@@ -107,49 +98,62 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 	return v, nil
 }
 
-// recover finds the members of kinds that are not desired. The parent would name
-// these kinds, but members exist without a parent: somebody deleted it.
+// recover finds the members of kinds that are not desired, after somebody deleted the
+// parent, which named these kinds.
 func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[schema.GroupKind]kube.Type) error {
-	a.log.Warn("the inventory's parent object is missing, and is made anew from the objects that are there",
+	a.log.Warn("the inventory's parent object is missing, and is created again from the objects in the cluster",
 		"parent", a.set.parent.String())
 	all, err := a.cluster.All(ctx)
 	if err != nil {
 		return err
 	}
 	if len(all.Stale) > 0 {
-		a.log.Warn("members of kinds that nothing in the repository is of are not found while their API does not answer", "apis", strings.Join(all.Stale, ", "))
+		a.log.Warn("members of kinds without desired objects are not found while their API does not answer", "apis", strings.Join(all.Stale, ", "))
 	}
+	others := slices.DeleteFunc(all.Types, func(t kube.Type) bool { _, ok := known[groupKind(t)]; return ok })
+	list := func(ctx context.Context, t kube.Type) (objects, error) { return a.list(ctx, t, nil, true) }
+	err = eachKind(ctx, slices.Values(others), list, func(t kube.Type, found objects, err error) {
+		switch gk := groupKind(t); {
+		case err != nil && kube.ClassOf(err) != kube.NoSuchType:
+			v.live.Unreadable[gk] = err.Error()
+			if kube.ClassOf(err) != kube.Forbidden { // nothing was applied without this right
+				p.kinds[gk] = true
+			}
+		case len(found) > 0:
+			maps.Copy(v.live.Objects, found)
+			p.kinds[gk], known[gk] = true, t
+		}
+	})
+	a.abandon(known)
+	return err
+}
+
+// objects are metadata of objects.
+type objects = map[manifest.ID]*metav1.ObjectMeta
+
+// eachKind lists kinds, some at a time, and calls note with each result, one at a time.
+// The first error about the cluster as a whole ends it.
+func eachKind(ctx context.Context, types iter.Seq[kube.Type], list func(context.Context, kube.Type) (objects, error), note func(kube.Type, objects, error)) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
-	for _, t := range slices.DeleteFunc(all.Types, func(t kube.Type) bool { _, ok := known[groupKind(t)]; return ok }) {
+	for t := range types {
 		g.Go(func() error {
-			found, err := a.list(gctx, t, nil, true)
+			found, err := list(gctx, t)
 			if kube.IsClusterWide(err) {
 				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			switch {
-			case err != nil && kube.ClassOf(err) != kube.NoSuchType:
-				v.live.Unreadable[groupKind(t)] = err.Error()
-				if kube.ClassOf(err) != kube.Forbidden { // nothing was applied without this right
-					p.kinds[groupKind(t)] = true
-				}
-			case len(found) > 0:
-				maps.Copy(v.live.Objects, found)
-				p.kinds[groupKind(t)], known[groupKind(t)] = true, t
-			}
+			note(t, found, err)
 			return nil
 		})
 	}
-	err = g.Wait()
-	a.abandon(known)
-	return err
+	return g.Wait()
 }
 
 // findHidden notes the inventory's kinds that are not served but may still have
-// objects. If nothing defines a kind any more, its objects are gone.
+// objects. A kind without a definition has none.
 func (a *Applier) findHidden(ctx context.Context, v *view, p *parent, unserved []schema.GroupKind) error {
 	unserved = slices.DeleteFunc(unserved, func(gk schema.GroupKind) bool { return !p.kinds[gk] })
 	if len(unserved) == 0 {
@@ -161,7 +165,7 @@ func (a *Applier) findHidden(ctx context.Context, v *view, p *parent, unserved [
 	}
 	for _, gk := range unserved {
 		if err != nil {
-			v.live.Unreadable[gk] = fmt.Sprintf("it is not served, and whether its CRD is there could not be found out: %v", err)
+			v.live.Unreadable[gk] = fmt.Sprintf("it is not served, and it is not known whether its CRD exists: %v", err)
 		} else if why := hidden[gk]; why != "" {
 			v.live.Unreadable[gk] = why
 		}
@@ -169,7 +173,7 @@ func (a *Applier) findHidden(ctx context.Context, v *view, p *parent, unserved [
 	return nil
 }
 
-// unserve notes that a kind is not served any more since its type was looked up.
+// unserve notes that the cluster stopped serving a kind after its type was looked up.
 func (v *view) unserve(gk schema.GroupKind, err error) {
 	for _, o := range v.desired.All() {
 		if gvk := schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind); gvk.GroupKind() == gk {
@@ -237,7 +241,7 @@ func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *
 	return types, unserved, nil
 }
 
-// scopes notes whether the kinds that a CRD defines live in namespaces.
+// scopes notes whether the kinds that a CRD defines are namespaced.
 func scopes(namespaced map[schema.GroupVersionKind]bool, crd *manifest.Object) {
 	scoped := types.Read(crd.Tree()).Scope == "Namespaced"
 	for _, gvk := range plan.Defines(crd) {
@@ -248,13 +252,13 @@ func scopes(namespaced map[schema.GroupVersionKind]bool, crd *manifest.Object) {
 }
 
 // list finds the members of one kind, and other objects with the names of desired
-// ones. known reports whether the inventory held the kind before, so that only
-// members are expected. A followed kind costs no request.
-func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, known bool) (map[manifest.ID]*metav1.ObjectMeta, error) {
-	found := make(map[manifest.ID]*metav1.ObjectMeta)
+// ones. known reports whether the inventory names the kind, so that a list of members
+// finds most of them. A followed kind costs no request.
+func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, known bool) (objects, error) {
+	found := make(objects)
+	missing := setOf(wanted)
 	if !a.recall(t, found) {
-		missing := setOf(wanted)
-		members := make(map[manifest.ID]*metav1.ObjectMeta)
+		members := make(objects)
 		opts := kube.ListOptions{Again: func() {
 			clear(members)
 			clear(found)
@@ -280,16 +284,14 @@ func (a *Applier) list(ctx context.Context, t kube.Type, wanted []manifest.ID, k
 			return found, nil
 		}
 	}
-	missing := setOf(wanted)
 	for id := range found {
 		delete(missing, id)
 	}
 	return found, a.inTheWay(ctx, t, missing, found)
 }
 
-// inTheWay looks for objects that have the names of desired ones and are not
-// members.
-func (a *Applier) inTheWay(ctx context.Context, t kube.Type, missing map[manifest.ID]bool, found map[manifest.ID]*metav1.ObjectMeta) error {
+// inTheWay finds objects with the names of desired ones that are not members.
+func (a *Applier) inTheWay(ctx context.Context, t kube.Type, missing map[manifest.ID]bool, found objects) error {
 	if len(missing) > fewNew {
 		opts := kube.ListOptions{Namespace: commonNamespace(missing), Again: func() {
 			maps.DeleteFunc(found, func(id manifest.ID, _ *metav1.ObjectMeta) bool { return missing[id] })
@@ -304,8 +306,7 @@ func (a *Applier) inTheWay(ctx context.Context, t kube.Type, missing map[manifes
 	}
 	for id := range missing {
 		m, err := a.cluster.GetMetadata(ctx, t, id)
-		switch kube.ClassOf(err) {
-		case kube.NotFound, kube.NoNamespace:
+		if kube.IsMissing(err) {
 			continue
 		}
 		if err != nil {
@@ -314,6 +315,25 @@ func (a *Applier) inTheWay(ctx context.Context, t kube.Type, missing map[manifes
 		found[id] = &m.ObjectMeta
 	}
 	return nil
+}
+
+// get reads an object in the version that the cluster prefers. Errors are those of
+// [kube.Client.Kind] and [kube.Client.Get].
+func get(ctx context.Context, cluster *kube.Client, id manifest.ID) (map[string]any, *metav1.PartialObjectMetadata, error) {
+	t, err := cluster.Kind(ctx, id.Group, id.Kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	return cluster.Get(ctx, t, id)
+}
+
+// getLive reads the live object of a desired one, in the same version.
+func (a *Applier) getLive(ctx context.Context, o *manifest.Object) (map[string]any, *metav1.PartialObjectMetadata, error) {
+	t, err := a.cluster.Type(ctx, o.APIVersion(), o.ID().Kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	return a.cluster.Get(ctx, t, o.ID())
 }
 
 func setOf(ids []manifest.ID) map[manifest.ID]bool {

@@ -71,8 +71,7 @@ func (b *bed) protect(operation, expression string, refused func() bool) {
 	eventually(b.t, "the policy is in force", func(context.Context) bool { return refused() })
 }
 
-// What an object's deletion is refused for does not happen by deleting what it is
-// in.
+// An object whose deletion is refused is not deleted with its container either.
 func TestRefusedDelete(t *testing.T) {
 	for _, tt := range []struct {
 		name, object string
@@ -126,7 +125,7 @@ func (b *bed) wantPrefixes(what string, have []string, want ...string) {
 	}
 }
 
-// What is kept until the rest is applied is not lost with its type.
+// Objects that are kept until the rest is applied are not lost with their type.
 func TestKeptWithItsType(t *testing.T) {
 	b := newBed(t)
 	space := strings.Split(everything, "---")[0]
@@ -151,10 +150,7 @@ func TestMeanwhile(t *testing.T) {
 	b.apply(b.set(space + "\n---\n" + widgets))
 	p := b.plan(b.set(space), apply.PlanOptions{})
 	b.as("somebody", widget("late", ""))
-	r, err := b.applier.Apply(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := b.execute(p)
 	b.want("results", b.results(r), "skipped customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org: kept: it holds widget.$NAME.example.org/late")
 	if b.get(widget("late", "")) == nil {
 		t.Fatal("it is lost")
@@ -270,9 +266,7 @@ func TestNotServed(t *testing.T) {
 		if len(p.Unreadable) != 1 {
 			t.Errorf("unreadable: %v", p.Unreadable)
 		}
-		if _, err := b.applier.Apply(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+		b.execute(p)
 		if have := b.short(b.parent()[kinds]); have != "Namespace,Widget.$NAME.example.org" {
 			t.Fatalf("the inventory has %s", have)
 		}
@@ -296,8 +290,7 @@ func TestNotServed(t *testing.T) {
 	}
 }
 
-// What an API serves that does not answer is not known, so that a namespace which
-// may hold some of it stays.
+// A namespace stays while an API that does not answer may have objects in it.
 func TestStaleAPI(t *testing.T) {
 	b := newBed(t)
 	b.cluster = b.connect(b.name, stale)
@@ -309,8 +302,7 @@ func TestStaleAPI(t *testing.T) {
 		`held namespace/$NAME kept: its contents are not known: the API backups.example.org/v1 does not answer; to prune it all the same, annotate it with gitopsd.dev/allow-prune: "true"`)
 }
 
-// stale adds to what the API server serves an aggregated API that it never
-// reached, in the way that it tells of one.
+// stale adds an aggregated API that was never reached to the API server's discovery.
 func stale(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(req)

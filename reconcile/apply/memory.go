@@ -2,11 +2,11 @@ package apply
 
 import (
 	"slices"
-	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"gitopsd.dev/reconcile/apply/managed"
 	"gitopsd.dev/reconcile/kube"
@@ -14,27 +14,27 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// kindState is what is known of the members of one kind. It is guarded by the
-// Applier's mutex.
+// kindState is the remembered state of one kind's members. The Applier's mutex guards it.
 type kindState struct {
 	t       kube.Type
 	members map[manifest.ID]*member
 	// version is a resourceVersion: members are at least that new. If the kind is
-	// followed, a watch keeps them current.
+	// followed, a watch keeps them current. resourceVersions of one kind grow with each
+	// write (KEP-5504).
 	version  string
 	followed bool
 	cancel   func() // ends the watch; nil before it began
 	polled   string // why it is listed now and then instead of watched
-	// unready are the desired objects that were not ready at the last look at their
-	// health. touched are the objects that were written to since; if stirred is set,
-	// it may be any.
+	// unready are the desired objects that were not ready when their health was last
+	// judged. touched are the objects written to since then; stirred means any of them
+	// may have been.
 	unready []Health
 	touched map[manifest.ID]bool
 	stirred bool
 }
 
-// fewTouched is how many objects of a kind are read one by one when they were
-// written to; for more, a list of the members is cheaper.
+// fewTouched is how many written objects of a kind are read one by one; for more, a list
+// of the members is cheaper.
 const fewTouched = 8
 
 // touch notes that an object was written to; the mutex is held.
@@ -55,8 +55,8 @@ func (s *kindState) waitsFor(id manifest.ID) bool {
 	return slices.ContainsFunc(s.unready, func(h Health) bool { return h.ID == id })
 }
 
-// member is what is remembered of an object of the inventory: some 300 bytes
-// while nothing is wrong with it.
+// member is a remembered object of the inventory: some 300 bytes while nothing is wrong
+// with it.
 type member struct {
 	uid, version string
 	applied      string // the value of manifest.AppliedAnnotation
@@ -70,9 +70,9 @@ type member struct {
 	// edited: people edited it.
 	applies, controlled, edited bool
 
-	// print is the fingerprint of the metadata as it was last seen. fine: the object
-	// was then as it had been applied. If that is not known, the metadata is kept in
-	// full, and drift has the changes that a dry run confirmed.
+	// print is the fingerprint of the metadata last seen. fine: the object was then as
+	// it had been applied. Otherwise full is its metadata, and drift has the changes that
+	// a dry run confirmed.
 	print fingerprint
 	fine  bool
 	full  *metav1.ObjectMeta
@@ -144,16 +144,7 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 	return o
 }
 
-// newer reports whether resourceVersion a is later than b, both of one kind.
-// resourceVersions are numbers that grow with each write (KEP-5504); if one is not
-// a number, known is false.
-func newer(a, b string) (is, known bool) {
-	x, errA := strconv.ParseUint(a, 10, 64)
-	y, errB := strconv.ParseUint(b, 10, 64)
-	return x > y, errA == nil && errB == nil
-}
-
-// state returns what is known of a kind; the mutex is held.
+// state returns the state of a kind, a new one if there is none. The mutex is held.
 func (a *Applier) state(t kube.Type) *kindState {
 	gk := groupKind(t)
 	s := a.kinds[gk]
@@ -166,6 +157,14 @@ func (a *Applier) state(t kube.Type) *kindState {
 }
 
 func groupKind(t kube.Type) schema.GroupKind { return schema.GroupKind{Group: t.Group, Kind: t.Kind} }
+
+// known returns the remembered object; nil if there is none. The mutex is held.
+func (a *Applier) known(id manifest.ID) *member {
+	if s := a.kinds[kindOf(id)]; s != nil {
+		return s.members[id]
+	}
+	return nil
+}
 
 // recall adds the members of a followed kind, and reports whether the kind is
 // followed.
@@ -201,17 +200,17 @@ func (a *Applier) listed(t kube.Type, members map[manifest.ID]*metav1.ObjectMeta
 	s.version, s.stirred = version, true
 }
 
-// take records an event of a watch, and returns what was remembered of the object
-// before and after; nil for an object that is gone or not ours. An event older than
-// the remembered state is no news. The mutex is held.
+// take records an event of a watch, and returns the remembered object before and after
+// it; nil if the object is gone or not ours. An event older than the remembered state is
+// no news. The mutex is held.
 func (a *Applier) take(s *kindState, e kube.Event) (before, after *member, news bool) {
 	id, version := s.t.ID(e.Meta.Namespace, e.Meta.Name), e.Meta.ResourceVersion
-	if is, known := newer(version, s.version); is && known {
+	if c, _ := resourceversion.CompareResourceVersion(version, s.version); c > 0 {
 		s.version = version
 	}
 	before = s.members[id]
 	if before != nil {
-		if is, known := newer(version, before.version); known && !is {
+		if c, err := resourceversion.CompareResourceVersion(version, before.version); err == nil && c <= 0 {
 			return before, before, false // our own write, known already
 		}
 	}
@@ -244,28 +243,23 @@ func (a *Applier) remembersMembers() bool {
 func (a *Applier) suspect(id manifest.ID) (meta *metav1.ObjectMeta, print fingerprint, drift string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil && !m.fine {
-			meta, print, drift = m.full, m.print, m.drift
-		}
+	if m := a.known(id); m != nil && !m.fine {
+		return m.full, m.print, m.drift
 	}
-	return meta, print, drift
+	return nil, print, ""
 }
 
 // convict notes how an object has drifted, unless it was written to meanwhile.
 func (a *Applier) convict(id manifest.ID, print fingerprint, drift string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil && m.print == print {
-			m.drift = drift
-		}
+	if m := a.known(id); m != nil && m.print == print {
+		m.drift = drift
 	}
 }
 
-// wrote remembers an object that was applied just now, from the API server's answer.
-// If a watch reported a later write or the deletion before the answer arrived, that
-// stands.
+// wrote remembers an object from the API server's answer to its apply. A later write or
+// deletion that a watch reported before the answer arrived takes precedence.
 func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -273,10 +267,10 @@ func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 	s := a.state(t)
 	s.touch(id)
 	if before := s.members[id]; before != nil {
-		if is, known := newer(before.version, m.ResourceVersion); is && known {
+		if c, _ := resourceversion.CompareResourceVersion(before.version, m.ResourceVersion); c > 0 {
 			return
 		}
-	} else if is, known := newer(m.ResourceVersion, s.version); s.followed && known && !is {
+	} else if c, err := resourceversion.CompareResourceVersion(m.ResourceVersion, s.version); s.followed && err == nil && c <= 0 {
 		return
 	}
 	n := newMember(t, m, nil)
@@ -290,21 +284,16 @@ func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 func (a *Applier) remembers(id manifest.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.kinds[kindOf(id)]
-	return s != nil && s.members[id] != nil
+	return a.known(id) != nil
 }
 
-// IsAt reports whether a member is known to have a resourceVersion. Of a kind that is
-// not followed nothing is known.
+// IsAt reports whether a member of a followed kind has a resourceVersion. It sends
+// nothing, and is false for members of other kinds.
 func (a *Applier) IsAt(id manifest.ID, version string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.kinds[kindOf(id)]
-	if s == nil || !s.followed {
-		return false
-	}
-	m := s.members[id]
-	return m != nil && m.version == version
+	m := a.known(id)
+	return m != nil && a.kinds[kindOf(id)].followed && m.version == version
 }
 
 // remembered returns the metadata of a member as it was last seen; nil if it is not
@@ -312,16 +301,13 @@ func (a *Applier) IsAt(id manifest.ID, version string) bool {
 func (a *Applier) remembered(id manifest.ID) *metav1.ObjectMeta {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil {
-			return m.full
-		}
+	if m := a.known(id); m != nil {
+		return m.full
 	}
 	return nil
 }
 
-// gone forgets an object that was seen to be gone. A newer object of the same name
-// stays.
+// gone forgets an object that no longer exists, but not a newer one of the same name.
 func (a *Applier) gone(id manifest.ID, uid string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -333,15 +319,15 @@ func (a *Applier) gone(id manifest.ID, uid string) {
 	}
 }
 
-// goes remembers from the answer to a delete that an object is being deleted. A
-// watch may have seen later events meanwhile, even that it is gone.
+// goes remembers an object that is being deleted, from the answer to its delete. A
+// watch may have reported later events by then, even that the object is gone.
 func (a *Applier) goes(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s := a.kinds[kindOf(id)]; s != nil {
 		before := s.members[id]
 		if before != nil && before.uid == string(m.UID) {
-			if is, known := newer(m.ResourceVersion, before.version); is || !known {
+			if c, err := resourceversion.CompareResourceVersion(m.ResourceVersion, before.version); err != nil || c > 0 {
 				s.members[id] = newMember(t, m, before)
 			}
 		}
@@ -354,9 +340,7 @@ func (a *Applier) goes(t kube.Type, id manifest.ID, m *metav1.ObjectMeta) {
 func (a *Applier) approve(id manifest.ID, print fingerprint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil && m.print == print {
-			m.approve()
-		}
+	if m := a.known(id); m != nil && m.print == print {
+		m.approve()
 	}
 }

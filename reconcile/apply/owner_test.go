@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/reconcile/plan"
 )
 
-// What is somebody else's stays as it is, until the repository says otherwise.
+// Objects of others stay as they are, unless the repository adopts them.
 func TestOwnership(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -104,7 +104,7 @@ func TestTwoInventories(t *testing.T) {
 	b.want("nothing of the other's is pruned", b.steps(p), "create configmap/$NAME/c")
 }
 
-// The rights are those of the service account, never the daemon's own.
+// Requests have the rights of the service account, never the daemon's own.
 func TestImpersonation(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.set(two))

@@ -76,8 +76,8 @@ func TestPinsToLiveTypes(t *testing.T) {
 	}
 }
 
-// A member that is refused stays one: it goes when it leaves the repository,
-// whoever has looked at the cluster meanwhile.
+// A refused member stays a member: it is pruned when it leaves the repository, even if
+// another process has looked at the cluster in between.
 func TestRefusedMembersStayMembers(t *testing.T) {
 	b := newBed(t)
 	gadget := func(crd string) string {
@@ -135,8 +135,7 @@ spec:
 `
 )
 
-// The type of a claim is what the XRD says, and not what Crossplane's CRD for it
-// has besides.
+// The XRD defines the type of a claim, without the additions of Crossplane's CRD.
 func TestPinsToLiveClaims(t *testing.T) {
 	b := newBed(t)
 	served := func(group, kind string) {

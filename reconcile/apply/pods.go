@@ -30,7 +30,7 @@ func hasPods(gk schema.GroupKind) bool {
 
 // selectorOf returns a workload's label selector; "" if it has none.
 func selectorOf(u *unstructured.Unstructured) string {
-	tree, _, _ := unstructured.NestedMap(u.Object, "spec", "selector")
+	tree := manifest.Mapping(u.Object, "spec", "selector")
 	var s metav1.LabelSelector
 	if tree == nil || runtime.DefaultUnstructuredConverter.FromUnstructured(tree, &s) != nil {
 		return ""
@@ -77,7 +77,7 @@ func (a *Applier) podFault(ctx context.Context, namespace, selector string) (str
 	}
 	first, fault := "", ""
 	err = a.cluster.ListFull(ctx, t, kube.ListOptions{Namespace: namespace, Selector: selector, Most: mostAskedPods}, func(tree map[string]any) bool {
-		name := (&unstructured.Unstructured{Object: tree}).GetName()
+		name := manifest.Text(tree, "metadata", "name")
 		if why := faultOf(tree); why != "" && (first == "" || name < first) {
 			first, fault = name, fmt.Sprintf("pod %s: %s", name, why)
 		}
@@ -87,27 +87,25 @@ func (a *Applier) podFault(ctx context.Context, namespace, selector string) (str
 }
 
 // faultOf returns why a pod is not ready: why a container waits, or why no node
-// takes the pod. Messages are left out: they contain times, and change constantly.
+// takes the pod. It leaves out the containers' messages: they contain times, and change
+// constantly.
 func faultOf(pod map[string]any) string {
-	if at, _, _ := unstructured.NestedString(pod, "metadata", "deletionTimestamp"); at != "" {
+	if manifest.Text(pod, "metadata", "deletionTimestamp") != "" {
 		return ""
 	}
 	for _, field := range []string{"initContainerStatuses", "containerStatuses"} {
-		list, _, _ := unstructured.NestedSlice(pod, "status", field)
-		for _, s := range list {
+		for _, s := range manifest.List(pod, "status", field) {
 			container, _ := s.(map[string]any)
-			name, _, _ := unstructured.NestedString(container, "name")
-			reason, _, _ := unstructured.NestedString(container, "state", "waiting", "reason")
+			name := manifest.Text(container, "name")
+			reason := manifest.Text(container, "state", "waiting", "reason")
 			if reason != "" && reason != "ContainerCreating" && reason != "PodInitializing" {
 				return fmt.Sprintf("container %s: %s", name, reason)
 			}
 		}
 	}
-	conditions, _, _ := unstructured.NestedSlice(pod, "status", "conditions")
-	for _, s := range conditions {
+	for _, s := range manifest.List(pod, "status", "conditions") {
 		if c, _ := s.(map[string]any); c["type"] == "PodScheduled" && c["status"] == "False" {
-			message, _ := c["message"].(string)
-			return "no node takes it: " + message
+			return "no node takes it: " + manifest.Text(c, "message")
 		}
 	}
 	return ""

@@ -17,7 +17,7 @@ import (
 	"gitopsd.dev/render/webhook"
 )
 
-// goneWait is how long a pass waits for objects with finalizers to go, before it
+// goneWait is how long a pass waits for objects with finalizers to go. After that it
 // leaves objects that they may need to a later pass.
 const goneWait = 5 * time.Second
 
@@ -40,11 +40,7 @@ func (x *execution) prune(ctx context.Context, early bool) error {
 	}
 	for len(todo) > 0 {
 		// The plan has them in the order of pruning.
-		n := 1
-		for n < len(todo) && todo[n].Step.Round == todo[0].Step.Round {
-			n++
-		}
-		batch, rest := todo[:n], todo[n:]
+		batch, rest := cut(todo, func(s *plan.Step) int { return s.Round })
 		var ready []*Result
 		for _, r := range batch {
 			if why := incomplete[r.Step.Package]; why != "" && r.Step.Action == plan.Prune {
@@ -95,8 +91,7 @@ func postpone(results []*Result, until string) {
 }
 
 // remaining names a custom resource or a webhook configuration that should be gone and
-// still exists: the objects after it may include the controller that the one needs to
-// go, and that serves the other.
+// still exists: the objects after it may include its controller, or its server.
 func (x *execution) remaining(batch []*Result) string {
 	for _, r := range batch {
 		if (r.Step.Stage == plan.Custom || r.Step.Stage == plan.Admission) && r.Step.Action == plan.Prune && r.Outcome != Done && !plan.Holds(r.Step.ID) {
@@ -106,8 +101,8 @@ func (x *execution) remaining(batch []*Result) string {
 	return ""
 }
 
-// incompletePackages maps packages ("" for plain manifests) to what could not be
-// applied of them: the replacement of an object must exist before the object goes.
+// incompletePackages returns, by package ("" for plain manifests), an object that could
+// not be applied: the replacement of an object must exist before the object goes.
 func (x *execution) incompletePackages() map[string]string {
 	why := make(map[string]string)
 	for i := range x.results {
@@ -125,9 +120,9 @@ func (x *execution) incompletePackages() map[string]string {
 	return why
 }
 
-// registered returns why a workload or a Service must not change yet: it would no
-// longer serve a webhook configuration of its package that is still there. "" if it
-// may.
+// registered returns why a workload or a Service must not change yet: it would no longer
+// serve a webhook configuration of its package that still exists. It returns "" if it may
+// change.
 func (x *execution) registered(s *plan.Step) string {
 	if s.Stage != plan.Workloads && !s.ID.Is(manifest.Service) || s.Package == "" {
 		return ""
@@ -140,8 +135,8 @@ func (x *execution) registered(s *plan.Step) string {
 	return ""
 }
 
-// awaited reports whether a step only waits for what is filled into its object, a CA
-// bundle. What nothing would serve is not waited for.
+// awaited reports whether a step only waits until its object is filled in, with a CA
+// bundle. A webhook configuration that nothing would serve is not awaited.
 func (x *execution) awaited(s *plan.Step) bool {
 	return s.Action == plan.Held && s.UID == "" && webhook.Unserved(x.desired, s.Object) == ""
 }
@@ -166,8 +161,8 @@ func (x *execution) delete(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// deleteStep deletes the object of a step, and returns what is left of it: nil if
-// it was seen to be gone.
+// deleteStep deletes the object of a step, and returns its metadata if it still exists;
+// nil if it is gone.
 func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.ObjectMeta, err error) {
 	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
 	if err == nil {
@@ -202,7 +197,7 @@ func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.Ob
 	return left, nil
 }
 
-// going describes what keeps an object that is being deleted.
+// going describes an object that is being deleted, with its finalizers.
 func going(meta *metav1.ObjectMeta) string {
 	if len(meta.Finalizers) == 0 {
 		return "is being deleted"
@@ -242,7 +237,7 @@ func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, err
 			return fmt.Sprintf("%s is gone, which %s", r.Step.ID, r.Reason), nil
 		}
 		if len(left) > 0 {
-			if err := pause(ctx, wait); err != nil {
+			if err := kube.Sleep(ctx, wait); err != nil {
 				return "", err
 			}
 		}
@@ -291,8 +286,7 @@ func (x *execution) stillThere(ctx context.Context, asked []*Result) (map[manife
 func (x *execution) askEach(ctx context.Context, t kube.Type, results []*Result, there map[manifest.ID]string) error {
 	for _, r := range results {
 		meta, err := x.cluster.GetMetadata(ctx, t, r.Step.ID)
-		switch kube.ClassOf(err) {
-		case kube.NotFound, kube.NoNamespace:
+		if kube.IsMissing(err) {
 			continue
 		}
 		if err != nil {

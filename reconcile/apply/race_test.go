@@ -73,7 +73,7 @@ func TestWrittenToMeanwhile(t *testing.T) {
 	}
 }
 
-// Whatever arrives first, an answer or an event, what is later stands.
+// The later state stands, whether the answer or the event arrives first.
 func TestVersionsGoForward(t *testing.T) {
 	t.Parallel()
 	o, err := manifest.New(map[string]any{
@@ -171,7 +171,7 @@ func TestVersionsGoForward(t *testing.T) {
 	}
 }
 
-// What people added between the look and the apply is no part of what was applied.
+// Fields that people added between the look and the apply do not count as applied.
 func TestEditedMeanwhile(t *testing.T) {
 	t.Parallel()
 	o, err := manifest.New(map[string]any{

@@ -19,9 +19,9 @@ func replaceable(s *plan.Step, err error) bool {
 		s.Object.Annotation(manifest.ReplaceAnnotation) == "true"
 }
 
-// acceptable asks the API server whether it would accept an object if it did not
-// exist yet. Its refusal to change a field tells nothing about the rest: other
-// rules, and admission of new objects, may come after it.
+// acceptable asks the API server whether it would accept an object if it did not exist
+// yet. Its refusal to change a field tells nothing about the other rules, and about the
+// admission of new objects.
 func (a *Applier) acceptable(ctx context.Context, s *plan.Step) error {
 	t, err := a.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
 	if err == nil {
@@ -33,9 +33,9 @@ func (a *Applier) acceptable(ctx context.Context, s *plan.Step) error {
 	return &problem.Error{Err: err, Advice: "the old object stays until the new one would be accepted"}
 }
 
-// remove deletes an object that is to be created again, and waits a moment until it
-// is gone; kept describes what keeps it. If the process ends in between, the object
-// is missing, and the next pass creates it.
+// remove deletes an object that is to be created again, and waits a moment until it is
+// gone; kept says why it still exists then. If the process ends in between, the object is
+// missing, and the next pass creates it.
 func (x *execution) remove(ctx context.Context, s *plan.Step) (kept string, err error) {
 	if err := x.acceptable(ctx, s); err != nil {
 		return "", err
@@ -49,7 +49,7 @@ func (x *execution) remove(ctx context.Context, s *plan.Step) (kept string, err 
 		if time.Now().After(deadline) {
 			return "is to be created anew, and " + going(left), nil
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return "", err
 		}
 		t, err := x.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)

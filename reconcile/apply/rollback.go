@@ -19,8 +19,8 @@ import (
 // mostRevisions is how many ReplicaSets of a controller are read.
 const mostRevisions = 100
 
-// revision is what was decided about a controller's Deployment, for as long as its
-// record stays. It saves requests.
+// revision is a decision about a controller's Deployment, valid as long as its record
+// stays. It saves requests.
 type revision struct {
 	record   rollback.Record
 	settled  bool
@@ -36,9 +36,9 @@ func controllerOf(o *manifest.Object) bool {
 	return o.ID().Is(manifest.Deployment) && o.ID().Namespace == Namespace && o.Label(manifest.PackageLabel) != ""
 }
 
-// rollBack gives the Deployments of packages' controllers that did not get ready the
-// pod template before. It sends no request for one whose revision is known to be ready
-// or is the first.
+// rollBack gives the Deployments of packages' controllers that did not get ready their
+// previous pod template. It sends no request for a revision that is known to be ready, or
+// is the first.
 func (a *Applier) rollBack(ctx context.Context, v *view) error {
 	var objects []*manifest.Object
 	for i, o := range v.desired.All() {
@@ -93,7 +93,8 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 			since = r.since
 		}
 	case ok && known.Record == rollback.Record{}:
-		// A person has the same tried again, perhaps before what was put back is ready.
+		// Somebody asked to try the same again, perhaps before the previous template got
+		// ready.
 		known.Before = r.record.Ready
 	}
 	var deadline time.Time
@@ -101,12 +102,8 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 		d = rollback.Decide(o, known)
 		switch d.Need {
 		case rollback.TheDeployment:
-			t, err := a.cluster.Type(ctx, o.APIVersion(), id.Kind)
 			var meta *metav1.PartialObjectMetadata
-			if err == nil {
-				known.Deployment, meta, err = a.cluster.Get(ctx, t, id)
-			}
-			if err == nil {
+			if known.Deployment, meta, err = a.getLive(ctx, o); err == nil {
 				known.Foreign = managed.Foreign(&meta.ObjectMeta, "spec", "template")
 				deadline = since.Add(rollback.Deadline(known.Deployment))
 				known.Overdue = made && !now.Before(deadline)
@@ -142,10 +139,8 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 func (a *Applier) rollbackRecord(id manifest.ID) rollback.Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.kinds[kindOf(id)]; s != nil {
-		if m := s.members[id]; m != nil {
-			return rollback.Parse(m.rollback)
-		}
+	if m := a.known(id); m != nil {
+		return rollback.Parse(m.rollback)
 	}
 	return rollback.Record{}
 }
@@ -180,13 +175,12 @@ func (a *Applier) revisionsOf(ctx context.Context, o *manifest.Object) (*rollbac
 }
 
 // withRollbacks adds to the health of controllers whether they were rolled back, or why
-// not. One that was has failed, whatever the revision before does: what the repository
-// asks for does not run.
+// not. A controller that was rolled back has failed, whatever its previous revision does:
+// the desired one does not run.
 func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		mine := s.Object != nil && (s.Action.Writes() || s.Action == plan.Unchanged || s.Action == plan.Wait)
-		if s.Rollback.Why == "" && s.Rollback.Due.IsZero() || !mine {
+		if s.Rollback.Why == "" && s.Rollback.Due.IsZero() || !tended(s) {
 			continue
 		}
 		at := slices.IndexFunc(all, func(h Health) bool { return h.ID == s.ID })
@@ -217,7 +211,7 @@ func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
 	return all
 }
 
-// rolledBack says which controllers are rolled back, for people.
+// rolledBack returns notes about the controllers that are rolled back.
 func rolledBack(p *plan.Plan) []string {
 	var notes []string
 	for i := range p.Steps {

@@ -29,8 +29,8 @@ const (
 	mostSurveyed = 100_000
 	// surveyPage is how many objects are read at a time.
 	surveyPage = 250
-	// surveyAge is how long a survey stands, since a refused step comes again in every
-	// plan. One that lets a step through is never used again: the next write may be the
+	// surveyAge is how long a survey is reused, since a refused step comes again in every
+	// plan. A survey that lets a step through is not reused: the next write may be the
 	// one that counts.
 	surveyAge = 2 * time.Minute
 )
@@ -41,9 +41,9 @@ type surveyed struct {
 	survey *harm.Survey
 }
 
-// surveyTypes looks at the objects of the types that a plan would change in a way that the
-// schemas call breaking and that nothing allows; in a dry run, also of those that are
-// allowed. One type is looked at after the other, a page at a time.
+// surveyTypes surveys the objects of the types that a plan would change in a breaking way
+// that nothing allows; in a dry run, also in an allowed way. It looks at one type after
+// the other, a page at a time.
 func (a *Applier) surveyTypes(ctx context.Context, p *plan.Plan, seen *view, lives *sync.Map, opts PlanOptions) error {
 	a.findBack(p, seen)
 	a.rules = opts.Conversions
@@ -135,17 +135,13 @@ func (a *Applier) liveDefinition(ctx context.Context, id manifest.ID, lives *syn
 	if known, ok := lives.Load(id); ok {
 		return known.(map[string]any), nil
 	}
-	t, err := a.cluster.Kind(ctx, id.Group, id.Kind)
-	if err != nil {
-		return nil, err
-	}
-	tree, _, err := a.cluster.Get(ctx, t, id)
+	tree, _, err := get(ctx, a.cluster, id)
 	return tree, err
 }
 
-// Judges returns the judges of the objects of a cluster whose definition is to become
-// another. rules are the conversion rules of the new one; nil for none. The error is why the
-// objects cannot be judged, or about the cluster as a whole.
+// Judges returns the judges of a cluster's objects for the change of a definition. rules
+// are the conversion rules of the new one; nil for none. The error is why the objects
+// cannot be judged, or about the cluster as a whole.
 func Judges(ctx context.Context, cluster *kube.Client, live, wanted map[string]any, findings []compat.Finding, rules *render.Conversion) ([]*harm.Judge, error) {
 	opts := harm.Options{Now: time.Now()}
 	if rules != nil {
@@ -173,14 +169,9 @@ func Judges(ctx context.Context, cluster *kube.Client, live, wanted map[string]a
 	return harm.New(live, wanted, findings, opts)
 }
 
-// storedVersions returns the versions that objects of a CRD which Crossplane made may be
-// stored in.
+// storedVersions returns the status.storedVersions of a CRD that Crossplane made.
 func storedVersions(ctx context.Context, cluster *kube.Client, name string) ([]string, error) {
-	t, err := cluster.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
-	if err != nil {
-		return nil, err
-	}
-	tree, _, err := cluster.Get(ctx, t, manifest.CRD.ID("", name))
+	tree, _, err := get(ctx, cluster, manifest.CRD.ID("", name))
 	if kube.ClassOf(err) == kube.NotFound {
 		return nil, fmt.Errorf("the CRD %s is not there: Crossplane has not made it", name)
 	}
@@ -190,9 +181,9 @@ func storedVersions(ctx context.Context, cluster *kube.Client, name string) ([]s
 	return types.Read(tree).StoredVersions(), nil
 }
 
-// Survey has judges look at all objects of their kinds. What keeps them from that is in the
-// survey. The error is about the cluster as a whole. fates are what else happens to the
-// objects.
+// Survey has judges look at all objects of their kinds. fates are other changes to the
+// objects. If something keeps the judges from looking, the survey has the reason. The
+// error is about the cluster as a whole.
 func Survey(ctx context.Context, cluster *kube.Client, judges []*harm.Judge, fates map[manifest.ID]harm.Fate) (*harm.Survey, error) {
 	var all []*harm.Survey
 	for _, judge := range judges {
@@ -211,8 +202,8 @@ func Survey(ctx context.Context, cluster *kube.Client, judges []*harm.Judge, fat
 	return harm.Sum(all), nil
 }
 
-// look has a judge look at all objects in one version. stop is why it did not, and the error
-// is about the cluster as a whole.
+// look has a judge look at all objects in one version. stop is why it could not, and the
+// error is about the cluster as a whole.
 func look(ctx context.Context, cluster *kube.Client, judge *harm.Judge, version string, fates map[manifest.ID]harm.Fate) (stop, err error) {
 	t := kube.Type{Group: judge.Group(), Version: version, Kind: judge.Kind(), Resource: judge.Plural(), Namespaced: judge.Namespaced()}
 	looked := 0
@@ -248,10 +239,10 @@ func look(ctx context.Context, cluster *kube.Client, judge *harm.Judge, version 
 	return stop, nil
 }
 
-// again looks once more at the objects of types whose steps are about to be executed because
-// their surveys let them through: others may have been written since the plan was made. A
-// step that the objects do not let through any more waits for the next pass with its whole
-// package, since a new controller must not meet old types. It returns the other steps.
+// again surveys the objects once more for steps that only their surveys let through,
+// right before they are executed: other objects may have been written since the plan was
+// made. A step that no longer passes waits for the next pass with its whole package,
+// since a new controller must not meet old types. again returns the other steps.
 func (x *execution) again(ctx context.Context, batch []*Result) ([]*Result, error) {
 	let := func(r *Result) bool { return len(r.Step.LetThrough) > 0 }
 	if !slices.ContainsFunc(batch, let) {
@@ -282,7 +273,7 @@ func (x *execution) again(ctx context.Context, batch []*Result) ([]*Result, erro
 	return slices.DeleteFunc(slices.Clone(batch), func(r *Result) bool { return kept[r] }), nil
 }
 
-// reasonOf returns an error without the cluster and the request.
+// reasonOf returns the text of an error without the cluster and the request.
 func reasonOf(err error) string {
 	if e, ok := errors.AsType[*kube.Error](err); ok {
 		return e.Message

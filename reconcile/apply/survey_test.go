@@ -185,10 +185,7 @@ func TestSurveyAgainstServer(t *testing.T) {
 	for i := range changed.Steps {
 		changed.Steps[i].Action = plan.Configure // plain manifests allow for themselves
 	}
-	report, err := b.applier.Apply(t.Context(), changed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := b.execute(changed)
 	b.wantNothing("results", b.results(report))
 	p.served()
 	harmed := p.judge(before)

@@ -27,7 +27,7 @@ func newPopulation(t *testing.T) *population {
 	return &population{bed: newBed(t), client: client, host: config.Host, types: 1}
 }
 
-// limited is a type whose field may be limited, and may have another field.
+// limited returns a type with a field that may be limited, and perhaps another field.
 func limited(size, more string) string {
 	return fmt.Sprintf(`
 ---
@@ -90,15 +90,12 @@ func TestSurveyRelies(t *testing.T) {
 		t.Errorf("the object goes along: %s", have)
 	}
 
-	report, err := p.applier.Apply(t.Context(), p.plan(p.set(along), apply.PlanOptions{BreakingByData: true}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := p.execute(p.plan(p.set(along), apply.PlanOptions{BreakingByData: true}))
 	p.wantNothing("results", p.results(report))
 }
 
-// What is written between the plan and the write of a type is seen: the type waits, with the
-// rest of its package.
+// Objects written between the plan and the write of a type are found: the type waits,
+// with the rest of its package.
 func TestSurveyAgain(t *testing.T) {
 	p := newPopulation(t)
 	const wheel = "\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: $NAME, namespace: default}, data: {type: %s}}\n"
@@ -117,10 +114,7 @@ func TestSurveyAgain(t *testing.T) {
 	if err != nil || code != http.StatusCreated {
 		t.Fatalf("%d %v %v", code, answer["message"], err)
 	}
-	report, err := p.applier.Apply(t.Context(), let)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := p.execute(let)
 	for _, r := range report.Results {
 		if r.Outcome != apply.Pending || !strings.Contains(r.Reason, "its objects were looked at again, and it harms 1 of 1 object: default/large .spec.size") {
 			t.Errorf("%s is %s: %s", r.Step.ID, r.Outcome, r.Reason)
@@ -142,9 +136,6 @@ func TestSurveyAgain(t *testing.T) {
 			t.Fatalf("%d %v %v", code, answer["message"], err)
 		}
 	}
-	report, err = p.applier.Apply(t.Context(), p.plan(narrow, apply.PlanOptions{BreakingByData: true}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report = p.execute(p.plan(narrow, apply.PlanOptions{BreakingByData: true}))
 	p.wantNothing("results", p.results(report))
 }

@@ -91,8 +91,8 @@ func TestSurveyFaults(t *testing.T) {
 	}
 }
 
-// Only the record of what this inventory applied makes a change a rollback. One that a
-// manifest brings along, since it was copied from a cluster or forged, does not.
+// Only a record by this inventory makes a change a rollback, not one in a manifest that
+// was copied from a cluster or forged.
 func TestSurveyRollback(t *testing.T) {
 	p := newPopulation(t)
 	wide, narrow := limited("{type: integer}", ""), limited("{type: integer, maximum: 3}", "")

@@ -9,7 +9,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// An object that a webhook refuses whose server may need it comes with the way out.
+// An object comes with advice if a webhook refuses it whose server may need it.
 func TestTrapped(t *testing.T) {
 	t.Parallel()
 	x := &execution{desired: manifesttest.Objects(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: system}}\n---\n"+

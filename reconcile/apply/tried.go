@@ -24,8 +24,8 @@ const (
 	triedEvery = 50 * time.Millisecond
 )
 
-// tried is what rules have made of the objects. It serves again for a while: a CRD may
-// wait long for what is to serve its rules, and comes again in every plan.
+// tried is a trial of conversion rules on the cluster's objects. It is reused for a
+// while: a CRD may wait long for the server of its rules, and comes again in every plan.
 type tried struct {
 	of    comparand
 	rules *render.Conversion
@@ -35,12 +35,12 @@ type tried struct {
 	at     time.Time
 }
 
-// tryConversions has the conversion rules of definitions convert the objects that there
-// are, before an API server gets the rules or the definition, and refuses definitions
-// whose objects would not come back as they are, or not be valid. What the rules'
-// generated objects have shown to be wrong is refused without that. What could not be
-// tried is noted, and the verdict on generated objects stands. Definitions whose objects
-// may be stored in a version that the rules do not convert are refused in any case.
+// tryConversions converts the existing objects by the conversion rules of definitions,
+// before an API server gets the rules or the definition. It refuses definitions with
+// objects that would come back changed, or not be valid. It skips rules that generated
+// objects have already shown to be wrong. For objects that could not be tried, it notes
+// why, and the result of generated objects stands. It always refuses definitions whose
+// rules leave out a version that objects may be stored in.
 func (a *Applier) tryConversions(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	before := a.tried
 	a.tried = make(map[manifest.ID]tried)
@@ -100,8 +100,8 @@ func (a *Applier) tryOn(ctx context.Context, id manifest.ID, rules *render.Conve
 }
 
 // Try tries conversion rules on all objects of a type, read in the first served version
-// that the rules know. What keeps it from that is in the result. The error is about the
-// cluster as a whole.
+// that the rules know. If it cannot try them all, the result has the reason. The error is
+// about the cluster as a whole.
 func Try(ctx context.Context, cluster *kube.Client, t kube.Type, served []string, rules *render.Conversion) (*prove.Live, error) {
 	i := slices.IndexFunc(served, func(v string) bool { return slices.Contains(rules.Set.Versions(), v) })
 	if i < 0 {
@@ -122,7 +122,7 @@ func Try(ctx context.Context, cluster *kube.Client, t kube.Type, served []string
 		case n == mostSurveyed:
 			stop = fmt.Errorf("there are more than %d", mostSurveyed)
 		case n%triedPage == 0:
-			stop = pause(ctx, time.Until(next))
+			stop = kube.Sleep(ctx, time.Until(next))
 			next = time.Now().Add(triedEvery)
 		}
 		return stop == nil

@@ -17,8 +17,9 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// checkTypes refuses breaking changes of types, conversion rules with a counterexample, objects that are pinned to other types
-// or behaviours, and objects that their new types would not accept.
+// checkTypes refuses breaking changes of types, conversion rules with a counterexample,
+// objects that are pinned to other types or behaviours, and objects that their new types
+// would not accept.
 func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	if err := a.compareTypes(ctx, p, seen, opts); err != nil {
 		return err
@@ -69,11 +70,11 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 	return a.checkObjects(ctx, p, opts)
 }
 
-// compareTypes compares the types that the plan would replace or remove with the
-// live ones, and refuses the steps that would break somebody, unless the package's
-// declaration allows it. Correcting what somebody changed in the cluster is a change
-// like any other: objects may need it by now. A CRD that is as it was applied, and
-// whose types and conversion rules have the digests in its annotations, is not compared.
+// compareTypes compares the types that the plan would replace or remove with the live
+// ones, and refuses breaking steps unless the package's declaration allows them. The
+// correction of drift counts as a change like any other: objects may need the drifted
+// types by now. A CRD that is as it was applied, with the digests of the same types and
+// conversion rules in its annotations, is not compared.
 func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	wanted := make(map[string]bool)
 	for i := range p.Steps {
@@ -81,7 +82,7 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 			wanted[p.Steps[i].Package] = true
 		}
 	}
-	// A type that is no longer activated goes only where nobody uses it.
+	// A deactivated type is removed only if it has no objects.
 	dormant := make(map[manifest.ID]bool, len(opts.Inactive))
 	for _, t := range opts.Inactive {
 		dormant[t.Definition] = true
@@ -137,11 +138,7 @@ func (a *Applier) compareTypes(ctx context.Context, p *plan.Plan, seen *view, op
 
 // compareStep compares the types of one step, and keeps the live definition if they break.
 func (a *Applier) compareStep(ctx context.Context, s *plan.Step, lives *sync.Map) error {
-	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
-	if err != nil {
-		return err
-	}
-	live, meta, err := a.cluster.Get(ctx, t, s.ID)
+	live, meta, err := get(ctx, a.cluster, s.ID)
 	switch {
 	case kube.ClassOf(err) == kube.NotFound:
 		return nil // deleted meanwhile: nothing breaks
@@ -199,11 +196,11 @@ func (a *Applier) remember(s *plan.Step, c compared) {
 func (a *Applier) undisturbed(id manifest.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.kinds[kindOf(id)]
-	return s != nil && s.members[id] != nil && s.members[id].fine
+	m := a.known(id)
+	return m != nil && m.fine
 }
 
-// typesDigest is the digest of all types that a CRD defines.
+// typesDigest returns the digest of all types that a CRD defines.
 func typesDigest(crd *manifest.Object) (string, error) {
 	all, err := types.Of(crd.Tree())
 	if err != nil {

@@ -7,9 +7,8 @@ import (
 	"gitopsd.dev/reconcile/apply"
 )
 
-// What somebody changed in a live definition is not put back where that breaks
-// objects that may use it by now, whether the repository changes or not, and it is
-// not looked at again in every plan.
+// A change in a live definition is not undone if that breaks objects that may use it by
+// now, whether the repository changes or not, and it is not compared again in every plan.
 func TestEditedDefinition(t *testing.T) {
 	const object = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gadgets.$NAME.example.org}}"
 	const spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"

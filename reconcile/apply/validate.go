@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// checkObjects refuses objects that types which the plan installs or changes would not
-// accept. It reads the live objects that change together with their types, a few at a
+// checkObjects refuses objects that the types which the plan installs or changes would
+// not accept. It reads the live objects that change together with their types, a few at a
 // time. If the plan changes no types, it does nothing.
 func (a *Applier) checkObjects(ctx context.Context, p *plan.Plan, opts PlanOptions) error {
 	within, stop := context.WithCancelCause(ctx)
@@ -38,14 +38,10 @@ func (a *Applier) checkObjects(ctx context.Context, p *plan.Plan, opts PlanOptio
 	return context.Cause(within)
 }
 
-// liveObject reads the object that a step changes. If the step takes it over, its fields
-// are recorded as ours, as they are when it is applied. The tree is nil if it is gone.
+// liveObject reads the object that a step changes; nil if it is gone. If the step takes
+// over fields, they are recorded as ours, as when the step is applied.
 func (a *Applier) liveObject(ctx context.Context, s *plan.Step) (map[string]any, error) {
-	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
-	if err != nil {
-		return nil, err
-	}
-	tree, meta, err := a.cluster.Get(ctx, t, s.ID)
+	tree, meta, err := get(ctx, a.cluster, s.ID)
 	if kube.ClassOf(err) == kube.NotFound {
 		return nil, nil
 	}
@@ -68,11 +64,11 @@ func (a *Applier) liveObject(ctx context.Context, s *plan.Step) (map[string]any,
 	return tree, nil
 }
 
-// mostMutators is how many configurations of admission are read.
+// mostMutators is how many of these configurations are read.
 const mostMutators = 1000
 
-// mutators lists the configurations by which the cluster's admission may change
-// objects.
+// mutators lists the webhook configurations and policies that may change objects at
+// admission.
 func (a *Applier) mutators(ctx context.Context) ([]map[string]any, error) {
 	var all []map[string]any
 	for _, kind := range []manifest.GroupKind{manifest.MutatingWebhooks, manifest.MutatingPolicy} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,8 +18,8 @@ import (
 	"gitopsd.dev/render/webhook"
 )
 
-// How long a pass waits for what a later stage needs. After that it is reported as
-// pending, and the next pass goes on from there.
+// How long a pass waits for the needs of a later stage. After that it reports the stage's
+// objects as pending, and the next pass continues.
 const (
 	servedWait  = 30 * time.Second // for the next of the new types to be served; a second is usual
 	backendWait = 15 * time.Second // until the backends of all webhooks are ready
@@ -39,8 +40,7 @@ const (
 )
 
 // awaitServed waits until the types of the CRDs that were applied since begun are
-// established and served. A CRD whose types are not served fails with the reason in
-// its conditions.
+// established and served. A CRD that is rejected fails with the reason in its conditions.
 func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun time.Time) error {
 	waiting := make(map[schema.GroupVersionResource]*Result)
 	groups := make(map[string]bool)
@@ -60,7 +60,7 @@ func (x *execution) awaitServed(ctx context.Context, applied []*Result, begun ti
 	all := len(waiting)
 	first := min(max(pollFirst, time.Duration(all)*pollEachType), 2*pollLongest)
 	for wait := first; len(waiting) > 0 && time.Since(progress) < servedWait; {
-		if err := pause(ctx, wait); err != nil {
+		if err := kube.Sleep(ctx, wait); err != nil {
 			return err
 		}
 		served, tag, err := x.cluster.Served(ctx, groups, etag)
@@ -108,12 +108,7 @@ func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersio
 			continue
 		}
 		asked[r] = true
-		t, err := x.cluster.Type(ctx, r.Step.Object.APIVersion(), r.Step.ID.Kind)
-		var tree map[string]any
-		if err == nil {
-			tree, _, err = x.cluster.Get(ctx, t, r.Step.ID)
-		}
-		switch {
+		switch tree, _, err := x.getLive(ctx, r.Step.Object); {
 		case kube.IsClusterWide(err):
 			return err
 		case err != nil:
@@ -134,10 +129,8 @@ func (x *execution) rejected(ctx context.Context, waiting map[schema.GroupVersio
 // needs time. The conditions are defined in
 // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.
 func refusal(crd map[string]any) string {
-	status, _ := crd["status"].(map[string]any)
-	conditions, _ := status["conditions"].([]any)
 	var reasons []string
-	for _, c := range conditions {
+	for _, c := range manifest.List(crd, "status", "conditions") {
 		condition, _ := c.(map[string]any)
 		kind, state := condition["type"], condition["status"]
 		if kind == "NamesAccepted" && state == "False" || kind == "NonStructuralSchema" && state == "True" ||
@@ -154,10 +147,10 @@ var endpointSlices = kube.Type{
 	Group: manifest.GroupDiscovery, Version: "v1", Kind: "EndpointSlice", Resource: "endpointslices", Namespaced: true,
 }
 
-// awaitBackends waits until what is to serve an admission object is ready: the
-// workloads of the plan behind every Service that it names, and an endpoint of each. It
-// returns what is not. Webhooks with a URL, policies that the API server runs itself,
-// and objects by which no further requests are sent need no wait.
+// awaitBackends waits until the backend of an admission object is ready: the plan's
+// workloads behind every Service that it names, and an endpoint of each. After a while it
+// returns why it still waits. Webhooks with a URL, policies that the API server runs
+// itself, and objects that cause no further requests need no wait.
 func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, error) {
 	services := webhook.Services(s.Object.Tree())
 	if len(services) == 0 {
@@ -179,7 +172,7 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 			if x.backends.over(time.Now(), backendWait) {
 				return fmt.Sprintf("waits for %s, which is to serve it%s", what, why), nil
 			}
-			if err := pause(ctx, wait); err != nil {
+			if err := kube.Sleep(ctx, wait); err != nil {
 				return "", err
 			}
 		}
@@ -187,9 +180,9 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 	return "", nil
 }
 
-// unguarded returns why a new object waits for a new webhook configuration that is to
-// see it; "" if it does not. One that was registered right now is waited for, until API
-// servers know of it.
+// unguarded returns why a new object waits for a new webhook configuration that matches
+// it; "" if it does not. For a configuration that was registered in this run, it waits
+// until API servers know of it.
 func (x *execution) unguarded(ctx context.Context, s *plan.Step) (string, error) {
 	for i := range x.results {
 		// Only those of an earlier stage, which no other goroutine writes any more.
@@ -209,7 +202,7 @@ func (x *execution) unguarded(ctx context.Context, s *plan.Step) (string, error)
 			return fmt.Sprintf("waits for %s, which is to see it: %s", r.Step.ID, x.because(r)), nil
 		}
 		for !x.hooks.over(time.Now(), registerWait) {
-			if err := pause(ctx, pollFirst); err != nil {
+			if err := kube.Sleep(ctx, pollFirst); err != nil {
 				return "", err
 			}
 		}
@@ -217,40 +210,37 @@ func (x *execution) unguarded(ctx context.Context, s *plan.Step) (string, error)
 	return "", nil
 }
 
-// registerWait is how long API servers may take to ask a webhook that was registered.
-// They watch the configurations.
+// registerWait is how long API servers, which watch the configurations, may take to call
+// a new webhook.
 const registerWait = 2 * time.Second
 
-// cutoff ends what several goroutines wait for, some time after the first of them
-// begins to.
+// cutoff ends the wait of several goroutines some time after the first of them begins to
+// wait.
 type cutoff struct {
 	once sync.Once
 	at   time.Time
 }
 
-// over reports whether nobody is to wait any longer.
+// over reports whether the wait has ended.
 func (c *cutoff) over(now time.Time, after time.Duration) bool {
 	c.once.Do(func() { c.at = now.Add(after) })
 	return now.After(c.at)
 }
 
-// registers reports whether a step has the API server send further requests.
+// registers reports whether a step makes the API server send further requests.
 func (x *execution) registers(ctx context.Context, s *plan.Step) (bool, error) {
 	if s.UID == "" {
 		return true, nil
 	}
-	t, err := x.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
-	if err != nil {
-		return false, err
-	}
-	live, _, err := x.cluster.Get(ctx, t, s.ID)
+	live, _, err := x.getLive(ctx, s.Object)
 	if kube.ClassOf(err) == kube.NotFound {
 		return true, nil
 	}
 	return err == nil && plan.Registers(live, s.Object.Tree()), err
 }
 
-// unserved returns what of a Service's backend is not ready, and why; "" if all is.
+// unserved returns the part of a Service's backend that is not ready, and why; "" if all
+// is ready.
 func (x *execution) unserved(ctx context.Context, service manifest.ID) (what, why string, err error) {
 	servers, _ := webhook.Servers(x.desired, service)
 	for _, o := range servers {
@@ -266,7 +256,7 @@ func (x *execution) unserved(ctx context.Context, service manifest.ID) (what, wh
 }
 
 // unavailable returns why a workload is not ready in its newest generation; "" if it is.
-// While one is replaced, endpoints of the old pods may still be listed.
+// While it is being replaced, endpoints of the old pods may still be listed.
 func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string, error) {
 	id := o.ID()
 	for i := range x.results {
@@ -280,16 +270,11 @@ func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string
 			return "it is rolled back: " + r.Step.Rollback.Why, nil
 		}
 	}
-	t, err := x.cluster.Type(ctx, o.APIVersion(), id.Kind)
-	if err != nil {
-		return "", err
-	}
-	tree, _, err := x.cluster.Get(ctx, t, id)
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace:
+	tree, _, err := x.getLive(ctx, o)
+	switch {
+	case kube.IsMissing(err):
 		return "it is not there", nil
-	}
-	if err != nil {
+	case err != nil:
 		return "", err
 	}
 	h := Health{ID: id}
@@ -304,15 +289,11 @@ func (x *execution) ready(ctx context.Context, service manifest.ID) (bool, error
 	ready := false
 	opts := kube.ListOptions{Namespace: service.Namespace, Selector: "kubernetes.io/service-name=" + service.Name}
 	err := x.cluster.ListFull(ctx, endpointSlices, opts, func(slice map[string]any) bool {
-		endpoints, _ := slice["endpoints"].([]any)
-		for _, e := range endpoints {
+		ready = slices.ContainsFunc(manifest.List(slice, "endpoints"), func(e any) bool {
 			endpoint, _ := e.(map[string]any)
-			conditions, _ := endpoint["conditions"].(map[string]any)
 			// Unknown counts as ready (discovery/v1, EndpointConditions).
-			if conditions["ready"] != false {
-				ready = true
-			}
-		}
+			return manifest.Mapping(endpoint, "conditions")["ready"] != false
+		})
 		return !ready
 	})
 	return ready, err

@@ -1,11 +1,9 @@
 // Package checkpoint stores the state of each unit of work that had nothing left to do,
-// and the input that this was computed from. A daemon that restarts on the same
-// commit, and finds its cluster unchanged, reads and renders no packages until
-// something changes.
+// together with the input of its computation. A daemon that restarts on the same commit,
+// and finds the cluster unchanged, reads and renders no packages until something changes.
 //
-// It is a cache: a record that is missing or cannot be read only costs time.
-// reconcile/apply knows what a cluster's state consists of, and reconcile when a
-// record may be used.
+// It is a cache: a record that is missing or unreadable only costs time. reconcile/apply
+// defines the state of a cluster, and reconcile decides when a record may be used.
 package checkpoint
 
 import (
@@ -27,10 +25,10 @@ type Record struct {
 	// Input identifies all inputs of the computation: equal inputs give equal
 	// results.
 	Input string `json:"input"`
-	// Cluster is its state.
+	// Cluster is the state of the cluster.
 	Cluster *apply.Checkpoint `json:"cluster"`
-	// Again is when it must be looked at again although nothing changed; zero for
-	// never.
+	// Again is when the cluster must be looked at again although nothing changed; zero
+	// for never.
 	Again time.Time `json:"again,omitzero"`
 	// The rest is for the status.
 	Objects      int                   `json:"objects"`
@@ -62,33 +60,40 @@ func (s *Store) Load(cluster, input string) *Record {
 	return r
 }
 
-// Save replaces the record of a cluster. The error is the file system's; the record
-// before stays then.
+// Save replaces the record of a cluster. The error is the file system's; the old record
+// stays then.
 func (s *Store) Save(cluster string, r *Record) error {
-	text, err := json.Marshal(r)
-	if err != nil {
+	if err := s.save(cluster, r); err != nil {
 		return fmt.Errorf("checkpoint of cluster %s: %w", cluster, err)
 	}
+	return nil
+}
+
+func (s *Store) save(cluster string, r *Record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
-		return fmt.Errorf("checkpoint of cluster %s: %w", cluster, err)
+		return err
 	}
 	f, err := os.CreateTemp(s.Dir, ".new-*")
 	if err != nil {
-		return fmt.Errorf("checkpoint of cluster %s: %w", cluster, err)
+		return err
 	}
 	_, err = f.Write(text)
-	// Not synced: a record that a crash of the machine leaves half written is none.
+	// Not synced: Load ignores a record that a crash of the machine left half written.
 	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), s.file(cluster))
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("checkpoint of cluster %s: %w", cluster, err), os.Remove(f.Name()))
+		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return nil
 }
 
-// Delete removes the record of a cluster; that there is none is no error.
+// Delete removes the record of a cluster, if there is one.
 func (s *Store) Delete(cluster string) error {
 	if err := os.Remove(s.file(cluster)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("checkpoint of cluster %s: %w", cluster, err)

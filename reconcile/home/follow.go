@@ -4,10 +4,10 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
@@ -39,7 +39,7 @@ func (h *Home) follow(ctx context.Context, kind Kind) {
 			h.unknown(kind, err)
 		}
 		d := min(firstPause<<min(failures-1, 10), h.cfg.Absent)
-		if wait(ctx, d+rand.N(d/10+1)) != nil {
+		if kube.Sleep(ctx, d+rand.N(d/10+1)) != nil {
 			return
 		}
 	}
@@ -96,7 +96,7 @@ func (k Kind) slim(m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadat
 	return m
 }
 
-// replace puts a list in the place of what was known of a kind.
+// replace replaces the listing of a kind.
 func (h *Home) replace(kind Kind, objects map[manifest.ID]*metav1.PartialObjectMetadata) {
 	h.mu.Lock()
 	l := h.listings[kind]
@@ -112,16 +112,17 @@ func (h *Home) replace(kind Kind, objects map[manifest.ID]*metav1.PartialObjectM
 	}
 }
 
-// saw takes in an event. One that is older than what is known, since it crossed a list,
-// is left out.
+// saw applies an event to the listing of a kind, unless a list has a newer state.
 func (h *Home) saw(kind Kind, e kube.Event) {
 	id := kind.ID(e.Meta.Namespace, e.Meta.Name)
 	h.mu.Lock()
 	l := h.listings[kind]
 	before := l.objects[id]
-	if before != nil && older(e.Meta, before) {
-		h.mu.Unlock()
-		return
+	if before != nil {
+		if c, _ := resourceversion.CompareResourceVersion(e.Meta.ResourceVersion, before.ResourceVersion); c < 0 {
+			h.mu.Unlock()
+			return
+		}
 	}
 	if e.Deleted {
 		delete(l.objects, id)
@@ -132,14 +133,8 @@ func (h *Home) saw(kind Kind, e kube.Event) {
 	h.wake(kind)
 }
 
-// older reports whether a is an older state of an object than b.
-func older(a, b *metav1.PartialObjectMetadata) bool {
-	x, errX := strconv.ParseUint(a.ResourceVersion, 10, 64)
-	y, errY := strconv.ParseUint(b.ResourceVersion, 10, 64)
-	return errX == nil && errY == nil && x < y
-}
-
-// unknown notes why a kind cannot be followed. What was known of it may be out of date.
+// unknown notes why a kind cannot be followed. It drops the listing, which may be out of
+// date.
 func (h *Home) unknown(kind Kind, err error) {
 	h.mu.Lock()
 	l := h.listings[kind]
@@ -160,8 +155,7 @@ func (h *Home) wake(kind Kind) {
 	}
 }
 
-// listed reports whether all kinds that a controller follows were listed, or could not
-// be.
+// listed reports whether all kinds that a controller follows were listed, or failed to be.
 func (h *Home) listed(l *loop) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

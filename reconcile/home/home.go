@@ -1,7 +1,7 @@
 // Package home runs controllers in one registered cluster, a home: a cluster in which
-// teams find KubernetesTargets, and make KubernetesApplications with kubectl. What a
-// repository declares is a unit of work (reconcile/unit); a controller is for what
-// people make in the cluster itself, and for what changes though nobody commits.
+// teams find KubernetesTargets, and create KubernetesApplications with kubectl. Objects
+// from the repository are units of work (reconcile/unit); controllers handle objects that
+// people create in the cluster itself, and changes without a commit.
 //
 // To add one, implement [Controller] and put it into [Config.Controllers] where
 // cmd/gitopsd/cli wires the daemon. It is called
@@ -11,10 +11,9 @@
 //   - after a failure, with ever longer pauses.
 //
 // Each call gets a [View]: the client of the home, the registry, and the metadata of the
-// followed objects. It brings everything to what should be, whatever the reason for the
-// call: there are no events to lose. Each controller has one goroutine, so a call never
-// meets another of the same controller; one that hangs delays no other controller, and is
-// given up after [Config.Timeout].
+// followed objects. It reconciles everything, whatever the reason for the call, so no event
+// can be lost. Each controller has one goroutine, so its calls do not overlap; one that
+// hangs delays no other controller, and is canceled after five minutes.
 //
 // home.go runs controllers, follow.go follows kinds, and view.go is what controllers see.
 // The worker of the cluster's unit starts a Home after an attempt that left the
@@ -47,23 +46,22 @@ type Kind struct {
 	Versions bool
 }
 
-// Secrets are all Secrets. There may be very many, and the annotations of those that kubectl
-// applied have their content.
+// Secrets are all Secrets. There may be very many, and kubectl may have put their content
+// into annotations.
 var Secrets = Kind{GroupKind: manifest.Secret, Versions: true}
 
-// Controller brings a part of a home to what it should be.
+// Controller reconciles a part of a home.
 type Controller interface {
 	// Name is a word for logs.
 	Name() string
 	// Kinds are the kinds that the controller follows. They never change.
 	Kinds() []Kind
-	// Reconcile brings everything to what it should be. again is when it must be called
-	// even if nothing changes; zero for never. What is wrong with one object is told by
-	// [View.Report] and is no error. After an error Reconcile is called again, ever more
-	// rarely.
+	// Reconcile reconciles everything. again is when it must be called even if nothing
+	// changes; zero for never. A problem with one object goes to [View.Report] and is no
+	// error. After an error Reconcile is called again, after ever longer pauses.
 	Reconcile(ctx context.Context, v *View) (again time.Time, err error)
-	// Close lets go of what the controller holds, such as connections. Reconcile has
-	// returned by then, and is not called again.
+	// Close releases resources such as connections. Reconcile has returned by then, and
+	// is not called again.
 	Close()
 }
 
@@ -73,34 +71,27 @@ type Config struct {
 	Client *kube.Client
 	// Controllers are run side by side.
 	Controllers []Controller
-	// Reserved is a namespace beside gitopsd-system that holds credentials of gitopsd's own,
-	// since the daemon's Secrets are there; may be empty.
+	// Reserved is a namespace beside gitopsd-system with the daemon's own credentials; may
+	// be empty.
 	Reserved string
 	// Tell gets everything that the controllers report, when it changes; required. It
 	// must not block.
 	Tell func([]problem.Problem)
 	// Log gets what was done; required.
 	Log *slog.Logger
-	// Timeout bounds one call of a controller; 0 means DefaultTimeout.
-	Timeout time.Duration
 	// Busy is the longest pause before a call of a controller that is woken again and again;
-	// 0 means DefaultBusy.
+	// default ten seconds.
 	Busy time.Duration
-	// Absent is the longest pause before a kind that cannot be followed, since the home does
-	// not serve it for example, is looked for again; 0 means DefaultAbsent.
+	// Absent is the longest pause before a kind that cannot be followed, for example since
+	// the home does not serve it, is looked for again; default one minute.
 	Absent time.Duration
 }
 
-// Defaults of a Config.
-const (
-	DefaultTimeout = 5 * time.Minute
-	DefaultBusy    = 10 * time.Second
-	DefaultAbsent  = time.Minute
-)
+// timeout bounds one call of a controller.
+const timeout = 5 * time.Minute
 
-// Pauses between calls of a controller: the least one, which gets longer up to Config.Busy if
-// the controller is woken again at once more than busy times in a row, and the longest one
-// after failures.
+// Pauses between calls of a controller. The shortest grows up to Config.Busy if the
+// controller is woken at once more than busy times in a row; longestFail is after failures.
 const (
 	shortest    = 200 * time.Millisecond
 	busy        = 10
@@ -133,9 +124,8 @@ func New(c Config) (*Home, error) {
 	if c.Client == nil || c.Tell == nil || c.Log == nil {
 		return nil, errors.New("home: Client, Tell and Log are required")
 	}
-	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
-	c.Busy = cmp.Or(c.Busy, DefaultBusy)
-	c.Absent = cmp.Or(c.Absent, DefaultAbsent)
+	c.Busy = cmp.Or(c.Busy, 10*time.Second)
+	c.Absent = cmp.Or(c.Absent, time.Minute)
 	h := &Home{cfg: c, listings: make(map[Kind]*listing)}
 	for _, controller := range c.Controllers {
 		h.loops = append(h.loops, &loop{Controller: controller, woken: make(chan struct{}, 1)})
@@ -146,8 +136,8 @@ func New(c Config) (*Home, error) {
 	return h, nil
 }
 
-// Set gives the controllers the fleet to work by from now on. Call it before Run, and
-// with each new commit that the home's own unit may have.
+// Set sets the fleet for the controllers. Call it before Run, and for each new commit of the
+// home's own unit.
 func (h *Home) Set(fleet Fleet) {
 	h.mu.Lock()
 	same := fleet.Registry == h.fleet.Registry
@@ -197,14 +187,14 @@ func (h *Home) run(ctx context.Context, l *loop) {
 			if !h.listed(l) {
 				continue // the first list of the last kind wakes it
 			}
-			// What a controller writes wakes it again, some times. One that is undone as
-			// soon as it has finished gets ever slower.
+			// A controller's own writes wake it a few times. If somebody undoes them at
+			// once, again and again, the pause grows.
 			if time.Since(woken) >= 2*pause {
 				pause, row = shortest, 0
 			} else if row++; row > busy {
 				pause = min(2*pause, h.cfg.Busy)
 			}
-			if wait(ctx, pause) != nil {
+			if kube.Sleep(ctx, pause) != nil {
 				return
 			}
 			woken = time.Now()
@@ -227,20 +217,9 @@ func (h *Home) run(ctx context.Context, l *loop) {
 	}
 }
 
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // call calls a controller once, and keeps what it reports.
 func (h *Home) call(ctx context.Context, l *loop) (again time.Time, err error) {
-	limited, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	v := h.view(l)
 	again, err = reconcile(limited, l, v)

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 
 var configMaps = kube.Type{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespaced: true}
 
-// recorder sends what it sees of the ConfigMaps that it follows.
+// recorder sends the ConfigMaps that it follows, as it sees them.
 type recorder struct {
 	kind   Kind
 	calls  chan []string
@@ -144,8 +144,7 @@ func (r *recorder) sees(t *testing.T, names ...string) {
 	}
 }
 
-// A controller sees what is there, and each change; others than the selected objects it
-// does not see.
+// A controller sees the selected objects and each change to them, and no others.
 func TestFollow(t *testing.T) {
 	b := newBed(t)
 	b.make("first")
@@ -193,7 +192,7 @@ func TestAgain(t *testing.T) {
 	r.sees(t)
 }
 
-// What fails or panics is told and tried again; it stops nothing else.
+// A failure or panic is reported and tried again; it stops no other controller.
 func TestFailures(t *testing.T) {
 	b := newBed(t)
 	bad := b.recorder(func(_ context.Context, v *View, call int) (time.Time, error) {
@@ -256,7 +255,7 @@ func TestReserves(t *testing.T) {
 	}
 }
 
-// What crosses a list is not taken for news.
+// An event that is older than the list is ignored.
 func TestOlder(t *testing.T) {
 	h, err := New(Config{Client: new(kube.Client), Tell: func([]problem.Problem) {}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

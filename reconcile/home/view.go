@@ -17,28 +17,27 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// Fleet is what controllers know of the fleet.
+// Fleet is the controllers' view of the fleet.
 type Fleet struct {
-	// Registry is clusters.yaml as the home's own unit has it. While Registry.Faulty is
-	// set, a cluster or an entry that is missing may still be wanted: see
+	// Registry is clusters.yaml at the commit of the home's own unit. While Registry.Faulty
+	// is set, a missing cluster or entry may still be wanted: see
 	// [clusters.Registry.Removed].
 	Registry *clusters.Registry
-	// Objects are what the repository has for the home's own unit, and Keeps reports
-	// whether an object that is not among them may be wanted all the same; it may be nil.
-	// Objects is nil if nothing is known.
+	// Objects are the desired objects of the home's own unit; nil if they are not known.
+	// Keeps reports whether another object may still be wanted; may be nil.
 	Objects *manifest.Set
 	Keeps   func(id manifest.ID, pkg string) bool
 	// State returns the state of a registered cluster, by name, and why it is not Ready.
 	State func(cluster string) (phase status.Phase, message string)
 }
 
-// View is what a controller works with in one call. It is valid until the call returns.
+// View is the input of one call of a controller. It is valid until the call returns.
 type View struct {
 	// Cluster is the registered name of the home.
 	Cluster string
-	// Client talks to the home. Its write guard decides whether a write may be sent.
+	// Client talks to the home.
 	Client *kube.Client
-	// Fleet is the fleet that the home is at.
+	// Fleet is the fleet as last [Home.Set].
 	Fleet Fleet
 	// Log gets what was done.
 	Log *slog.Logger
@@ -47,8 +46,8 @@ type View struct {
 	problems []problem.Problem
 }
 
-// Reserves reports whether a namespace holds credentials of gitopsd's own: nothing in it is a
-// target or an application, and nobody's Secrets in it go anywhere.
+// Reserves reports whether a namespace holds credentials of gitopsd's own: controllers
+// ignore targets and applications in it, and copy no Secret from it.
 func (v *View) Reserves(namespace string) bool {
 	return namespace == runtime.Namespace || v.home != nil && namespace != "" && namespace == v.home.cfg.Reserved
 }
@@ -56,15 +55,15 @@ func (v *View) Reserves(namespace string) bool {
 // mostProblems bounds the problems that one call reports.
 const mostProblems = 50
 
-// view returns what a controller sees now.
+// view returns the current View of a controller.
 func (h *Home) view(l *loop) *View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return &View{Cluster: h.cfg.Client.Name(), Client: h.cfg.Client, Fleet: h.fleet, Log: h.cfg.Log.With("controller", l.Name()), home: h}
 }
 
-// Report tells people what is wrong with an object, until the next call. It names the
-// cluster if the problem names none.
+// Report reports a problem to people until the next call. It adds the cluster's name if the
+// problem has none.
 func (v *View) Report(p problem.Problem) {
 	p.Cluster = cmp.Or(p.Cluster, v.Cluster)
 	if len(v.problems) < mostProblems {

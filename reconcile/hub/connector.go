@@ -46,28 +46,11 @@ func (c *Connector) Connect(ctx context.Context, cl clusters.Cluster) (*kube.Cli
 		ns, name, _ := strings.Cut(sa, "/")
 		cfg.ServiceAccount = &kube.ServiceAccount{Namespace: ns, Name: name}
 	}
-	k := cl.Spec.Kubeconfig
-	where := "spec.kubeconfig.inCluster"
-	var err error
-	switch {
-	case k.InCluster:
-		if !c.AllowInCluster {
-			return nil, fmt.Errorf("%s: the daemon was not started with --allow-in-cluster", where)
-		}
-		cfg.InCluster = true
-	case k.File != "":
-		where = "spec.kubeconfig.file " + k.File
-		cfg.Kubeconfig, err = c.file(k.File)
-	case k.ClusterProfileRef != nil:
-		where = "spec.kubeconfig.clusterProfileRef " + k.ClusterProfileRef.Name
-		cfg.Kubeconfig, err = c.profile(ctx, cl.Name, k.ClusterProfileRef.Name)
-	default:
-		where = "spec.kubeconfig.secretRef " + k.SecretRef.Name
-		cfg.Kubeconfig, err = c.secret(ctx, cl.Name, *k.SecretRef)
-	}
+	text, where, err := c.kubeconfig(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
+	cfg.Kubeconfig, cfg.InCluster = text, cl.Spec.Kubeconfig.InCluster
 	client, err := kube.New(cfg)
 	if err != nil {
 		var errs []error
@@ -80,31 +63,48 @@ func (c *Connector) Connect(ctx context.Context, cl clusters.Cluster) (*kube.Cli
 	return client, nil
 }
 
-// Entry returns how a registered cluster is reached, and the credentials of its
-// registration; without credentials for one that the process runs in. It sends nothing to the
-// cluster. Errors are those of Connect.
+// Entry returns the address of a registered cluster with the credentials of its
+// registration, or without any for the cluster that the process runs in. It sends nothing to
+// the cluster. Errors are those of Connect.
 func (c *Connector) Entry(ctx context.Context, cl clusters.Cluster) (*kubeconfig.Entry, error) {
-	k := cl.Spec.Kubeconfig
-	if k.InCluster {
-		if !c.AllowInCluster {
-			return nil, fmt.Errorf("spec.kubeconfig.inCluster: the daemon was not started with --allow-in-cluster")
-		}
+	text, _, err := c.kubeconfig(ctx, cl)
+	switch {
+	case err != nil:
+		return nil, err
+	case cl.Spec.Kubeconfig.InCluster:
 		return kubeconfig.InCluster()
 	}
-	var text []byte
-	var err error
-	switch {
-	case k.File != "":
-		text, err = c.file(k.File)
-	case k.ClusterProfileRef != nil:
-		text, err = c.profile(ctx, cl.Name, k.ClusterProfileRef.Name)
-	default:
-		text, err = c.secret(ctx, cl.Name, *k.SecretRef)
-	}
-	if err != nil {
-		return nil, err
-	}
 	return kubeconfig.Parse(text, cl.Spec.Context, kubeconfig.Restricted)
+}
+
+// kubeconfig reads the kubeconfig that a registration names, and returns the name with its
+// key, for errors. It is nil for the cluster that the process runs in.
+func (c *Connector) kubeconfig(ctx context.Context, cl clusters.Cluster) (text []byte, where string, err error) {
+	k := cl.Spec.Kubeconfig
+	switch {
+	case k.InCluster:
+		where = "spec.kubeconfig.inCluster"
+		if !c.AllowInCluster {
+			err = fmt.Errorf("%s: the daemon was not started with --allow-in-cluster", where)
+		}
+		return nil, where, err
+	case k.File != "":
+		where = "spec.kubeconfig.file " + k.File
+		if text, err = c.file(k.File); err != nil {
+			err = fmt.Errorf("%s: %w", where, err)
+		}
+	case k.ClusterProfileRef != nil:
+		where = "spec.kubeconfig.clusterProfileRef " + k.ClusterProfileRef.Name
+		if text, err = c.Hub.profile(ctx, cl.Name, k.ClusterProfileRef.Name); err != nil {
+			err = fmt.Errorf("spec.kubeconfig.clusterProfileRef: %w", err)
+		}
+	default:
+		where = "spec.kubeconfig.secretRef " + k.SecretRef.Name
+		if text, err = c.secret(ctx, cl.Name, *k.SecretRef); err != nil {
+			err = fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
+		}
+	}
+	return text, where, err
 }
 
 // Version returns the version of the credentials that Connect would use, if that is
@@ -138,19 +138,19 @@ func (c *Connector) Check(r *clusters.Registry) error {
 // file reads a kubeconfig below the allowed directory.
 func (c *Connector) file(name string) ([]byte, error) {
 	if c.Dir == "" {
-		return nil, fmt.Errorf("spec.kubeconfig.file %s: no directory for such files was named; use --kubeconfig-dir, or --context for your own", name)
+		return nil, errors.New("no directory for such files was named; use --kubeconfig-dir, or --context for your own")
 	}
 	text, exists, err := readBelow(c.Dir, name)
 	if err != nil {
-		return nil, fmt.Errorf("spec.kubeconfig.file %s: --kubeconfig-dir: %w", name, err)
+		return nil, fmt.Errorf("--kubeconfig-dir: %w", err)
 	}
 	if !exists {
-		return nil, fmt.Errorf("spec.kubeconfig.file %s: not found in %s", name, c.Dir)
+		return nil, fmt.Errorf("not found in %s", c.Dir)
 	}
 	return text, nil
 }
 
-// kubeconfigKey is the key of such Secrets, unless the registration names another.
+// kubeconfigKey is the key of a Secret's kubeconfig, unless the registration names another.
 const kubeconfigKey = "kubeconfig"
 
 // secret reads a kubeconfig from a Secret of the hub that the cluster may use.
@@ -159,20 +159,16 @@ func (c *Connector) secret(ctx context.Context, cluster string, ref clusters.Sec
 	s, err := c.Hub.secret(ctx, ref.Name)
 	switch {
 	case kube.ClassOf(err) == kube.NotFound:
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s is not in the hub; make it there, labelled %s: %s, with a kubeconfig under the key %s", c.Hub.where(ref.Name), manifest.ClusterLabel, cluster, cmp.Or(ref.Key, kubeconfigKey))
+		return nil, fmt.Errorf("%s is not in the hub; make it there, labelled %s: %s, with a kubeconfig under the key %s", c.Hub.where(ref.Name), manifest.ClusterLabel, cluster, cmp.Or(ref.Key, kubeconfigKey))
 	case errors.Is(err, errNoHub) && c.Contexts != nil:
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w; to use a context of your own kubeconfig for this cluster, add --context %s=CONTEXT", err, cluster)
+		return nil, fmt.Errorf("%w; to use a context of your own kubeconfig for this cluster, add --context %s=CONTEXT", err, cluster)
 	case errors.Is(err, errNoHub):
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w; name it with --kubeconfig, or register a file of --kubeconfig-dir: kubeconfig: {file: %s.yaml}", err, cluster)
+		return nil, fmt.Errorf("%w; name it with --kubeconfig, or register a file of --kubeconfig-dir: kubeconfig: {file: %s.yaml}", err, cluster)
 	case err != nil:
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
+		return nil, err
 	}
 	if s.labels[manifest.ClusterLabel] != cluster {
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %s does not carry the label %s: %s, which allows this cluster to use it", s.where, manifest.ClusterLabel, cluster)
+		return nil, fmt.Errorf("%s does not carry the label %s: %s, which allows this cluster to use it", s.where, manifest.ClusterLabel, cluster)
 	}
-	text, err := s.entry(cmp.Or(ref.Key, kubeconfigKey))
-	if err != nil {
-		return nil, fmt.Errorf("spec.kubeconfig.secretRef: %w", err)
-	}
-	return text, nil
+	return s.entry(cmp.Or(ref.Key, kubeconfigKey))
 }

@@ -1,20 +1,21 @@
-// Package hub reads the daemon's own cluster, and is the security policy for it:
-// kubeconfigs of registered clusters, pull secrets and public keys.
+// Package hub reads kubeconfigs of registered clusters, pull secrets and public keys from
+// the daemon's own cluster, and decides who may use them.
 //
-// Whoever writes the fleet repository names Secrets and files in it, and must not
-// reach anything else of the daemon's. So each has a gate:
-//   - Secrets are read in the daemon's own namespace only, and one is used only for
-//     what its label allows: gitopsd.dev/cluster with the cluster's name, on it or on the
-//     ClusterProfile that it is of, for a kubeconfig ([Connector]), gitopsd.dev/pull-secret or
-//     gitopsd.dev/verification-key with "true" for what packages name ([Secrets]).
-//     The label is checked whenever the Secret is read;
+// Authors of the fleet repository name Secrets and files in it, and must not reach
+// anything else of the daemon's:
+//   - Secrets are read in the daemon's own namespace only, and used only as their
+//     labels allow, which are checked at each read. A kubeconfig ([Connector]) needs
+//     gitopsd.dev/cluster with the cluster's name, on the Secret or its ClusterProfile
+//     (profile.go). A Secret that packages name ([Secrets]) needs gitopsd.dev/pull-secret
+//     or gitopsd.dev/verification-key with "true";
 //   - files are read below the directories that the operator named, and no name or
 //     link leads out of these;
 //   - a cluster is registered as the daemon's own only if the operator allows it;
 //   - no error and no log holds any of the content.
 //
-// Package kube restricts the content of a kubeconfig, and package oci decides which
-// registry gets which credentials.
+// follow.go watches the kubeconfig Secrets, so that a replaced one is used before the old
+// one fails. Package kube restricts the content of a kubeconfig, and package oci decides
+// which registry gets which credentials.
 package hub
 
 import (
@@ -77,9 +78,8 @@ type Hub struct {
 	// needed is closed when a kubeconfig is first read from a Secret.
 	needed  chan struct{}
 	needing sync.Once
-	// versions are the resourceVersions of the Secrets with manifest.ClusterLabel,
-	// by name, while Follow watches them; else nil. read are the last versions that
-	// were read.
+	// versions are the resourceVersions of the Secrets with manifest.ClusterLabel, by
+	// name; nil while Follow does not watch them. read are the versions last read.
 	versions, read map[string]string
 }
 
@@ -140,7 +140,7 @@ func (h *Hub) open() (*kube.Client, error) {
 	return cluster, nil
 }
 
-// secret is a Secret and when it was read. Only the gates use its content.
+// secret is a Secret and when it was read.
 type secret struct {
 	where  string // how errors name it
 	at     time.Time
@@ -172,10 +172,10 @@ func (h *Hub) secret(ctx context.Context, name string) (secret, error) {
 	h.mu.Lock()
 	h.read[name] = meta.ResourceVersion
 	h.mu.Unlock()
-	s := secret{where: h.where(name), at: time.Now(), labels: meta.Labels}
-	s.typ, _ = tree["type"].(string)
-	s.data, _ = tree["data"].(map[string]any)
-	return s, nil
+	return secret{
+		where: h.where(name), at: time.Now(), labels: meta.Labels,
+		typ: manifest.Text(tree, "type"), data: manifest.Mapping(tree, "data"),
+	}, nil
 }
 
 // entry returns the decoded value of one key.
@@ -209,10 +209,7 @@ func readBelow(dir, name string) (text []byte, exists bool, err error) {
 	defer f.Close()
 	text, err = io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(text) > maxFile {
-		err = fmt.Errorf("%s: more than %d bytes", name, maxFile)
+		return nil, true, fmt.Errorf("%s: more than %d bytes", name, maxFile)
 	}
-	if err != nil {
-		return nil, true, err
-	}
-	return text, true, nil
+	return text, true, err
 }

@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 
-// hidden stands for what is secret: it is in every Secret and file of these tests, and
-// must be in no error and no log.
+// hidden is the secret value in every Secret and file of these tests. It must be in no
+// error and no log.
 const hidden = "hunter2"
 
 const fleetFile = `
@@ -457,7 +457,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Packages get at the Secrets that are labelled for what they want of them.
+// Packages can use Secrets only as their labels allow.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	h := open(t)

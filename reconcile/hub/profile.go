@@ -18,17 +18,9 @@ import (
 // one of KEP-4322 in both of its spellings, and the one of our own Secrets.
 var profileKeys = []string{"Config", "config", "kubeconfig"}
 
-// profile reads the kubeconfig of a ClusterProfile that the cluster may use. Whoever
-// registers clusters in the hub writes the profile and its Secret; the label on the profile
-// is the operator's.
-func (c *Connector) profile(ctx context.Context, cluster, name string) ([]byte, error) {
-	text, err := c.Hub.profile(ctx, cluster, name)
-	if err != nil {
-		return nil, fmt.Errorf("spec.kubeconfig.clusterProfileRef: %w", err)
-	}
-	return text, nil
-}
-
+// profile reads the kubeconfig of a ClusterProfile that the cluster may use. The label on
+// the profile is the operator's: whoever registers clusters in the hub writes the rest of
+// it, and its Secret.
 func (h *Hub) profile(ctx context.Context, cluster, name string) ([]byte, error) {
 	client, err := h.open()
 	if err != nil {

@@ -42,9 +42,9 @@ type Secrets struct {
 	read    map[string]secret
 }
 
-// Pull returns the credentials in the named pull secrets. A Secret that nobody has, as on
-// a developer's machine without Dir and Hub, is returned without any, so that Docker's own
-// are used. Errors name the Secret and what it lacks.
+// Pull returns the credentials in the named pull secrets. For a Secret that is neither in
+// Dir nor in a Hub, as on a developer's machine, it returns empty credentials, so that
+// Docker's own are used. Errors name the Secret and what it lacks.
 func (r *Secrets) Pull(ctx context.Context, names []string) ([]*oci.Credentials, error) {
 	var found []*oci.Credentials
 	for _, name := range names {
@@ -137,8 +137,8 @@ func (r *Secrets) file(name, key string) (text []byte, exists bool, err error) {
 	return text, exists, nil
 }
 
-// secret returns a Secret of the hub if it carries the label. use is the purpose
-// that the label allows.
+// secret returns a Secret of the hub if it has the label. use is the purpose that the
+// label allows, for errors.
 func (r *Secrets) secret(ctx context.Context, name, label, use string) (secret, error) {
 	r.mu.Lock()
 	s, ok := r.read[name]
@@ -157,7 +157,8 @@ func (r *Secrets) secret(ctx context.Context, name, label, use string) (secret, 
 		case res := <-result:
 			if kube.ClassOf(res.Err) == kube.NotFound {
 				return secret{}, fmt.Errorf("%s is not in the hub; make it there, labelled %s: \"true\"", r.Hub.where(name), label)
-			} else if res.Err != nil {
+			}
+			if res.Err != nil {
 				return secret{}, res.Err
 			}
 			s = res.Val.(secret)

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// accountLimit is how long an error waits to know whether the account exists.
+	// accountLimit is how long an error waits to learn whether the account exists.
 	accountLimit = 5 * time.Second
-	// accountFor is how long that is believed: a role without a right is told once for each
-	// kind that the cluster has.
+	// accountFor is how long the answer is reused: a missing right may be reported for
+	// each kind that the cluster has.
 	accountFor = 10 * time.Second
 )
 
-// account knows whether the ServiceAccount exists that a client acts as. API servers let an
-// account be impersonated that does not, and say of it what they say of one without rights.
+// account finds out whether the ServiceAccount that a client impersonates exists. API
+// servers allow the impersonation of one that does not, and then report missing rights.
 type account struct {
 	ServiceAccount
 	base      *url.URL
@@ -32,7 +32,8 @@ type account struct {
 	status int // of the answer; 0 without one
 }
 
-// exists reports whether the account exists, if the registration's credentials may know.
+// exists reports whether the account exists, and whether the registration's credentials
+// may find that out.
 func (a *account) exists(ctx context.Context) (exists, known bool) {
 	if a == nil {
 		return false, false
@@ -53,7 +54,7 @@ func (a *account) ask(ctx context.Context) (status int) {
 		if err != nil {
 			return 0
 		}
-		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		client.CheckRedirect = noRedirects
 		a.client = client
 	}
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A list that starts over hands out what is there then, and nothing that went in
-// between. Where nobody can drop that, it fails.
+// A list that starts over yields the objects of the new list only. Without Again it
+// fails.
 func TestListAgain(t *testing.T) {
 	t.Parallel()
 	const (

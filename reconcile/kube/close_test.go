@@ -14,8 +14,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Close closes every connection, those of requests under way too. Requests keep to
-// a pace, but for those that only wait.
+// Close closes every connection, even with a request under way. Requests keep to a pace,
+// except while they only wait.
 func TestCloseAndPace(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

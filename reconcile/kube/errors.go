@@ -20,8 +20,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Class is the kind of failure that an error is. What to do about it follows from the
-// class alone.
+// Class is the kind of a failure. Callers decide by the class alone what to do about an
+// error.
 type Class string
 
 // The classes. Unreachable, Unauthorized, Fenced and Canceled concern the whole
@@ -83,29 +83,19 @@ type Field struct {
 	Problem string
 }
 
-// Contender is another field manager that owns fields which were to be applied.
-type Contender struct {
-	// Manager is its name in metadata.managedFields.
-	Manager string
-	// Fields are the paths, as the API server writes them.
-	Fields []string
-}
-
 // Error is why a request failed. Its text never holds a value of a Secret.
 type Error struct {
 	Class Class
 	// Cluster is the registered name.
 	Cluster string
-	// Verb is what was tried: "apply", "get", "list", "delete", "discover", and so on.
+	// Verb is the operation: "apply", "get", "list", "delete", "discover", and so on.
 	Verb string
 	// ID is the object; for a list it has the kind alone.
 	ID manifest.ID
 	// Message is the reason, without verb, object and cluster.
 	Message string
-	// Fields are those that are not valid, if the class is Invalid.
+	// Fields are the fields that are not valid, if the class is Invalid.
 	Fields []Field
-	// Contenders are the managers that own the fields, if the class is Conflict.
-	Contenders []Contender
 	// Webhook is the webhook or policy of the classes Refused, WebhookFailed and
 	// NoDryRun.
 	Webhook string
@@ -165,8 +155,8 @@ func subject(id manifest.ID) string {
 // is one.
 func (e *Error) Unwrap() error { return e.cause }
 
-// ClusterWide reports whether every other request to the cluster would fail alike; of
-// class Fenced, every other write.
+// ClusterWide reports whether every other request to the cluster, or every other write if
+// the class is Fenced, would fail too.
 func (e *Error) ClusterWide() bool {
 	switch e.Class {
 	case Unreachable, Unauthorized, Fenced, Canceled:
@@ -175,8 +165,8 @@ func (e *Error) ClusterWide() bool {
 	return false
 }
 
-// onlyImmutable reports whether the API server finds nothing wrong with an object but
-// fields that cannot be changed.
+// onlyImmutable reports whether the API server objects to nothing but changes of
+// immutable fields.
 func onlyImmutable(message string, details *metav1.StatusDetails) bool {
 	if len(details.Causes) == 0 {
 		return problem.Immutable(message)
@@ -184,8 +174,8 @@ func onlyImmutable(message string, details *metav1.StatusDetails) bool {
 	return !slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return !problem.Immutable(c.Message) })
 }
 
-// Immutable reports whether the class is Invalid, and nothing is known to be wrong but
-// that fields differ which cannot be changed.
+// Immutable reports whether the class is Invalid, and changes of immutable fields are the
+// only reason known.
 func (e *Error) Immutable() bool { return e.Class == Invalid && e.immutable }
 
 // ClassOf returns the class of an error of this package, "" for any other.
@@ -202,8 +192,16 @@ func IsClusterWide(err error) bool {
 	return ok && e.ClusterWide()
 }
 
+// IsMissing reports whether err means that an object, or its namespace, does not exist.
+func IsMissing(err error) bool { return ClassOf(err) == NotFound || ClassOf(err) == NoNamespace }
+
+// errorf returns an error about an operation.
+func (c *Client) errorf(op operation, class Class, format string, args ...any) *Error {
+	return &Error{Class: class, Cluster: c.name, Verb: op.verb, ID: op.id, Message: fmt.Sprintf(format, args...)}
+}
+
 // transportError classifies the error of a request without an answer. ctx is the
-// caller's, limit the time that the request had.
+// caller's, limit the time limit of the request.
 func (c *Client) transportError(ctx context.Context, op operation, limit time.Duration, err error) *Error {
 	e := &Error{Class: Unreachable, Cluster: c.name, Verb: op.verb, ID: op.id, cause: err}
 	if u, ok := errors.AsType[*url.Error](err); ok {
@@ -221,7 +219,7 @@ func (c *Client) transportError(ctx context.Context, op operation, limit time.Du
 	return e
 }
 
-// The texts that say what a status alone does not. They come from
+// Texts that distinguish errors with the same status. They come from
 // k8s.io/apiserver/pkg/admission (webhook/errors, webhook/request, plugin/policy)
 // and k8s.io/apiextensions-apiserver/pkg/apiserver/conversion.
 var (
@@ -236,8 +234,8 @@ var (
 	conflictWith   = regexp.MustCompile(`^conflict with "((?:[^"\\]|\\.)*)"`)
 )
 
-// statusError classifies an answer of 400 and above. It asks nothing, unless the account that
-// the client acts as has no right to what was tried: then whether it exists.
+// statusError classifies an answer of 400 and above. It sends no request, except to find
+// out whether the impersonated account exists if that lacks a right.
 func (c *Client) statusError(ctx context.Context, op operation, code int, header http.Header, body []byte) *Error {
 	e := &Error{Class: Server, Cluster: c.name, Verb: op.verb, ID: op.id}
 	var status metav1.Status
@@ -272,7 +270,7 @@ func (c *Client) statusError(ctx context.Context, op operation, code int, header
 		for _, m := range fieldProblem.FindAllStringSubmatch(e.Message, -1) {
 			e.Fields = append(e.Fields, Field{Path: m[1], Problem: m[2]})
 		}
-		// Their order is another one each time, and the same error is told once.
+		// The API server's order varies, and the same error must have the same text.
 		slices.SortStableFunc(e.Fields, func(a, b Field) int { return strings.Compare(a.Path, b.Path) })
 		invalid(e, details)
 	case slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return c.Type == "NamespaceTerminating" }):
@@ -311,8 +309,8 @@ func matched(e *Error, text *regexp.Regexp, class Class) bool {
 	return true
 }
 
-// notFound distinguishes a missing object from a missing namespace and a missing type.
-// Only for the first two does the answer have a name.
+// notFound distinguishes a missing object from a missing namespace and a missing type,
+// whose answer has no name.
 func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetails) {
 	switch {
 	case structured && details.Kind == "namespaces" && !e.ID.Is(manifest.Namespace):
@@ -339,8 +337,11 @@ func groupName(group string) string {
 	return "group " + group
 }
 
+// conflict distinguishes fields that other managers own from an object that has changed.
 func conflict(e *Error, details *metav1.StatusDetails) {
 	e.Class = Changed
+	var managers []string
+	fields := make(map[string][]string) // by manager
 	for _, cause := range details.Causes {
 		if cause.Type != metav1.CauseTypeFieldManagerConflict {
 			continue
@@ -350,19 +351,17 @@ func conflict(e *Error, details *metav1.StatusDetails) {
 		if m := conflictWith.FindStringSubmatch(cause.Message); m != nil {
 			name = m[1]
 		}
-		i := slices.IndexFunc(e.Contenders, func(o Contender) bool { return o.Manager == name })
-		if i < 0 {
-			i = len(e.Contenders)
-			e.Contenders = append(e.Contenders, Contender{Manager: name})
+		if fields[name] == nil {
+			managers = append(managers, name)
 		}
-		e.Contenders[i].Fields = append(e.Contenders[i].Fields, cause.Field)
+		fields[name] = append(fields[name], cause.Field)
 	}
 	if e.Class != Conflict {
 		return
 	}
 	var parts []string
-	for _, o := range e.Contenders {
-		parts = append(parts, fmt.Sprintf("%s owns %s", o.Manager, prose.Some(o.Fields, few)))
+	for _, name := range managers {
+		parts = append(parts, fmt.Sprintf("%s owns %s", name, prose.Some(fields[name], few)))
 	}
 	e.Message = strings.Join(parts, "; ")
 }
@@ -401,7 +400,7 @@ func withoutLongValue(problem string) string {
 	return value[end+len("}: "):]
 }
 
-// withhold removes what the API server may have quoted from a Secret. Class, paths,
+// withhold removes text in which the API server may have quoted a Secret. Class, paths,
 // managers and the webhook's name stay.
 func withhold(e *Error) {
 	const why = " (the API server's message is withheld: it may quote the Secret)"

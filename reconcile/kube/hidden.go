@@ -12,9 +12,9 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Hidden returns why there may be objects of kinds that the cluster does not serve: a
-// CRD defines the kind and serves no version of it, or the server of a registered API
-// is gone. A kind that nothing defines is not in the result. It costs one list of the
+// Hidden returns why kinds that the cluster does not serve may have objects: a CRD
+// defines the kind and serves no version of it, or the server of a registered API is
+// gone. Kinds without a definition are not in the result. It costs one list of the
 // metadata of all CRDs.
 func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[schema.GroupKind]string, error) {
 	hidden := make(map[schema.GroupKind]string)
@@ -61,8 +61,8 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 	return hidden, nil
 }
 
-// served notes the resources of a group that are served, and its kinds if one of its
-// versions is not.
+// served adds the resources of a group that are served, and why its kinds are hidden if a
+// version is not served.
 func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupKind, served map[string]bool, hidden map[schema.GroupKind]string) error {
 	if group == "" {
 		return nil // no CRD can define its kinds

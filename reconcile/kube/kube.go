@@ -1,25 +1,29 @@
 // Package kube is the client of a registered cluster.
 //
 // It owns
-//   - which kubeconfigs are accepted (kubeconfig.go): one from the fleet may
-//     neither run a program nor read a file of the daemon's;
+//   - connecting with a kubeconfig (kubeconfig.go). The subpackage kubeconfig decides
+//     which are accepted: one from the fleet runs no program and reads no file;
 //   - discovery (types.go): kinds to resources, one small document for each group
 //     and version, read again as CRDs come and go;
 //   - the requests, on raw bytes, so that no object is decoded twice: reads, lists
 //     and watches, mostly of metadata alone (requests.go, watch.go), and writes:
-//     server-side apply, create, delete, tokens (write.go). Whether a write may still
-//     be sent is asked in one place ([Config].MayWrite);
-//   - the classes of errors (errors.go): what failed is decided here once, and no
-//     value of a Secret gets into a message;
-//   - whether the cluster, or the object or kind that was asked for, is blamed for a
-//     request without an answer (patience.go).
+//     server-side apply, create, delete, tokens (write.go), and what reconcile/migrate
+//     needs (storage.go). Every write asks [Config].MayWrite first;
+//   - the classes of errors (errors.go), which it decides once. No message holds a
+//     value of a Secret. Advice names the missing rule of a role (rbac.go, account.go)
+//     and the field that was probably meant (meant.go);
+//   - limits on the size of answers (limits.go), and on the time of requests: a request
+//     without an answer is blamed on the cluster, or on its object or kind alone
+//     (patience.go); [WithPace] bounds requests over many clusters (pace.go);
+//   - the live definition of a kind (definition.go), and which kinds may have objects
+//     though they are not served (hidden.go).
 //
-// It does not know what is wanted (render), what to do about a difference
-// (reconcile/plan) or in which order (reconcile/apply). Of the cluster's state it
-// caches nothing but the types.
+// It caches only the types. The desired objects are render's, the differences
+// reconcile/plan's, and the order of writes reconcile/apply's.
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -40,8 +44,8 @@ import (
 // FieldManager is gitopsd's name in metadata.managedFields.
 const FieldManager = "gitopsd"
 
-// DefaultTimeout is how long one request may take, its answer included. After one
-// that timed out, the next for the same kind get less.
+// DefaultTimeout limits one request, its answer included. After a timeout, the next
+// requests for the same kind get less.
 const DefaultTimeout = 30 * time.Second
 
 // dialTimeout is how long connecting to an API server may take: shorter than a
@@ -58,14 +62,14 @@ type Config struct {
 	Kubeconfig []byte
 	// Context is the context to use; empty means the kubeconfig's current one.
 	Context string
-	// Trusted says that the kubeconfig is the user's own: the plugins and files that
-	// it names are used. If Kubeconfig is empty, the user's files are read, as
-	// kubectl does ($KUBECONFIG, ~/.kube/config).
+	// Trusted marks the user's own kubeconfig: the plugins and files that it names are
+	// used. If Kubeconfig is empty, the user's files are read, as kubectl does
+	// ($KUBECONFIG, ~/.kube/config).
 	Trusted bool
 	// InCluster uses the ServiceAccount of the pod that this process runs in.
 	// It excludes Kubeconfig and Trusted.
 	InCluster bool
-	// ServiceAccount is impersonated in the cluster; nil impersonates nobody.
+	// ServiceAccount is impersonated in the cluster; nil for no impersonation.
 	ServiceAccount *ServiceAccount
 	// UserAgent is sent with each request; default "gitopsd".
 	UserAgent string
@@ -76,10 +80,10 @@ type Config struct {
 	// and the write fails with an error of class Fenced that wraps it. A write that was
 	// allowed may take effect until Timeout has passed.
 	MayWrite func(ctx context.Context) error
-	// MayReach, if set, is asked before each connection, with the address that the server's
-	// or its proxy's name was resolved to. If it returns an error, there is no connection.
+	// MayReach, if set, is called before each connection with its resolved address, of
+	// the server or the proxy. If it returns an error, no connection is made.
 	MayReach func(netip.Addr) error
-	// WrapTransport, if set, sees every request and answer: for metrics.
+	// WrapTransport, if set, wraps the transport of all requests, for metrics.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
 }
 
@@ -88,8 +92,8 @@ type ServiceAccount struct {
 	Namespace, Name string
 }
 
-// Client is a registered cluster. It is safe for concurrent use, and opens no
-// connection until it is first asked something.
+// Client is a registered cluster. It is safe for concurrent use, and opens no connection
+// before the first request.
 type Client struct {
 	name      string
 	base      *url.URL
@@ -109,7 +113,7 @@ type Client struct {
 	lanes  map[lane]int // strikes; see patience.go
 }
 
-// New checks the configuration and makes the client. It sends nothing.
+// New checks the configuration and returns the client. It sends nothing.
 func New(c Config) (*Client, error) {
 	cfg, err := restConfig(c)
 	if err != nil {
@@ -134,47 +138,40 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, problem.In(c.Name, fmt.Errorf("kubeconfig: %w", err))
 	}
-	// An API server does not redirect. Following one would take the
-	// credentials, or the answer, elsewhere.
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client.CheckRedirect = noRedirects
 	base, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
 		return nil, problem.In(c.Name, fmt.Errorf("kubeconfig: server %q: %w", cfg.Host, err))
 	}
 	cl := &Client{
 		name: c.Name, base: base, client: client, conns: conns,
-		timeout: c.Timeout, quiet: quietLongest, userAgent: c.UserAgent, mayWrite: c.MayWrite,
+		timeout: cmp.Or(c.Timeout, DefaultTimeout), quiet: quietLongest, userAgent: cmp.Or(c.UserAgent, "gitopsd"), mayWrite: c.MayWrite,
 		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1, lanes: make(map[lane]int),
 	}
 	if c.ServiceAccount != nil {
 		cl.actsAs = accountUser(*c.ServiceAccount)
 		own := rest.CopyConfig(cfg)
 		own.Impersonate = rest.ImpersonationConfig{}
-		cl.account = &account{ServiceAccount: *c.ServiceAccount, base: base, own: own}
-	}
-	if cl.timeout == 0 {
-		cl.timeout = DefaultTimeout
-	}
-	if cl.userAgent == "" {
-		cl.userAgent = "gitopsd"
-	}
-	if cl.account != nil {
-		cl.account.userAgent = cl.userAgent
+		cl.account = &account{ServiceAccount: *c.ServiceAccount, base: base, own: own, userAgent: cl.userAgent}
 	}
 	return cl, nil
 }
 
-// Name is the cluster's name in the registry.
+// noRedirects is a CheckRedirect. API servers do not redirect: following a redirect could
+// send credentials elsewhere, or take the answer from there.
+func noRedirects(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Name returns the cluster's name in the registry.
 func (c *Client) Name() string { return c.name }
 
-// Server is the API server's URL.
+// Server returns the API server's URL.
 func (c *Client) Server() string { return c.base.String() }
 
 // Close closes all connections. Requests under way and later ones fail.
 func (c *Client) Close() { c.conns.close() }
 
-// connections closes all connections to a cluster. http.Transport closes idle ones
-// only, and opens another for a request whose connection was closed.
+// connections closes all connections to a cluster. http.Transport closes only idle ones,
+// and opens another connection for a request whose own was closed.
 type connections struct {
 	dialer *connrotation.Dialer
 	closed atomic.Bool

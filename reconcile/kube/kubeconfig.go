@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/reconcile/kube/kubeconfig"
 )
 
-// restConfig returns client-go's configuration. Of a kubeconfig from the fleet it uses
-// the fields that are known to be harmless and no others.
+// restConfig returns client-go's configuration. From a kubeconfig of the fleet it takes
+// only fields that are known to be harmless.
 func restConfig(c Config) (*rest.Config, error) {
 	if c.Name == "" {
 		return nil, errors.New("a cluster needs a name")
@@ -41,7 +41,7 @@ func restConfig(c Config) (*rest.Config, error) {
 	if c.ServiceAccount == nil {
 		return cfg, nil
 	}
-	// An empty name would impersonate nobody and act with the daemon's rights
+	// An empty name would impersonate no account, and act with the daemon's rights
 	// (CVE-2026-23990 elsewhere).
 	sa := *c.ServiceAccount
 	if len(validation.IsDNS1123Label(sa.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(sa.Name)) > 0 {

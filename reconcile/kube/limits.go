@@ -10,37 +10,35 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Limits of a cluster's answers. Whoever controls a cluster of the fleet controls its
-// API server, and must not exhaust the daemon's memory: an answer is read up to a limit,
-// and its values are counted before it is decoded. An answer beyond a limit is an error
-// of the object or kind that was asked for.
+// Limits on a cluster's answers. A hostile API server of one cluster must not exhaust the
+// daemon's memory: an answer is read up to a limit, and its values are counted before it is
+// decoded. An answer beyond a limit is an error of its object or kind.
 const (
-	// maxObjectBytes is an object: some ten times what etcd stores of one.
+	// maxObjectBytes limits an object: etcd stores a tenth of that.
 	maxObjectBytes = 16 << 20
-	// maxPageBytes is a page of a list, and what is served altogether. A page
-	// that is larger is asked for again in smaller ones.
+	// maxPageBytes limits a page of a list, and a discovery document. A larger page is
+	// requested again in smaller ones.
 	maxPageBytes = 32 << 20
-	// maxListBytes, maxListed and maxPages are a whole list.
+	// maxListBytes, maxListed and maxPages limit a whole list.
 	maxListBytes = 512 << 20
 	maxListed    = 1_000_000
 	maxPages     = 10_000
-	// maxErrorBytes is what is read of an error, maxMessage what is kept of its
-	// text.
+	// maxErrorBytes limits the answer of an error, maxMessage its text.
 	maxErrorBytes = 1 << 20
 	maxMessage    = 4 << 10
-	// maxEventBytes and maxMetadataBytes are the metadata of an object: 256 KiB of
-	// annotations, and who manages which field. maxMetadataFields are its labels,
-	// annotations, owners and managers.
+	// maxEventBytes and maxMetadataBytes limit the metadata of an object: 256 KiB of
+	// annotations, and the managers of its fields. maxMetadataFields limits the number of
+	// labels, annotations, owners and managers.
 	maxEventBytes     = 4 << 20
 	maxMetadataBytes  = 2 << 20
 	maxMetadataFields = 20_000
-	// maxValues are the values of a JSON document.
+	// maxValues limits the number of values in a JSON document.
 	maxValues = 2_000_000
 )
 
 var errMalformed = errors.New("it is no protobuf message")
 
-// decodeJSON decodes a document that has no more than so many values.
+// decodeJSON decodes a document with at most so many values.
 func decodeJSON(answer []byte, most int, into any) error {
 	if n := countValues(answer); n > most {
 		return fmt.Errorf("it has more than %d values", most)
@@ -48,8 +46,8 @@ func decodeJSON(answer []byte, most int, into any) error {
 	return json.Unmarshal(answer, into)
 }
 
-// countValues returns how many values a JSON document has at most: each but the first
-// comes after one of three bytes.
+// countValues returns an upper bound for the number of values in a JSON document: each but
+// the first comes after one of three bytes.
 func countValues(doc []byte) int {
 	n, quoted := 1, false
 	for i := 0; i < len(doc); i++ {
@@ -121,8 +119,15 @@ func unwrap(answer []byte) (message []byte, kind string, ok bool, err error) {
 	return message, kind, true, err
 }
 
-// checkList returns an error if an answer's kind is not that of a list. A proxy's own
-// answer would else read as a list without objects.
+// jsonList is a page of a list.
+type jsonList struct {
+	Kind     string            `json:"kind"`
+	Metadata metav1.ListMeta   `json:"metadata"`
+	Items    []json.RawMessage `json:"items"`
+}
+
+// checkList returns an error if the kind of an answer is not a list's. Otherwise a
+// proxy's own answer would read as an empty list.
 func checkList(kind string) error {
 	if kind == "" || kind == "Status" {
 		return fmt.Errorf("the answer is no list (its kind is %q)", kind)
@@ -189,11 +194,7 @@ func decodeMetadataList(answer []byte, yield func(*metav1.PartialObjectMetadata)
 			return nil
 		})
 	} else {
-		var page struct {
-			Kind     string            `json:"kind"`
-			Metadata metav1.ListMeta   `json:"metadata"`
-			Items    []json.RawMessage `json:"items"`
-		}
+		var page jsonList
 		err = decodeJSON(answer, maxValues, &page)
 		list, kind = page.Metadata, page.Kind
 		for _, item := range page.Items {

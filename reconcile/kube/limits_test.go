@@ -19,7 +19,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// answering is a cluster whose API server's answers are given.
+// answering is a cluster with an API server that gives the answers.
 func answering(t *testing.T, answer func(*http.Request) (code int, body io.Reader)) *Client {
 	t.Helper()
 	c, err := New(Config{Name: "prod", Kubeconfig: []byte(fleetFile), WrapTransport: func(http.RoundTripper) http.RoundTripper {
@@ -141,7 +141,7 @@ func TestHostileLists(t *testing.T) {
 	}
 }
 
-// A list whose pages are large comes in smaller ones.
+// A list with large pages is read in smaller ones.
 func TestLargePages(t *testing.T) {
 	t.Parallel()
 	want := []metav1.PartialObjectMetadata{

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,12 +13,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// undeclared is what the API server says of a field that a type does not have.
+// undeclared is the API server's text for a field that a type does not have.
 const undeclared = "field not declared in schema"
 
-// suggest adds to the fields of an error that their type does not have which ones were most
-// likely meant, by the schema that the API server publishes (/openapi/v3). What cannot be
-// found out is not said.
+// suggest adds to each undeclared field of an error the field that was probably meant,
+// from the schema that the API server publishes (/openapi/v3). Without a schema it adds
+// nothing.
 func (c *Client) suggest(ctx context.Context, t Type, e *Error) {
 	if e.Class != Invalid || e.ID.Is(manifest.Secret) || !slices.ContainsFunc(e.Fields, func(f Field) bool { return f.Problem == undeclared }) {
 		return
@@ -34,7 +35,7 @@ func (c *Client) suggest(ctx context.Context, t Type, e *Error) {
 	e.tellFields()
 }
 
-// published is the part of a published schema that names fields.
+// published has the fields' names in a published schema.
 type published struct {
 	Components struct {
 		Schemas map[string]*publishedType `json:"schemas"`
@@ -46,7 +47,7 @@ type publishedType struct {
 	AllOf      []*publishedType          `json:"allOf"`
 	Properties map[string]*publishedType `json:"properties"`
 	Items      *publishedType            `json:"items"`
-	// Values are those of a mapping: a schema, or true for anything.
+	// Values is the additionalProperties of a mapping: a schema, or true for anything.
 	Values json.RawMessage `json:"additionalProperties"`
 	Kinds  []publishedKind `json:"x-kubernetes-group-version-kind"`
 }
@@ -74,7 +75,7 @@ func (c *Client) published(ctx context.Context, id manifest.ID, t Type) (*publis
 	return doc, nil
 }
 
-// meant suggests a field beside the last one of a path; empty if none is near.
+// meant suggests a field instead of the last one of a path; empty if none is similar.
 func (p *published) meant(t Type, path string) string {
 	steps, err := field.Parse(path)
 	if err != nil || len(steps) == 0 || steps[len(steps)-1].List {
@@ -101,12 +102,7 @@ func (p *published) meant(t Type, path string) string {
 	if at = p.resolve(at); at == nil {
 		return ""
 	}
-	var names []string
-	for name := range at.Properties {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return sources.Meant(steps[len(steps)-1].Key, names)
+	return sources.Meant(steps[len(steps)-1].Key, slices.Sorted(maps.Keys(at.Properties)))
 }
 
 func (p *published) kind(t Type) *publishedType {

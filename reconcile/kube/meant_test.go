@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What was most likely meant is found in the schema that an API server publishes: through
-// references, lists and mappings, and never beyond what it says.
+// The field that was probably meant is found in the schema that an API server publishes,
+// through references, lists and mappings.
 func TestMeant(t *testing.T) {
 	const text = `{"components": {"schemas": {
 		"io.k8s.api.apps.v1.Deployment": {

@@ -8,15 +8,12 @@ import (
 	"net"
 	"net/http"
 	"time"
-
-	"gitopsd.dev/render/manifest"
 )
 
-// A request without an answer says little about the cluster: a webhook or an
-// aggregated API server may be slow. So /livez is asked, and if that answers, the
-// request's object or kind is to blame. What is slow for one object is often slow for
-// the whole kind, so that each request of the kind gets half the time of the one
-// before, until one is answered.
+// A request without an answer says little about the cluster: a webhook or an aggregated
+// API server may be slow. If /livez answers then, the request's object or kind is to
+// blame. What is slow for one object is often slow for its whole kind, so each request for
+// the kind gets half the time of the one before, until one is answered.
 
 // livenessTimeout is how long /livez may take.
 const livenessTimeout = 5 * time.Second
@@ -55,8 +52,8 @@ func (c *Client) patience(strikes int) time.Duration {
 	return max(c.timeout>>min(strikes, 10), min(leastPatience, c.timeout))
 }
 
-// noAnswer classifies what happened to a request that got no answer. limit is
-// the time that it had.
+// noAnswer classifies the error of a request without an answer. limit is the time limit
+// of the request. It asks /livez whether the API server is to blame.
 func (c *Client) noAnswer(ctx context.Context, op operation, limit time.Duration, err error) *Error {
 	e := c.transportError(ctx, op, limit, err)
 	if dial, ok := errors.AsType[*net.OpError](err); e.Class != Unreachable || ok && dial.Op == "dial" || !c.alive(ctx) {
@@ -76,7 +73,7 @@ func (c *Client) noAnswer(ctx context.Context, op operation, limit time.Duration
 func (c *Client) alive(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, min(livenessTimeout, c.timeout))
 	defer cancel()
-	u, err := c.url(operation{verb: "get", id: manifest.ID{}}, []string{"livez"}, nil)
+	u, err := c.url(operation{verb: "get"}, []string{"livez"}, nil)
 	if err != nil {
 		return false
 	}

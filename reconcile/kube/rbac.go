@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -9,10 +10,10 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// lacksRight matches what the API server says of a user without a right
-// (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters, errors.go). It matches names
-// alone, since webhooks and aggregated API servers may write the like, and what they write
-// is pasted: no "*", and nothing that ends a list of YAML.
+// lacksRight matches the API server's message for a user without a right
+// (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters, errors.go). Webhooks and
+// aggregated API servers may write such messages too, and people paste the rule, so it
+// matches names alone: no "*", and nothing that ends a list in YAML.
 var lacksRight = regexp.MustCompile(`forbidden: User "([^"]*)" cannot ([a-z:-]+) (?:path "(/[A-Za-z0-9._~/-]*)"|resource "([a-z0-9.-]+(?:/[A-Za-z0-9./-]+)?)" in API group "([a-z0-9.-]*)"(?: in the namespace "([a-z0-9.-]+)")?)`)
 
 // missingRule returns the advice for an answer that a user lacks a right: the rule to
@@ -23,7 +24,7 @@ func (c *Client) missingRule(ctx context.Context, message string) string {
 		return ""
 	}
 	user, verb, path, resource, group, namespace := m[1], m[2], m[3], m[4], m[5], m[6]
-	rule := fmt.Sprintf("{apiGroups: [%s], resources: [%s], verbs: [%s]}", quoted(group), resource, verb)
+	rule := fmt.Sprintf("{apiGroups: [%s], resources: [%s], verbs: [%s]}", cmp.Or(group, `""`), resource, verb)
 	role := manifest.ClusterRole.Kind
 	switch account, name, _ := strings.Cut(strings.TrimPrefix(c.actsAs, accountPrefix), ":"); {
 	case strings.HasPrefix(verb, "impersonate") && c.actsAs != "":
@@ -53,14 +54,7 @@ func (c *Client) missingRule(ctx context.Context, message string) string {
 	return fmt.Sprintf("; %s needs the rule %s in a %s", who, rule, role)
 }
 
-// accountPrefix is that of the users that ServiceAccounts are.
+// accountPrefix begins the user names of ServiceAccounts.
 const accountPrefix = "system:serviceaccount:"
 
 func accountUser(a ServiceAccount) string { return accountPrefix + a.Namespace + ":" + a.Name }
-
-func quoted(group string) string {
-	if group == "" {
-		return `""`
-	}
-	return group
-}

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
 	"gitopsd.dev/render/manifest"
@@ -122,8 +120,8 @@ func TestMissingRules(t *testing.T) {
 	}
 }
 
-// An account without rights, one that does not exist, and one of which the credentials may
-// not know are told apart, and one that is made is found.
+// An account without rights, one that does not exist, and one that the credentials may
+// not look up have different messages; an account that is created is found.
 func TestMissingAccount(t *testing.T) {
 	t.Parallel()
 	const ns = "missing-account"
@@ -210,26 +208,11 @@ func limited(t *testing.T, admin *Client, account ServiceAccount, token bool, as
 	if err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := clientcmd.Load(planeKubeconfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range loaded.AuthInfos {
-		loaded.AuthInfos[name] = &api.AuthInfo{Token: text}
-	}
-	cfg := Config{Name: "prod"}
-	if cfg.Kubeconfig, err = clientcmd.Write(*loaded); err != nil {
-		t.Fatal(err)
-	}
+	cfg := Config{Name: "prod", Kubeconfig: withToken(t, text)}
 	if as != "" {
 		cfg.ServiceAccount = &ServiceAccount{Namespace: account.Namespace, Name: as}
 	}
-	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return open(t, cfg)
 }
 
 // paste makes a role with a rule, in a namespace or for the whole cluster, and gives it to an

@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/reconcile/kube/kubeconfig"
 )
 
-// The address decides, whatever name leads to it and by whichever proxy.
+// The resolved address decides, through any name and proxy.
 func TestMayReach(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64

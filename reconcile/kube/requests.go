@@ -47,7 +47,7 @@ const (
 // runtime/serializer/protobuf); an envelope, runtime.Unknown, follows.
 var protobufMagic = []byte("k8s\x00")
 
-// operation is what errors say was tried.
+// operation is the verb and the object that errors name.
 type operation struct {
 	verb string
 	id   manifest.ID
@@ -77,16 +77,10 @@ func (c *Client) do(ctx context.Context, op operation, r request) ([]byte, http.
 	strikes := c.strikes(op)
 	for attempt := 1; ; attempt++ {
 		body, header, err := c.once(ctx, op, r, c.patience(strikes))
-		var e *Error
-		if !errors.As(err, &e) || e.RetryAfter == 0 || e.RetryAfter > throttleLongest || attempt == throttleAttempts || strikes > 0 {
+		if e, ok := errors.AsType[*Error](err); !ok || e.RetryAfter == 0 || e.RetryAfter > throttleLongest || attempt == throttleAttempts || strikes > 0 {
 			c.note(op, err)
 			return body, header, err
-		}
-		wait := time.NewTimer(e.RetryAfter)
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
+		} else if Sleep(ctx, e.RetryAfter) != nil {
 			return nil, nil, err
 		}
 	}
@@ -136,16 +130,13 @@ func (c *Client) once(ctx context.Context, op operation, r request, limit time.D
 	return body, resp.Header, nil
 }
 
-// url returns the URL of a path. A segment that would make it the path of something
-// else is an error.
+// url returns the URL of a path. It fails for a segment that would change the path's
+// meaning.
 func (c *Client) url(op operation, path []string, query url.Values) (string, error) {
 	u := *c.base
 	for _, segment := range path {
 		if bad := rest.IsValidPathSegmentName(segment); segment == "" || len(bad) > 0 {
-			return "", &Error{
-				Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id,
-				Message: fmt.Sprintf("%q cannot be part of a name: %s", segment, strings.Join(bad, ", ")),
-			}
+			return "", c.errorf(op, Invalid, "%q cannot be part of a name: %s", segment, strings.Join(bad, ", "))
 		}
 		u.Path = strings.TrimSuffix(u.Path, "/") + "/" + segment
 	}
@@ -177,15 +168,15 @@ func readAll(resp *http.Response, limit int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// errorBody returns the beginning of an error's text. It may be cut off: the status
-// says the most.
+// errorBody returns the beginning of an error's text. The status matters most, so a text
+// that is cut off is enough.
 func errorBody(resp *http.Response) []byte {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
 	return body
 }
 
-// path returns the path of the type's objects in a namespace, or in all if it is
-// empty; with a name, that of one object.
+// path returns the path of the type's objects in a namespace, or in all if it is empty;
+// with a name, the path of one object.
 func (t Type) path(namespace, name string) []string {
 	p := []string{"apis", t.Group, t.Version}
 	if t.Group == "" {
@@ -201,19 +192,16 @@ func (t Type) path(namespace, name string) []string {
 	return p
 }
 
-// checkScope returns an error for an object whose namespace does not fit its type:
-// its path would be that of another object.
+// checkScope returns an error if an object's namespace does not fit its type: the path
+// would lead to another object.
 func (c *Client) checkScope(op operation, t Type) error {
-	message := ""
 	switch {
 	case t.Namespaced && op.id.Namespace == "":
-		message = fmt.Sprintf("kind %s lives in namespaces, and the object has none; set metadata.namespace", t.Kind)
+		return c.errorf(op, Invalid, "kind %s lives in namespaces, and the object has none; set metadata.namespace", t.Kind)
 	case !t.Namespaced && op.id.Namespace != "":
-		message = fmt.Sprintf("kind %s is cluster-wide, and the object has namespace %q; remove metadata.namespace", t.Kind, op.id.Namespace)
-	default:
-		return nil
+		return c.errorf(op, Invalid, "kind %s is cluster-wide, and the object has namespace %q; remove metadata.namespace", t.Kind, op.id.Namespace)
 	}
-	return &Error{Class: Invalid, Cluster: c.name, Verb: op.verb, ID: op.id, Message: message}
+	return nil
 }
 
 // Get reads a whole object.
@@ -242,7 +230,7 @@ func (c *Client) GetMetadata(ctx context.Context, t Type, id manifest.ID) (*meta
 	return c.decodeMetadata(op, answer)
 }
 
-// ListOptions select what is listed.
+// ListOptions select objects of a list.
 type ListOptions struct {
 	// Namespace limits the list to one; empty lists all of them.
 	Namespace string
@@ -250,12 +238,12 @@ type ListOptions struct {
 	Selector string
 	// Most is how many objects are listed at most; 0 lists all.
 	Most int
-	// Page is how many objects are read at a time; 0 means 500. Large objects are
-	// better listed in small pages.
+	// Page is how many objects are read at a time; default 500. Use small pages for large
+	// objects.
 	Page int
-	// Again is called before a list that took too long for the API server starts
-	// over. Everything listed so far is to be dropped: some of it may be gone. If
-	// Again is nil, such a list fails with an error of class Expired.
+	// Again is called before a list that took too long for the API server starts over. It
+	// must drop everything listed so far: some of it may be gone. If Again is nil, such a
+	// list fails with an error of class Expired.
 	Again func()
 }
 
@@ -309,11 +297,7 @@ func (c *Client) ListFull(ctx context.Context, t Type, opts ListOptions, yield f
 // returns. Items of built-in types come without apiVersion and kind.
 func (c *Client) ListRaw(ctx context.Context, t Type, opts ListOptions, yield func(item []byte) bool) error {
 	return c.list(ctx, t, opts, mimeJSON, func(op operation, answer []byte) (string, bool, error) {
-		var page struct {
-			Kind     string            `json:"kind"`
-			Metadata metav1.ListMeta   `json:"metadata"`
-			Items    []json.RawMessage `json:"items"`
-		}
+		var page jsonList
 		err := decodeJSON(answer, maxValues, &page)
 		if err == nil {
 			err = checkList(page.Kind)

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 
@@ -11,46 +10,30 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Rewrite has the API server store an object again as it is. If the stored bytes are in
-// another version than the storage version, they are written anew; else nothing is
-// written (k8s.io/apiserver, pkg/storage/etcd3, GuaranteedUpdate). Admission sees an
-// update that changes nothing.
+// Rewrite has the API server store an object again, unchanged. It writes only if the stored
+// bytes are not in the storage version (k8s.io/apiserver, pkg/storage/etcd3,
+// GuaranteedUpdate). Admission sees an update that changes nothing.
 //
-// The request is an empty merge patch, so that it needs no precondition: whatever the
-// object is by then stays. It leaves no field manager behind, as an empty server-side
-// apply does in objects without managed fields, and does not depend on these being in
-// order.
+// The request is an empty merge patch, which needs no precondition: it keeps whatever the
+// object is by then. Unlike an empty server-side apply, it adds no field manager to objects
+// without managed fields, and does not need valid ones.
 func (c *Client) Rewrite(ctx context.Context, t Type, id manifest.ID) error {
-	op := operation{verb: "rewrite", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return err
-	}
-	_, _, err := c.do(ctx, op, request{
-		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}},
-		accept: mimeMetadata, contentType: mimeMergePatch, body: []byte("{}"),
-	})
+	_, err := c.merge(ctx, operation{verb: "rewrite", id: id}, t, map[string]any{}, request{})
 	return err
 }
 
 // SetStoredVersions replaces status.storedVersions of a CRD. If the CRD is no longer at
 // the given resourceVersion, the error is of class Changed.
 func (c *Client) SetStoredVersions(ctx context.Context, name string, versions []string, resourceVersion string) error {
-	op := operation{verb: "set the stored versions of", id: manifest.CRD.ID("", name)}
 	crds, err := c.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(map[string]any{
+	op := operation{verb: "set the stored versions of", id: manifest.CRD.ID("", name)}
+	_, err = c.merge(ctx, op, crds, map[string]any{
 		"metadata": map[string]any{"resourceVersion": resourceVersion}, // as a precondition
 		"status":   map[string]any{"storedVersions": versions},
-	})
-	if err != nil {
-		return err
-	}
-	_, _, err = c.do(ctx, op, request{
-		method: http.MethodPatch, path: append(crds.path("", name), "status"), query: url.Values{"fieldManager": {FieldManager}},
-		accept: mimeMetadata, contentType: mimeMergePatch, body: body,
-	})
+	}, request{path: []string{"status"}})
 	return err
 }
 

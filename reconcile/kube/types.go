@@ -24,10 +24,10 @@ type Type struct {
 	Resource string
 	// Namespaced kinds live in namespaces.
 	Namespaced bool
-	// HasStatus says that the status is a subresource, so that writing it leaves the
+	// HasStatus reports whether the status is a subresource: writing it leaves the
 	// generation as it is.
 	HasStatus bool
-	// Listable says that objects of the type can be listed, patched and deleted;
+	// Listable reports whether objects of the type can be listed, patched and deleted;
 	// reviews and bindings cannot.
 	Listable bool
 }
@@ -53,16 +53,15 @@ type group struct {
 	epoch    uint64
 }
 
-// groupTypes is the discovery document of one group and version. absent says
-// that the cluster does not serve it.
+// groupTypes is the discovery document of one group and version.
 type groupTypes struct {
 	kinds  map[string]Type
-	absent bool
+	absent bool // the cluster does not serve it
 	epoch  uint64
 }
 
-// Forget drops what is known of a group, so that discovery is read again: after one
-// of the group's CRDs was applied or deleted.
+// Forget drops the types of a group, so that its discovery is read again. Call it after
+// one of the group's CRDs was applied or deleted.
 func (c *Client) Forget(groupName string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,9 +73,8 @@ func (c *Client) Forget(groupName string) {
 	}
 }
 
-// Refresh begins a pass: types that were not found are looked for again, once each,
-// and kinds that were slow get their whole time limit again. Types that were found
-// stay.
+// Refresh begins a pass: each type that was not found is looked up once more, and kinds
+// that were slow get their full time limit again. Known types stay.
 func (c *Client) Refresh() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,13 +95,12 @@ func (c *Client) Type(ctx context.Context, apiVersion, kind string) (Type, error
 	if !known.absent {
 		message = fmt.Sprintf("the cluster serves no kind %s in %s%s", kind, apiVersion, sources.Meant(kind, slices.Collect(maps.Keys(known.kinds))))
 	}
-	return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: message}
+	return Type{}, c.errorf(operation{verb: "discover", id: id}, NoSuchType, "%s", message)
 }
 
-// Unserved says what somebody most likely meant who asked for a kind in a version that
-// the cluster does not serve: the versions in which it does serve the kind, or the group of
-// a kind of Kubernetes'. It returns "" if nothing suggests itself, or the cluster does not
-// answer.
+// Unserved returns advice for a kind in a version that the cluster does not serve: the
+// versions in which it serves the kind, or the group of a built-in kind. It returns "" if
+// there is none, or the cluster does not answer.
 func (c *Client) Unserved(ctx context.Context, apiVersion, kind string) string {
 	g, v := manifest.GroupVersion(apiVersion)
 	var served []string
@@ -130,8 +127,8 @@ func (c *Client) Unserved(ctx context.Context, apiVersion, kind string) string {
 	return fmt.Sprintf("the cluster serves %s in %s, not in %s: write apiVersion: %s", kind, strings.Join(served, " and "), apiVersion, served[0])
 }
 
-// find picks a kind of a version. What is known from an earlier pass is read again
-// before a kind counts as missing; the group's kinds are then returned instead.
+// find picks a kind of a version. If there is none, it returns the version's kinds, read
+// in this pass.
 func (c *Client) find(ctx context.Context, groupName, version string, pick func(map[string]Type) (Type, bool)) (Type, *groupTypes, error) {
 	gv := apiVersion(groupName, version)
 	for {
@@ -173,7 +170,7 @@ func (c *Client) Kind(ctx context.Context, groupName, kind string) (Type, error)
 		}
 	}
 	id := manifest.ID{Group: groupName, Kind: kind}
-	return Type{}, &Error{Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: id, Message: noSuchType(id)}
+	return Type{}, c.errorf(operation{verb: "discover", id: id}, NoSuchType, "%s", noSuchType(id))
 }
 
 func (c *Client) versions(ctx context.Context, name string) ([]string, error) {
@@ -269,23 +266,21 @@ func (c *Client) Resource(ctx context.Context, groupName, resource string) (Type
 			return t, err
 		}
 	}
-	return Type{}, &Error{
-		Class: NoSuchType, Cluster: c.name, Verb: "discover", ID: manifest.ID{Group: groupName},
-		Message: fmt.Sprintf("the cluster serves no %s.%s", resource, groupName),
-	}
+	op := operation{verb: "discover", id: manifest.ID{Group: groupName}}
+	return Type{}, c.errorf(op, NoSuchType, "the cluster serves no %s.%s", resource, groupName)
 }
 
-// Everything is what a cluster serves.
+// Everything is all types that a cluster serves.
 type Everything struct {
-	// Types are the kinds whose objects can be listed, each in the version that
-	// the cluster prefers.
+	// Types are the kinds with objects that can be listed, each in the version that the
+	// cluster prefers.
 	Types []Type
 	// Stale are the APIs, "group/version", of aggregated API servers that do not
 	// answer: they may serve more kinds.
 	Stale []string
 }
 
-// All reads everything that the cluster serves.
+// All reads all types that the cluster serves.
 func (c *Client) All(ctx context.Context) (*Everything, error) {
 	seen := make(map[schema.GroupKind]bool)
 	all := new(Everything)
@@ -314,7 +309,7 @@ func (c *Client) All(ctx context.Context) (*Everything, error) {
 
 // Version reads the API server's version, "v1.36.3".
 func (c *Client) Version(ctx context.Context) (string, error) {
-	op := operation{verb: "discover", id: manifest.ID{}}
+	op := operation{verb: "discover"}
 	body, _, err := c.do(ctx, op, request{method: http.MethodGet, path: []string{"version"}, accept: mimeJSON})
 	if err != nil {
 		return "", err
@@ -328,10 +323,10 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return doc.GitVersion, nil
 }
 
-// Served returns the resources of the given groups that the cluster serves, from one
-// document. A resource is served from the moment its CRD is established, so that one
-// request answers for any number of CRDs. etag is that of the last answer, "" at first.
-// If nothing has changed since, served is nil.
+// Served returns the resources of the given groups that the cluster serves. A resource is
+// served from the moment its CRD is established, and one request answers for any number
+// of CRDs. etag is the last answer's, "" at first. If nothing has changed since, served is
+// nil.
 func (c *Client) Served(ctx context.Context, groups map[string]bool, etag string) (served map[schema.GroupVersionResource]bool, newETag string, err error) {
 	doc, unchanged, newETag, err := c.everything(ctx, "apis", etag)
 	if err != nil || unchanged {
@@ -389,8 +384,7 @@ func discovered(groupName string, v apidiscovery.APIVersionDiscovery) *groupType
 }
 
 func (c *Client) malformed(op operation, err error) *Error {
-	return &Error{
-		Class: Server, Cluster: c.name, Verb: op.verb, ID: op.id, cause: err,
-		Message: fmt.Sprintf("the answer is not what an API server sends: %v", err),
-	}
+	e := c.errorf(op, Server, "the answer is not what an API server sends: %v", err)
+	e.cause = err
+	return e
 }

@@ -36,20 +36,20 @@ const mimeMetadataWatch = mimeJSON + ";as=PartialObjectMetadata;g=meta.k8s.io;v=
 
 // Event is a change to an object.
 type Event struct {
-	// Deleted says that the object was deleted, or is no longer selected.
+	// Deleted reports whether the object was deleted, or is no longer selected.
 	Deleted bool
 	// Meta is the object's metadata; of a deleted object, the last.
 	Meta *metav1.PartialObjectMetadata
-	// Progress says that this is a bookmark: Meta has no more than the
-	// resourceVersion that the watch has reached.
+	// Progress reports whether this is a bookmark: Meta has only the resourceVersion that
+	// the watch has reached.
 	Progress bool
 }
 
 // Watch calls yield with each change to the metadata of the type's objects in a
 // namespace, or in all if it is empty. It begins after version, which a List returned.
 // When the API server ends the watch, the error is nil, and the next may begin where
-// this one ended. If the error's class is Expired, a new List is needed: the API server
-// no longer has version, or nothing was heard from it.
+// this one ended. An error of class Expired means that a new List is needed: the API
+// server no longer has version, or has sent nothing for too long.
 func (c *Client) Watch(ctx context.Context, t Type, namespace, selector, version string, yield func(Event)) error {
 	op := operation{verb: "watch", id: t.ID(namespace, "")}
 	seconds := int((watchShortest + rand.N(watchLongest-watchShortest)).Seconds())
@@ -93,10 +93,9 @@ func (c *Client) Watch(ctx context.Context, t Type, namespace, selector, version
 	case ok:
 		return e
 	case context.Cause(watching) == errQuiet:
-		return &Error{
-			Class: Expired, Cluster: c.name, Verb: op.verb, ID: op.id, cause: errQuiet,
-			Message: fmt.Sprintf("the API server sent nothing for %s, not even a bookmark", c.quiet),
-		}
+		e = c.errorf(op, Expired, "the API server sent nothing for %s, not even a bookmark", c.quiet)
+		e.cause = errQuiet
+		return e
 	}
 	return c.noAnswer(ctx, op, limit, err)
 }

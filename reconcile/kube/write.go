@@ -1,10 +1,10 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -18,14 +18,16 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// guard asks Config.MayWrite whether a request may be sent, if it changes something.
-// The request itself shows that, so that no kind of write can forget to ask.
+// guard asks Config.MayWrite whether a request that changes something may be sent. It
+// reads that from the request, so that no kind of write can forget to ask.
 func (c *Client) guard(ctx context.Context, op operation, r request) error {
 	if c.mayWrite == nil || r.method == http.MethodGet || r.query.Has("dryRun") {
 		return nil
 	}
 	if err := c.mayWrite(ctx); err != nil {
-		return &Error{Class: Fenced, Cluster: c.name, Verb: op.verb, ID: op.id, Message: "not sent: " + err.Error(), cause: err}
+		e := c.errorf(op, Fenced, "not sent: %v", err)
+		e.cause = err
+		return e
 	}
 	return nil
 }
@@ -64,7 +66,7 @@ func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte,
 	if opts.Status {
 		op.verb, path = "apply the status of", append(path, "status")
 		if !t.HasStatus {
-			return nil, &Error{Class: Invalid, Cluster: c.name, Verb: op.verb, ID: id, Message: fmt.Sprintf("kind %s has no status that can be applied", t.Kind)}
+			return nil, c.errorf(op, Invalid, "kind %s has no status that can be applied", t.Kind)
 		}
 	}
 	query := url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}}
@@ -111,11 +113,10 @@ func (c *Client) Create(ctx context.Context, t Type, id manifest.ID, body []byte
 	return c.decodeMetadata(op, answer)
 }
 
-// Creatable returns an error if the API server would not accept the object in body,
-// JSON, even if none of its name existed. It is a dry run of creating it: that one of the
-// name exists is found out last, after validation and admission (k8s.io/apiserver,
-// pkg/registry/generic/registry, Store.Create), so that this answer means that nothing
-// else is wrong.
+// Creatable returns an error if the API server would not create the object in body, JSON,
+// even if none of its name existed. It sends a dry run: the API server looks for an object
+// of the name last, after validation and admission (k8s.io/apiserver,
+// pkg/registry/generic/registry, Store.Create).
 func (c *Client) Creatable(ctx context.Context, t Type, id manifest.ID, body []byte) error {
 	_, err := c.create(ctx, operation{verb: "create", id: id}, t, body, url.Values{"dryRun": {"All"}})
 	if ClassOf(err) == Exists {
@@ -172,32 +173,37 @@ func (c *Client) Token(ctx context.Context, account ServiceAccount, lifetime tim
 // SetManagedFields replaces metadata.managedFields and removes an annotation. If the
 // object is no longer at the given resourceVersion, the error is of class Changed.
 func (c *Client) SetManagedFields(ctx context.Context, t Type, id manifest.ID, entries []metav1.ManagedFieldsEntry, version, annotation string) error {
-	op := operation{verb: "adopt", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return err
-	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	_, err := c.merge(ctx, operation{verb: "adopt", id: id}, t, map[string]any{"metadata": map[string]any{
 		"managedFields":   entries,
 		"resourceVersion": version, // as a precondition
 		"annotations":     map[string]any{annotation: nil},
-	}})
-	if err != nil {
-		return err
-	}
-	_, _, err = c.do(ctx, op, request{
-		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}},
-		accept: mimeMetadata, contentType: mimeMergePatch, body: body,
-	})
+	}}, request{})
 	return err
+}
+
+// merge sends a JSON merge patch (RFC 7386). r has the subresource as its path, what the
+// query has besides the field manager, and the accepted type, by default metadata.
+func (c *Client) merge(ctx context.Context, op operation, t Type, patch map[string]any, r request) ([]byte, error) {
+	if err := c.checkScope(op, t); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return nil, err
+	}
+	if r.query == nil {
+		r.query = make(url.Values)
+	}
+	r.query.Set("fieldManager", FieldManager)
+	r.method, r.path, r.body = http.MethodPatch, append(t.path(op.id.Namespace, op.id.Name), r.path...), body
+	r.accept, r.contentType = cmp.Or(r.accept, mimeMetadata), mimeMergePatch
+	answer, _, err := c.do(ctx, op, r)
+	return answer, err
 }
 
 // Patch merges fields into an object, as a JSON merge patch (RFC 7386). If the object is
 // no longer at the given resourceVersion, the error is of class Changed.
 func (c *Client) Patch(ctx context.Context, t Type, id manifest.ID, fields map[string]any, version string) error {
-	op := operation{verb: "patch", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return err
-	}
 	patch := maps.Clone(fields)
 	metadata := maps.Clone(manifest.Mapping(patch, "metadata"))
 	if metadata == nil {
@@ -205,33 +211,16 @@ func (c *Client) Patch(ctx context.Context, t Type, id manifest.ID, fields map[s
 	}
 	metadata["resourceVersion"] = version // as a precondition
 	patch["metadata"] = metadata
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return err
-	}
-	_, _, err = c.do(ctx, op, request{
-		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}},
-		accept: mimeMetadata, contentType: mimeMergePatch, body: body,
-	})
+	_, err := c.merge(ctx, operation{verb: "patch", id: id}, t, patch, request{query: url.Values{"fieldValidation": {"Strict"}}})
 	return err
 }
 
-// Merged returns the object as it would be with another content, by a dry run: what is not in
-// the content goes, and the API server fills in what it does for any object. From is the
-// object as it is.
+// Merged returns an object as it would be if its content changed from one to another, by a
+// dry run: the API server fills in what it does for any object.
 func (c *Client) Merged(ctx context.Context, t Type, id manifest.ID, from, to map[string]any) (map[string]any, error) {
 	op := operation{verb: "patch", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return nil, err
-	}
-	body, err := json.Marshal(mergePatch(withoutServers(from), withoutServers(to)))
-	if err != nil {
-		return nil, err
-	}
-	answer, _, err := c.do(ctx, op, request{
-		method: http.MethodPatch, path: t.path(id.Namespace, id.Name), query: url.Values{"fieldManager": {FieldManager}, "dryRun": {"All"}},
-		accept: mimeJSON, contentType: mimeMergePatch, body: body,
-	})
+	answer, err := c.merge(ctx, op, t, mergePatch(withoutServers(from), withoutServers(to)),
+		request{accept: mimeJSON, query: url.Values{"dryRun": {"All"}}})
 	if err != nil {
 		return nil, err
 	}

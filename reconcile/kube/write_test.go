@@ -30,12 +30,24 @@ var (
 func connect(t *testing.T, cfg Config) *Client {
 	t.Helper()
 	cfg.Name, cfg.Kubeconfig = "prod", planeKubeconfig(t)
-	c, err := New(cfg)
+	return open(t, cfg)
+}
+
+// withToken returns the control plane's kubeconfig with a token as its only credential.
+func withToken(t *testing.T, token string) []byte {
+	t.Helper()
+	loaded, err := clientcmd.Load(planeKubeconfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.Close)
-	return c
+	for name := range loaded.AuthInfos {
+		loaded.AuthInfos[name] = &api.AuthInfo{Token: token}
+	}
+	text, err := clientcmd.Write(*loaded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // planeKubeconfig returns the administrator's kubeconfig of the control plane that all tests share.
@@ -92,8 +104,8 @@ func withObjects(t *testing.T, namespace string) *Client {
 	return c
 }
 
-// versions are the resourceVersions of all that the tests write to; of what is not
-// there, nothing.
+// versions returns the resourceVersions of the objects that the tests write to, without
+// those that do not exist.
 func versions(t *testing.T, c *Client, namespace string) (v [4]string) {
 	t.Helper()
 	for i, o := range []struct {
@@ -241,8 +253,7 @@ func TestMayWriteAgain(t *testing.T) {
 	}
 }
 
-// What is applied to an object's status changes nothing else of it, and the other way
-// round.
+// Applying an object's status changes nothing else of it, and the other way round.
 func TestApplyStatus(t *testing.T) {
 	t.Parallel()
 	c := withObjects(t, "status")
@@ -306,7 +317,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// A token is that of the service account, and good for the same API server.
+// A token is the service account's, for the same API server.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	c := withObjects(t, "token")
@@ -314,22 +325,7 @@ func TestToken(t *testing.T) {
 	if err != nil || expires.IsZero() {
 		t.Fatalf("expires %s, %v", expires, err)
 	}
-	text := planeKubeconfig(t)
-	loaded, err := clientcmd.Load(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range loaded.AuthInfos {
-		loaded.AuthInfos[name] = &api.AuthInfo{Token: token}
-	}
-	if text, err = clientcmd.Write(*loaded); err != nil {
-		t.Fatal(err)
-	}
-	robot, err := New(Config{Name: "prod", Kubeconfig: text})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer robot.Close()
+	robot := open(t, Config{Name: "prod", Kubeconfig: withToken(t, token)})
 	_, err = robot.GetMetadata(t.Context(), configMaps, configMaps.ID("token", "a"))
 	if ClassOf(err) != Forbidden || !strings.Contains(err.Error(), `User "system:serviceaccount:token:a"`) {
 		t.Errorf("with the token: %v", err)

@@ -8,8 +8,8 @@ import (
 	"gitopsd.dev/render/types/compat"
 )
 
-// Allow is the annotation that would have a step done which is refused, in conflict or
-// held, as data for whoever shows the plan. The step's Reason says the same in words.
+// Allow is the annotation that would allow a step that is refused, in conflict or held, as
+// data for showing the plan. The step's Reason says the same in words.
 type Allow struct {
 	// On is the document that takes the annotation.
 	On Holder
@@ -21,8 +21,8 @@ type Allow struct {
 	Version  string
 	// Cause is the step's Reason without the advice to annotate.
 	Cause string
-	// Sources would take over, on the registration, all that is the same claimant's; empty
-	// for other annotations than manifest.AdoptAnnotation.
+	// Sources is the value that, on the registration, adopts all objects of the same owner;
+	// empty for other annotations than manifest.AdoptAnnotation.
 	Sources string
 }
 
@@ -82,8 +82,8 @@ func allowBreaking(refused []string, version, cause string) *Allow {
 
 // adopt is the annotation that takes an object over. An object of a package cannot be
 // annotated by itself.
-func (c Claim) adopt(pkg string) *Allow {
-	a := &Allow{On: OnObject, Annotation: manifest.AdoptAnnotation, Value: "true", Sources: strings.Join(c.Sources, ","), Cause: "it is " + c.Text}
+func (c claim) adopt(pkg string) *Allow {
+	a := &Allow{On: OnObject, Annotation: manifest.AdoptAnnotation, Value: "true", Sources: strings.Join(c.sources, ","), Cause: "it is " + c.text}
 	switch {
 	case pkg == "":
 		return a

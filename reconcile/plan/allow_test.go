@@ -82,7 +82,7 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// The annotation that a plan shows allows what it is shown for.
+// The annotation that a plan shows really allows the step.
 func TestAllowancesAreValid(t *testing.T) {
 	t.Parallel()
 	a := plan.Allow{On: plan.OnPackage, Findings: []string{"field-removed", "enum-value-removed"}}
@@ -93,7 +93,7 @@ func TestAllowancesAreValid(t *testing.T) {
 	}
 }
 
-// Where an object cannot be applied, what it may replace stays, as in a run.
+// If an object cannot be applied, objects that it may replace stay, as in a run.
 func TestHoldIncomplete(t *testing.T) {
 	t.Parallel()
 	object := manifesttest.Set(t, cm).All()[0]

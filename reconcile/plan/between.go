@@ -31,8 +31,8 @@ type comparison struct {
 	err     error
 }
 
-// compare takes the definitions as they are rendered; now may be nil. Which
-// versions are stored is not known.
+// compare compares definitions as they are rendered; now may be nil. It does not know
+// which versions are stored.
 func (c *Comparer) compare(old, now *manifest.Object) *comparison {
 	key := [2]sources.Digest{old.Hash()}
 	var tree map[string]any
@@ -61,17 +61,17 @@ func (c *Comparer) compare(old, now *manifest.Object) *comparison {
 	return one
 }
 
-// Between compares two renderings of a cluster without looking at it. It returns the
-// plan that brings a cluster with the one to the other. Steps that would be refused
-// there are refused, as far as that is known: breaking changes, pins, and objects that
-// a type of the second rendering would not accept. Kinds that may be misspelt are noted.
+// Between returns the plan from one rendering of a cluster to another, without looking at
+// the cluster. It refuses the steps that would be refused there, as far as that is known:
+// breaking changes, pins, and objects that a type of the second rendering would not
+// accept. It notes kinds that may be misspelt.
 func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed Allowed, find FindType) *Plan {
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)
 	now, was := computation{desired: after}, computation{desired: before}
 	now.findUnregistered()
 	was.findUnregistered()
-	withdrawn := func(o *manifest.Object) bool { // it was registered, and nothing is going to serve it
+	withdrawn := func(o *manifest.Object) bool { // nothing serves it any more
 		return now.unregistered[o.ID()] != "" && was.unregistered[o.ID()] == "" && before.Get(o.ID()) != nil
 	}
 	for _, o := range after.All() {

@@ -49,8 +49,8 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// A definition that becomes another in many clusters is compared once, and what
-// it breaks is refused in each.
+// The same change of a definition in many clusters is compared once, and refused in each
+// if it breaks.
 func TestBetweenClusters(t *testing.T) {
 	sets := func(o *manifest.Object) *manifest.Set {
 		s, _ := manifest.NewSet([]*manifest.Object{o})

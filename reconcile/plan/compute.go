@@ -14,12 +14,13 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Live is the state that a look at the cluster found.
+// Live is the state of a cluster.
 type Live struct {
 	// Objects are the metadata of all members of the inventory, and of every other
 	// object that has the name of a desired one.
 	Objects map[manifest.ID]*metav1.ObjectMeta
-	// Drifted describes how members differ from what was applied, and by whom.
+	// Drifted describes how members differ from their applied state, and who changed
+	// them.
 	Drifted map[manifest.ID]string
 	// Disputed is why objects must not be corrected, created or pruned now: somebody
 	// undoes it again and again.
@@ -32,16 +33,15 @@ type Live struct {
 	Namespaced map[schema.GroupVersionKind]bool
 	// Unreadable is why nothing is known about the objects of a kind.
 	Unreadable map[schema.GroupKind]string
-	// Rollbacks are what became of new revisions of packages' controllers.
+	// Rollbacks are the rollbacks of packages' controllers.
 	Rollbacks map[manifest.ID]Rollback
 	// Contents are the objects in our Namespaces, CRDs, XRDs and Crossplane packages
-	// that are not desired any more. Of those that stay in any case, a few are enough.
+	// that are no longer desired. A few are enough of those that stay in any case.
 	Contents map[manifest.ID][]Content
-	// ContentsUnknown is why their contents could not be read, or not all of them.
+	// ContentsUnknown is why an object's contents could not be read, or not all of them.
 	ContentsUnknown map[manifest.ID]string
-	// Beside are the inventories of other registered clusters that are in this cluster,
-	// by ID: most likely its kubeconfig is another cluster's. Their objects are not taken
-	// over, whatever is annotated.
+	// Beside are the inventories of other registered clusters in this cluster, by ID. Most
+	// likely two kubeconfigs lead to one cluster, so no annotation adopts their objects.
 	Beside map[string]Beside
 }
 
@@ -52,22 +52,21 @@ type Beside struct {
 	Inventory manifest.ID
 }
 
-// Options are what a plan depends on besides the objects.
+// Options are the inputs of a plan beside the objects.
 type Options struct {
-	// RenderFailed is why the desired objects are not known completely; then nothing
-	// is pruned. Empty if they are.
+	// RenderFailed is why not all desired objects are known; empty if they are. If it is
+	// set, nothing is pruned.
 	RenderFailed string
-	// Keeps reports whether an object of ours that is not desired must stay: its
-	// package has errors, or it is defined more than once, so that it may be desired
-	// after all. pkg is the value of its manifest.PackageLabel. Nil keeps nothing.
+	// Keeps reports whether an object of ours that is not desired must stay: its package
+	// has errors, or it is defined more than once, so that it may still be desired. pkg
+	// is the value of its manifest.PackageLabel. Nil keeps nothing.
 	Keeps func(id manifest.ID, pkg string) bool
-	// Inactive are types that packages have and that no activation policy
-	// activates.
+	// Inactive are types in packages that no activation policy activates.
 	Inactive []PackageType
 	// Delegated are types of the packages that Crossplane installs.
 	Delegated []PackageType
-	// RemoveAll: the Cluster's document asks to remove everything. Objects that
-	// others put into our Namespaces and types stay.
+	// RemoveAll: the Cluster's document asks to remove everything. Objects of others in
+	// our Namespaces and types stay.
 	RemoveAll bool
 	// ReportDrift: drift is reported and not corrected.
 	ReportDrift bool
@@ -82,11 +81,11 @@ type Options struct {
 	// AllowPrune is how many objects may be pruned whatever their share of the
 	// inventory, from the Cluster's manifest.AllowPruneAnnotation.
 	AllowPrune int
-	// Gating says when objects are ready.
+	// Gating decides when objects are ready.
 	Gating Gating
 }
 
-// PackageType is a type that a package has and gitopsd does not install.
+// PackageType is a type in a package that gitopsd does not install.
 type PackageType struct {
 	// Definition is the CRD, MRD or XRD.
 	Definition manifest.ID
@@ -95,7 +94,7 @@ type PackageType struct {
 	Package string
 }
 
-// Compute makes the plan. It is pure: equal arguments give equal plans.
+// Compute returns the plan. It is pure: equal arguments give equal plans.
 func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, opts Options) *Plan {
 	c := computation{
 		desired: desired,
@@ -114,7 +113,7 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 		}
 	}
 	sortApplied(p.Steps)
-	p.Steps = append(p.Steps, c.unwanted(desired)...)
+	p.Steps = append(p.Steps, c.unwanted()...)
 	c.keepServers(p.Steps)
 	KeepConverters(p)
 	p.behind, p.contents = c.order(p.Steps), c.contents()
@@ -131,8 +130,8 @@ type computation struct {
 	inactive, delegated map[schema.GroupKind]PackageType
 	// dormant are the definitions of inactive types.
 	dormant map[manifest.ID]bool
-	// unregistered is why nothing is going to serve webhook configurations, and without
-	// are the packages that they belong to.
+	// unregistered are the webhook configurations that nothing is going to serve, with
+	// the reason, and without are their packages.
 	unregistered map[manifest.ID]string
 	without      map[string]bool
 }
@@ -145,7 +144,7 @@ func byKind(types []PackageType) map[schema.GroupKind]PackageType {
 	return m
 }
 
-// wanted decides about an object that is in the repository.
+// wanted returns the step for a desired object.
 func (c *computation) wanted(o *manifest.Object) Step {
 	id := o.ID()
 	s := Step{ID: id, Stage: stageOf(o), Object: o, Package: o.Label(manifest.PackageLabel), Rollback: c.live.Rollbacks[id]}
@@ -181,37 +180,37 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		if why, ok := c.live.Disputed[id]; ok {
 			return decide(Held, "%s", why)
 		}
-		why := cmp.Or(c.served(o), c.guarded(o), converted(&s))
+		deleted := ""
 		if s.Recreated = c.live.Vanished[id]; s.Recreated {
-			why = strings.TrimSuffix("drift: somebody deleted it; "+why, "; ")
+			deleted = "drift: somebody deleted it"
 		}
-		return decide(Create, "%s", why)
+		return decide(Create, "%s", joined(deleted, cmp.Or(c.served(o), c.guarded(o), converted(&s))))
 	}
 	if meta.DeletionTimestamp != nil {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
 	}
 	if c.inv.Membership(id, meta) != Member {
-		claim, other := claimant(meta, c.inv), c.live.Beside[meta.Labels[PartOfLabel]]
+		owner, other := claimant(meta, c.inv), c.live.Beside[meta.Labels[PartOfLabel]]
 		switch {
 		case other.Cluster != "":
 			return decide(Conflict, "it is cluster %s's, whose inventory %s is in this cluster: do both kubeconfigs lead to the same cluster? Correct spec.kubeconfig or spec.context of one of them; or, if this cluster was restored from a backup of %[1]s, delete that inventory here", other.Cluster, other.Inventory)
-		case claim.Text == "":
+		case owner.text == "":
 			s.Force = c.inv.applied(meta)
 			return decide(Configure, "exists without an owner; adding it to the inventory")
-		case o.Annotation(manifest.AdoptAnnotation) == "true", claim.adoptable(c.opts.Adopt):
+		case o.Annotation(manifest.AdoptAnnotation) == "true", owner.adoptable(c.opts.Adopt):
 			s.Force, s.Adopt = true, true
-			return decide(Configure, "adopted: until now it was %s", claim.Text)
+			return decide(Configure, "adopted: until now it was %s", owner.text)
 		}
-		s.Allow = claim.adopt(s.Package)
+		s.Allow = owner.adopt(s.Package)
 		how := "annotate it"
 		if s.Package != "" {
 			how = "have one of the Cluster's spec.patches annotate it"
 		}
 		all := ""
-		if len(claim.Sources) > 0 {
-			all = fmt.Sprintf(", or the Cluster with %s: %s for all that is", manifest.AdoptAnnotation, strings.Join(claim.Sources, ","))
+		if len(owner.sources) > 0 {
+			all = fmt.Sprintf(", or the Cluster with %s: %s for all that is", manifest.AdoptAnnotation, strings.Join(owner.sources, ","))
 		}
-		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over%s", claim.Text, how, manifest.AdoptAnnotation, all)
+		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over%s", owner.text, how, manifest.AdoptAnnotation, all)
 	}
 	s.Force = true
 	was, now := parseRecord(meta.Annotations[manifest.AppliedAnnotation]), parseRecord(c.inv.Applied(o))
@@ -220,7 +219,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	case was.binding == "" && was.applied == now.applied:
 		return decide(Configure, "unchanged in the repository; renewing the record of an older gitopsd, which copies share")
 	case was.rendered != now.rendered:
-		return decide(Configure, "%s", strings.TrimSuffix("changed in the repository; "+converted(&s), "; "))
+		return decide(Configure, "%s", joined("changed in the repository", converted(&s)))
 	case len(o.Unknown()) == 0:
 		return decide(Configure, "%s", cmp.Or(s.Rollback.Refilled, refilled(o)))
 	}
@@ -234,7 +233,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	return decide(Unchanged, "")
 }
 
-// unserved decides about an object whose kind the cluster does not serve.
+// unserved returns the step for an object of a kind that the cluster does not serve.
 func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) Step {
 	s.Action = Create
 	by, isDefined := c.defined[gvk]
@@ -242,7 +241,7 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	case isDefined:
 		s.NotValidated, s.Premature, s.Reason = fmt.Sprintf("its type is installed by %s", by), true, c.guarded(s.Object)
 		if !by.Is(manifest.CRD) {
-			s.Awaits = fmt.Sprintf("Crossplane makes it of %s", by)
+			s.Awaits = fmt.Sprintf("Crossplane makes it from %s", by)
 		}
 		return s
 	case c.delegated[gvk.GroupKind()].Package != "":
@@ -257,8 +256,8 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 	return s
 }
 
-// otherVersion returns why an object cannot be applied whose kind the desired objects
-// define in other versions; "" if they do not.
+// otherVersion returns the versions in which the desired objects define a kind, as the
+// reason why they do not serve this one; "" if they do not define the kind.
 func (c *computation) otherVersion(gvk schema.GroupVersionKind) string {
 	var versions []string
 	var by manifest.ID
@@ -290,8 +289,7 @@ func notServed(apiVersion string, id manifest.ID) string {
 	return ""
 }
 
-// refilled describes what is filled into an object that is otherwise as it was
-// applied.
+// refilled describes the filled-in fields of an object that is otherwise as it was applied.
 func refilled(o *manifest.Object) string {
 	var fields []string
 	for _, c := range Diff(o.ID(), o.Rendered().Tree(), o.Tree()) {
@@ -311,7 +309,7 @@ func deleting(meta *metav1.ObjectMeta) string {
 	return s
 }
 
-// definitions finds the kinds that the desired objects define themselves.
+// definitions returns the kinds that the desired objects define.
 func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID {
 	defined := make(map[schema.GroupVersionKind]manifest.ID)
 	for _, o := range desired.All() {
@@ -322,8 +320,7 @@ func definitions(desired *manifest.Set) map[schema.GroupVersionKind]manifest.ID 
 	return defined
 }
 
-// Defines lists the kinds, with their served versions, that a CRD or XRD
-// defines; none for any other object.
+// Defines returns the served kinds that a CRD or XRD defines; none for any other object.
 func Defines(o *manifest.Object) []schema.GroupVersionKind {
 	if !o.ID().Is(manifest.Definitions...) {
 		return nil

@@ -298,7 +298,8 @@ prune namespace/ns
 	}
 }
 
-// older makes the record that of a gitopsd which did not bind it to the object.
+// older replaces the record by one of an older gitopsd, which did not bind it to the
+// object.
 func older(t *testing.T) func(*metav1.ObjectMeta) {
 	return func(m *metav1.ObjectMeta) {
 		m.Annotations[manifest.AppliedAnnotation] = string(manifesttest.Objects(t, cm)[0].Hash())
@@ -323,7 +324,7 @@ func TestMassPruneBesideCopies(t *testing.T) {
 	}
 }
 
-// The guard against pruning too much counts, and lets through what was allowed.
+// The guard against pruning too much counts, and allows the declared number.
 func TestMassPrune(t *testing.T) {
 	t.Parallel()
 	many := func(n int) string {

@@ -16,9 +16,10 @@ type Content struct {
 	// Owners are the UIDs of its owners. The garbage collector deletes it when all of
 	// these are gone, but never if it has none.
 	Owners []string
-	// Writers are field managers that wrote it; gitopsd is not among them.
+	// Writers are the field managers that wrote it, without gitopsd.
 	Writers []string
-	// Deleting describes what holds it while it is being deleted; else empty.
+	// Deleting says what holds up the object's deletion; empty if it is not being
+	// deleted.
 	Deleting string
 }
 
@@ -45,12 +46,12 @@ func Holds(id manifest.ID) bool {
 }
 
 // Leaving returns the UIDs of objects that are gone, and of contents that the garbage
-// collector deletes after them. Contents are those that the plan knows, and now.
+// collector deletes after them: the plan's contents, and now.
 func (p *Plan) Leaving(gone map[string]bool, now []Content) map[string]bool {
 	return leaving(gone, append(slices.Clip(p.contents), now...))
 }
 
-// leaving is Leaving for contents alone. An unknown owner stays, and so do its
+// leaving is Leaving for the given contents. An unknown owner stays, and so do its
 // dependents.
 func leaving(going map[string]bool, contents []Content) map[string]bool {
 	all := maps.Clone(going)
@@ -66,8 +67,8 @@ func leaving(going map[string]bool, contents []Content) map[string]bool {
 	return all
 }
 
-// Staying returns those of the contents that are not leaving, without what is
-// owned by another of them.
+// Staying returns the contents that are not leaving, without those that another of them
+// owns.
 func Staying(contents []Content, leaving map[string]bool) []Content {
 	staying := slices.DeleteFunc(slices.Clone(contents), func(c Content) bool { return leaving[c.UID] })
 	there := make(map[string]bool, len(staying))
@@ -79,17 +80,16 @@ func Staying(contents []Content, leaving map[string]bool) []Content {
 	})
 }
 
-// keepContents keeps containers of objects that stay. A container that is kept may
-// itself be inside another, or own objects in others, so it repeats until nothing
-// changes.
-func (c *computation) keepContents(steps []Step, desired *manifest.Set) {
+// keepContents keeps containers of objects that stay. A container that is kept may be
+// inside another, or own objects in others, so keepContents repeats until nothing changes.
+func (c *computation) keepContents(steps []Step) {
 	ours := make(map[string]bool, len(steps))
 	for i := range steps {
 		ours[steps[i].UID] = true
 	}
 	for _, list := range c.live.Contents {
 		for _, k := range list {
-			if desired.Get(k.ID) != nil {
+			if c.desired.Get(k.ID) != nil {
 				ours[k.UID] = true
 			}
 		}
@@ -116,10 +116,9 @@ func (c *computation) contents() []Content {
 	return all
 }
 
-// keepControllers keeps the rest of a package if one of its types is kept because an
-// object of it is being deleted: the object's finalizers may need the package's
-// controller. It keeps what serves webhook configurations that are kept, or that may be
-// there.
+// keepControllers keeps the rest of a package if one of its types is kept for an object that
+// is being deleted: the object's finalizers may need the package's controller. It also
+// keeps the servers of webhook configurations that are kept, or that may exist.
 func (c *computation) keepControllers(steps []Step) {
 	busy, served := make(map[string]string), make(map[string]string)
 	unreadable, serving := c.serving()
@@ -165,8 +164,8 @@ func (c *computation) going(steps []Step) map[string]bool {
 	return going
 }
 
-// keepFull keeps one object that holds others. The annotation that allows pruning it
-// with the objects of others does not apply to our own.
+// keepFull keeps one object that holds others. The annotation that allows pruning it with
+// objects of others does not apply to our own.
 func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
 	s.WithContents = c.live.Objects[s.ID].Annotations[manifest.AllowPruneAnnotation] == "true"
 	staying := Staying(c.live.Contents[s.ID], leaving)

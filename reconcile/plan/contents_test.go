@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// What holds objects that stay is kept, whoever their owners are.
+// A container with objects that stay is kept, whoever owns them.
 func TestContents(t *testing.T) {
 	t.Parallel()
 	const (

@@ -3,7 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -11,14 +11,14 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Controllers tells what acts on the types of one cluster, as rendered.
+// Controllers finds the behaviours behind types.
 type Controllers struct {
-	// Of returns what acts on the types that a desired definition defines; nil if
-	// nothing is declared. It fails if the definition names a controller that is not
-	// rendered.
+	// Of returns the behaviour of the types that a desired definition defines, as
+	// rendered; nil if nothing is declared. It fails if the definition names a controller
+	// that is not rendered.
 	Of func(definition *manifest.Object) (*behaviour.Identity, error)
-	// Find returns the behaviour with a digest that a definition of the kind has
-	// elsewhere, and where it was found; nil if there is none. May be nil.
+	// Find returns a behaviour of the kind with the given digest elsewhere, and where it
+	// was found; nil if there is none. May be nil.
 	Find func(kind schema.GroupKind, digest string) (i *behaviour.Identity, where string)
 }
 
@@ -26,35 +26,34 @@ type Controllers struct {
 // type.
 type ControllerMismatch struct {
 	Kind schema.GroupKind
-	// Pinned and Have are the digests of the behaviour that the object was written
-	// for, and of the one that is rendered for the cluster.
+	// Pinned and Have are the digests of the pinned behaviour, and of the one that is
+	// rendered for the cluster.
 	Pinned, Have string
 	// Known is where the pinned behaviour was found, as in "cluster dev"; empty if
 	// only its digest is known.
 	Known string
-	// Differences are those from the pinned behaviour to the cluster's.
+	// Differences are the differences from the pinned behaviour to the cluster's.
 	Differences []behaviour.Difference
 }
 
 // CheckControllers refuses the objects that are pinned to another behaviour than the
-// one that is rendered for their types. A pin that cannot be checked is refused too.
-// Call it after CheckPins: an object may be refused for both reasons.
+// rendered one of their types. It also refuses a pin that cannot be checked. Call it
+// after CheckPins: an object may be refused for both reasons.
 func CheckControllers(p *Plan, known Controllers) {
 	if known.Of == nil {
 		return
 	}
 	var found map[schema.GroupKind]*Step
 	var steps map[manifest.ID]*Step
-	behind := make(map[manifest.ID]*acting)
+	behind := make(map[manifest.ID]func() (*behaviour.Identity, error))
 	of := known.Of
 	known.Of = func(definition *manifest.Object) (*behaviour.Identity, error) {
-		a := behind[definition.ID()]
-		if a == nil {
-			a = new(acting)
-			a.identity, a.err = of(definition)
-			behind[definition.ID()] = a
+		once := behind[definition.ID()]
+		if once == nil {
+			once = sync.OnceValues(func() (*behaviour.Identity, error) { return of(definition) })
+			behind[definition.ID()] = once
 		}
-		return a.identity, a.err
+		return once()
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -76,17 +75,11 @@ func CheckControllers(p *Plan, known Controllers) {
 	}
 }
 
-// acting is the result of Controllers.Of for one definition.
-type acting struct {
-	identity *behaviour.Identity
-	err      error
-}
-
-// checkController returns why an object must be refused, "" if its pin is right.
+// checkController returns why an object must be refused; "" if its pin is right.
 func checkController(s *Step, definers map[schema.GroupKind]*Step, steps map[manifest.ID]*Step, known Controllers) string {
 	pin := behaviour.Pin(s.Object)
-	gk := schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}
-	if !IsTypeDigest(pin) {
+	gk := kindOf(s.ID)
+	if !isTypeDigest(pin) {
 		return fmt.Sprintf("%s: %q is no digest of a behaviour: want h1: and 44 characters of base64, as `gitopsd types pin --behaviour` writes them%s", manifest.ControllerAnnotation, pin, s.Object.Origin().InPackage())
 	}
 	what := fmt.Sprintf("pinned to the controller %s of %s", pin, gk)
@@ -126,8 +119,8 @@ func checkController(s *Step, definers map[schema.GroupKind]*Step, steps map[man
 	}
 }
 
-// notApplied returns a step of what acts on a type, or of its definition, that does not
-// bring it to what is rendered; nil if all do.
+// notApplied returns a step of a behaviour's objects, or of its definition, that does not
+// apply the rendered object; nil if all do.
 func notApplied(i *behaviour.Identity, definer *Step, steps map[manifest.ID]*Step) *Step {
 	parts := []manifest.ID{definer.ID}
 	if i.Workload != (manifest.ID{}) {
@@ -144,20 +137,8 @@ func notApplied(i *behaviour.Identity, definer *Step, steps map[manifest.ID]*Ste
 	return nil
 }
 
-// reason is the mismatch in a line.
+// reason describes the mismatch in one line.
 func (m *ControllerMismatch) reason() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "pinned to the controller %s of %s", m.Pinned, m.Kind)
-	if m.Known != "" {
-		fmt.Fprintf(&b, " (%s)", m.Known)
-	}
-	fmt.Fprintf(&b, ", which is %s here", m.Have)
-	switch {
-	case len(m.Differences) > 0:
-		b.WriteString(": " + behaviour.Summary(m.Differences, maxShownFindings))
-	case m.Known == "":
-		b.WriteString("; how they differ is not known, since no cluster and no package of the repository has the pinned one")
-	}
-	b.WriteString("; bring the cluster to that controller, or renew the pin with `gitopsd types pin --update`")
-	return b.String()
+	pinned, differences := fmt.Sprintf("the controller %s of %s", m.Pinned, m.Kind), behaviour.Summary(m.Differences, maxShownFindings)
+	return pinReason(pinned, m.Known, m.Have, differences, "controller")
 }

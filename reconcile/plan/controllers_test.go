@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// An object is held back where another controller acts on its type than the one that
-// it is pinned to, or where nobody can say, and nothing else is.
+// An object is refused only if another controller acts on its type than the pinned one,
+// or if that cannot be told.
 func TestCheckControllers(t *testing.T) {
 	workload := manifest.Deployment.ID("gitopsd-system", "things")
 	runs := func(image string) *behaviour.Identity {

@@ -20,9 +20,8 @@ import (
 // compiled them. A new CRD waits, too: objects of it could be stored, and not be read in
 // another version. Until then the CRD stays as it is, with the rules that it names.
 //
-// What a live CRD names is not pruned: the ConfigMap with its rules, and the workload.
-// It goes once the CRD names others or none, which is at the end of the pass that
-// changes the CRD.
+// The ConfigMap with the rules that a live CRD names, and the workload, are not pruned. They
+// are pruned at the end of the pass that changes the CRD to name other rules or none.
 
 // rulesOf returns the digest of the conversion rules that a live object names; "" if it
 // names none.
@@ -33,8 +32,8 @@ func rulesOf(id manifest.ID, meta *metav1.ObjectMeta) string {
 	return meta.Annotations[manifest.ConversionAnnotation]
 }
 
-// converts reports whether a definition names conversion rules that the live one does
-// not, and that a workload in the cluster serves.
+// converts reports whether a definition names conversion rules that the live one does not
+// name, and that a workload in the cluster serves.
 func converts(o *manifest.Object, live string) bool {
 	if !o.ID().Is(manifest.CRD) {
 		return false
@@ -43,13 +42,13 @@ func converts(o *manifest.Object, live string) bool {
 	return rules != "" && rules != live && inCluster(o)
 }
 
-// inCluster reports whether a definition has the workload in the cluster convert.
+// inCluster reports whether the workload in the cluster converts a definition's objects.
 func inCluster(o *manifest.Object) bool {
 	return slices.Contains(webhook.Services(o.Tree()), converter.Service())
 }
 
-// converted returns when a definition is applied that waits for what serves its
-// conversion rules; "" for others.
+// converted returns when a definition with new conversion rules is applied; "" for
+// others.
 func converted(s *Step) string {
 	if !s.Converts {
 		return ""
@@ -57,8 +56,8 @@ func converted(s *Step) string {
 	return fmt.Sprintf("applied once %s is ready, which converts its objects", converter.Workload())
 }
 
-// KeepConverters keeps what serves the conversion rules that a definition names and
-// goes on naming. It is called again when definitions were refused.
+// KeepConverters keeps the objects that serve conversion rules which a definition still
+// names. Call it again after definitions were refused.
 func KeepConverters(p *Plan) {
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -74,8 +73,8 @@ func KeepConverters(p *Plan) {
 	}
 }
 
-// NeedsConverter reports whether the live definition names conversion rules that need
-// an object for which [converter.Part] is true.
+// NeedsConverter reports whether the live definition names conversion rules that need an
+// object. [converter.Part] is true for the object.
 func (s *Step) NeedsConverter(part manifest.ID) bool {
 	switch {
 	case s.Rules == "":

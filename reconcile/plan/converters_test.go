@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// convertedBy is widgets whose objects are converted by rules, in the cluster or by URL.
+// convertedBy returns widgets with conversion by rules, in the cluster or by URL.
 func convertedBy(digest, client string) string {
 	return strings.NewReplacer("metadata: {name: widgets.e.org}", "metadata: {name: widgets.e.org, annotations: {gitopsd.dev/conversion: '"+digest+"'}}",
 		"scope: Namespaced", "scope: Namespaced, conversion: {strategy: Webhook, webhook: {clientConfig: {"+client+"}}}").Replace(widgets)
@@ -27,8 +27,8 @@ func rulesMap(digest string) string {
 	return "{apiVersion: v1, kind: ConfigMap, metadata: {name: " + bundle.ID("widgets.e.org", digest).Name + ", namespace: gitopsd-system}}\n---\n"
 }
 
-// A definition names new rules once the workload is ready that serves them; and what
-// the live definition names is kept as long as that stays as it is.
+// A definition names new rules once the workload that serves them is ready. The rules of
+// the live definition are kept while it stays as it is.
 func TestConverters(t *testing.T) {
 	t.Parallel()
 	const (

@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// What packages have and gitopsd does not install: types that are not activated,
-// and those that Crossplane installs.
+// Types of packages that gitopsd does not install: those that are not activated, and
+// those that Crossplane installs.
 func TestPackageTypes(t *testing.T) {
 	t.Parallel()
 	const (
@@ -51,7 +51,7 @@ func TestPackageTypes(t *testing.T) {
 			want: "create w.e.org/mine (its type is not there yet: Crossplane installs it with package p)\n", awaits: "Crossplane installs it with package p"},
 		{name: "a composite", desired: xrd + x, unserved: x,
 			want:   "create compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org\ncreate x.e.org/mine (its type is installed by compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org)\n",
-			awaits: "Crossplane makes it of compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org"},
+			awaits: "Crossplane makes it from compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org"},
 		{name: "expanded before, delegated now", desired: own, live: run + crd + xrd + comp, opts: delegated,
 			want: `create provider.pkg.crossplane.io/p
 held composition.apiextensions.crossplane.io/c kept: Crossplane installs package p from now on and takes this over

@@ -9,7 +9,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Order is the declared place of a package among the others.
+// Order is the declared order of a package.
 type Order struct {
 	// DependsOn is the declaration's manifest.DependsOnAnnotation.
 	DependsOn string
@@ -22,8 +22,8 @@ const (
 	pathPrefix    = "path/"
 )
 
-// order reads the dependencies of the steps, and refuses steps whose dependencies
-// can never be ready. It returns the steps behind each name that one depends on.
+// order reads the dependencies of the steps, and refuses steps with dependencies that can
+// never be ready. It returns the steps that each named dependency stands for.
 func (c *computation) order(steps []Step) map[string][]int {
 	g := graph{steps: steps, packages: c.opts.Order, groups: make(map[string][]int)}
 	for i := range steps {
@@ -58,7 +58,7 @@ func (c *computation) order(steps []Step) map[string][]int {
 type graph struct {
 	steps    []Step
 	packages map[string]Order
-	// groups are the steps behind each name that something depends on.
+	// groups are the steps that each named dependency stands for.
 	groups map[string][]int
 }
 
@@ -92,7 +92,7 @@ func (g *graph) members(name string) []int {
 	return found
 }
 
-// behind reports whether a step is among those that a name stands for.
+// behind reports whether a name stands for a step, among others.
 func (g *graph) behind(name string, s *Step) bool {
 	if pkg, ok := strings.CutPrefix(name, packagePrefix); ok {
 		return s.Package == pkg
@@ -107,8 +107,8 @@ func (g *graph) behind(name string, s *Step) bool {
 	return s.ID.String() == name
 }
 
-// cycle returns the steps of a cycle that a step is in, nil if there is none. Steps
-// that were visited are done.
+// cycle returns the steps of a cycle that a step is in; nil if there is none. done marks
+// the steps that were visited.
 func (g *graph) cycle(i int, done []bool, way []int) []int {
 	if at := slices.Index(way, i); at >= 0 {
 		return slices.Clone(way[at:])

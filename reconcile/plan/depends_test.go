@@ -112,8 +112,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// What depends on something goes before it, whatever the stages; what holds other
-// objects stays behind them.
+// Dependents are pruned first, whatever their stages, and containers after the objects in
+// them.
 func TestPruneOrder(t *testing.T) {
 	t.Parallel()
 	parse := func(text string) manifest.ID {

@@ -16,11 +16,11 @@ import (
 // Change is one field that differs. A subtree that is only on one side is one
 // change, not one for each of its leaves.
 type Change struct {
-	// Path as kubectl explain has it, with list elements by what identifies
-	// them: spec.containers[name=web].image, metadata.labels["a.b/c"].
+	// Path is written as by kubectl explain, but with list elements by their identifying
+	// fields: spec.containers[name=web].image, metadata.labels["a.b/c"].
 	Path string
-	// Old and New are the values, in JSON's types. Old is nil and Added true for a
-	// new field; New is nil and Removed true for a field that goes.
+	// Old and New are the values, in JSON's types. Old is nil and Added true for a new
+	// field; New is nil and Removed true for a removed field.
 	Old, New       any
 	Added, Removed bool
 	// Hidden: the values are a Secret's; Old and New are nil.
@@ -30,8 +30,8 @@ type Change struct {
 	Unknown bool
 }
 
-// Reveal returns the changes of an object with unknown fields. The unknown fields
-// replace the changes that a dry run without them shows there.
+// Reveal returns the changes of an object with unknown fields: these replace the changes
+// that a dry run without them shows.
 func Reveal(changes []Change, unknown []string) []Change {
 	if len(unknown) == 0 {
 		return changes
@@ -47,8 +47,8 @@ func Reveal(changes []Change, unknown []string) []Change {
 	return slices.CompactFunc(known, func(a, b Change) bool { return a.Unknown && b.Unknown && a.Path == b.Path })
 }
 
-// revealed is what is left of a change beside the unknown fields. A mapping that seems
-// to go as a whole may have gone with one of them.
+// revealed returns the rest of a change beside the unknown fields. If a whole mapping
+// seems to be removed, an unknown field in it may be the reason.
 func revealed(c Change, unknown []string) []Change {
 	if slices.ContainsFunc(unknown, func(path string) bool { return c.Path == path || within(c.Path, path) }) {
 		return nil
@@ -98,14 +98,9 @@ type differ struct {
 }
 
 func (d *differ) object(path field.Path, before, after map[string]any, skip func(key string) bool) {
-	keys := slices.Collect(maps.Keys(before))
-	for k := range after {
-		if _, both := before[k]; !both {
-			keys = append(keys, k)
-		}
-	}
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(before)), maps.Keys(after))
 	slices.Sort(keys)
-	for _, k := range keys {
+	for _, k := range slices.Compact(keys) {
 		p := below(path, field.Key(k))
 		if p[0].Key == "metadata" && maintained[p.String()] || skip != nil && skip(k) {
 			continue
@@ -171,8 +166,8 @@ func withoutLastApplied(v any) any {
 	return m
 }
 
-// identifying are the fields that tell list elements apart, in the order in
-// which they are tried: the merge keys of Kubernetes' own types.
+// identifying are the fields that identify list elements, in the order in which they are
+// tried: the merge keys of Kubernetes' own types.
 var identifying = [][]string{
 	{"name"}, {"key"}, {"type"}, {"uid"}, {"containerPort", "protocol"}, {"port", "protocol"},
 	{"mountPath"}, {"devicePath"}, {"ip"}, {"topologyKey", "whenUnsatisfiable"}, {"id"},
@@ -198,36 +193,30 @@ func (d *differ) list(path field.Path, before, after []any) {
 		later[element(e, keys).String()] = e
 	}
 	known := make(map[string]bool, len(before))
+	var was, is []string // the order of the elements on both sides
 	for _, e := range before {
 		s := element(e, keys)
 		known[s.String()] = true
-		now, is := later[s.String()]
-		d.value(below(path, s), e, now, true, is)
+		now, stays := later[s.String()]
+		if stays {
+			was = append(was, s.String())
+		}
+		d.value(below(path, s), e, now, true, stays)
 	}
-	var order []string
 	for _, e := range after {
 		s := element(e, keys)
-		order = append(order, s.String())
-		if !known[s.String()] {
+		if known[s.String()] {
+			is = append(is, s.String())
+		} else {
 			d.value(below(path, s), nil, e, false, true)
 		}
 	}
-	was := slices.DeleteFunc(names(before, keys), func(n string) bool { return later[n] == nil })
-	is := slices.DeleteFunc(order, func(n string) bool { return !known[n] })
 	if !slices.Equal(was, is) {
 		d.changes = append(d.changes, Change{Path: path.String() + " (order)", Old: strings.Join(was, " "), New: strings.Join(is, " ")})
 	}
 }
 
-func names(list []any, keys []string) []string {
-	var ns []string
-	for _, e := range list {
-		ns = append(ns, element(e, keys).String())
-	}
-	return ns
-}
-
-// identify finds fields that every element of all lists has, and whose values are
+// identify returns fields that every element of all lists has, with values that are
 // unique within each list; nil if there are none.
 func identify(lists ...[]any) []string {
 candidates:
@@ -268,7 +257,7 @@ func element(e any, keys []string) field.Step {
 // mostShown is how much of a value is shown to a person.
 const mostShown = 80
 
-// show is a value in a line.
+// show returns a value in one line.
 func show(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -290,7 +279,7 @@ func show(v any) string {
 	return fmt.Sprintf("%s…\" (%d characters)", string(cut[:min(len(cut), mostShown)]), len(cut)-2)
 }
 
-// String is the change in one line.
+// String returns the change in one line.
 func (c Change) String() string {
 	switch {
 	case c.Unknown:

@@ -85,9 +85,8 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// A field that is not known before the plan is applied is said to be, and nothing
-// else is said of what is in it. What only begins like it is another field, and what
-// it is in does not go with it.
+// An unknown field replaces all changes in it, but not those of a field with a longer
+// name, or of the mapping that it is in.
 func TestReveal(t *testing.T) {
 	changes := []plan.Change{
 		{Path: "data.a", Removed: true, Old: "x"}, {Path: "data.ab", Added: true, New: "y"}, {Path: "spec.tls.ca", Added: true, New: "z"},

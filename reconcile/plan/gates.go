@@ -9,25 +9,24 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Gating says when applied objects are ready, and which of them something waits for.
-// The zero value has no rules but those of package health, and waits for all objects
-// that these can judge.
+// Gating decides when applied objects are ready, and which of them must be. The zero
+// value has no rules but those of package health, and waits for all objects that these
+// can judge.
 type Gating struct {
 	// Rules has rules for the health of kinds; may be nil.
 	Rules *health.Custom
 	// UnknownUnready: an object that no rule can judge is not ready.
 	UnknownUnready bool
-	// Gates are the objects of packages that something waits for, by the package's
-	// name. All objects of a package that is not named here are waited for.
+	// Gates are the objects of packages that must be ready, by the package's name. All
+	// objects of other packages must be ready.
 	Gates map[string]Gates
 }
 
-// Gates are the objects of a package that something waits for: kinds and objects as
+// Gates are the objects of a package that must be ready: kinds and objects as
 // [manifest.ID.String] prints them.
 type Gates []string
 
-// noGates is the value of manifest.GatesAnnotation for a package that nothing waits
-// for.
+// noGates is the value of manifest.GatesAnnotation for a package without such objects.
 const noGates = "none"
 
 // ParseGates reads a manifest.GatesAnnotation.
@@ -54,14 +53,14 @@ func ParseGates(text string) (Gates, error) {
 	return gates, nil
 }
 
-// Has reports whether something waits for an object of the package.
+// Has reports whether an object of the package must be ready.
 func (g Gates) Has(id manifest.ID) bool {
 	text := id.String()
 	kind, _, _ := strings.Cut(text, "/")
 	return slices.Contains(g, text) || slices.Contains(g, kind)
 }
 
-// Idle returns the names for which the package has no object.
+// Idle returns the names that stand for no object of the package.
 func (g Gates) Idle(objects []manifest.ID) []string {
 	var idle []string
 	for _, name := range g {
@@ -72,15 +71,13 @@ func (g Gates) Idle(objects []manifest.ID) []string {
 	return idle
 }
 
-// Waits reports whether something waits for an object of a package, "" for a plain
-// manifest.
+// Waits reports whether an object of a package, "" for a plain manifest, must be ready.
 func (g *Gating) Waits(id manifest.ID, pkg string) bool {
 	gates, ok := g.Gates[pkg]
 	return !ok || pkg == "" || gates.Has(id)
 }
 
-// Key returns a text that differs for two Gatings by which an object may be ready or
-// not.
+// Key returns a text that differs for two Gatings that may judge an object differently.
 func (g *Gating) Key() string {
 	return fmt.Sprintf("%t %q %s", g.UnknownUnready, fmt.Sprint(g.Gates), g.Rules.Key())
 }

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
@@ -13,22 +13,24 @@ import (
 )
 
 // One pass prunes at most this share of the inventory, unless that is no more than
-// MassPruneFloor objects: if half of a cluster's objects leave a repository, a
+// massPruneFloor objects: if half of a cluster's objects leave a repository, a
 // person should confirm it.
 const (
-	MassPruneShare = 0.5
-	MassPruneFloor = 20
+	massPruneShare = 0.5
+	massPruneFloor = 20
 )
 
-// unwanted decides about members that left the repository. The steps are in the
-// order of pruning.
-func (c *computation) unwanted(desired *manifest.Set) []Step {
+// unwanted returns the steps for members that left the repository, in the order of
+// pruning.
+func (c *computation) unwanted() []Step {
 	var steps []Step
 	members := 0
 	for id, meta := range c.live.Objects {
-		wanted := desired.Get(id) != nil && !c.withdrawn(id)
+		wanted := c.desired.Get(id) != nil && !c.withdrawn(id)
 		membership := c.inv.Membership(id, meta)
-		if membership == Foreign || !wanted && controlled(meta) {
+		// Controllers copy labels to what they make (a Service's to its EndpointSlices), and
+		// delete that themselves.
+		if membership == Foreign || !wanted && metav1.GetControllerOfNoCopy(meta) != nil {
 			continue
 		}
 		if membership == Member {
@@ -59,10 +61,10 @@ func (c *computation) unwanted(desired *manifest.Set) []Step {
 	sortPruned(steps, func(s *Step) []string {
 		return dependencies(c.live.Objects[s.ID].Annotations[manifest.DependsOnAnnotation], c.opts.Order[s.Package])
 	})
-	c.keepUnrendered(steps, desired.Len() == 0)
-	c.keepDelegated(steps, desired)
-	c.keepUsed(steps, desired)
-	c.keepContents(steps, desired)
+	c.keepUnrendered(steps)
+	c.keepDelegated(steps)
+	c.keepUsed(steps)
+	c.keepContents(steps)
 	c.keepControllers(steps)
 	c.keepMost(steps, members)
 	return steps
@@ -74,7 +76,7 @@ func hold(s *Step, format string, args ...any) {
 	}
 }
 
-// maybeWanted is the reason for which Keeps keeps an object.
+// maybeWanted is the reason for keeping the objects that Keeps reports.
 const maybeWanted = "kept: errors in the repository or in its package leave open whether it is wanted"
 
 // HoldKept keeps the objects in a plan between revisions that `gitopsd run` would keep
@@ -90,10 +92,10 @@ func HoldKept(p *Plan, keeps func(id manifest.ID, pkg string) bool) {
 	}
 }
 
-// HoldIncomplete holds the prunes that `gitopsd run` would leave to a later pass, since
+// HoldIncomplete holds the prunes that `gitopsd run` would leave to a later pass because
 // an object of the same package (or another plain manifest) cannot be applied: the
-// replacement of an object must exist before the object goes. It is for showing a plan;
-// executing one decides by what really failed.
+// replacement of an object must exist before the object goes. It is for plans that are
+// shown; executing a plan decides by what really failed.
 func HoldIncomplete(p *Plan) {
 	var desired []*manifest.Object
 	for i := range p.Steps {
@@ -124,8 +126,8 @@ func HoldIncomplete(p *Plan) {
 	}
 }
 
-// keepUnrendered keeps objects that may still be desired, as rendering had errors.
-func (c *computation) keepUnrendered(steps []Step, empty bool) {
+// keepUnrendered keeps objects that may still be desired, because rendering had errors.
+func (c *computation) keepUnrendered(steps []Step) {
 	for i := range steps {
 		s := &steps[i]
 		switch {
@@ -133,18 +135,18 @@ func (c *computation) keepUnrendered(steps []Step, empty bool) {
 			hold(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
 			hold(s, maybeWanted)
-		case empty && !c.opts.RemoveAll:
+		case c.desired.Len() == 0 && !c.opts.RemoveAll:
 			hold(s, "kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}
 	}
 }
 
 // keepDelegated keeps the objects of packages that gitopsd installed until now and
-// Crossplane installs from now on: Crossplane takes them over, and no objects are
-// lost meanwhile.
-func (c *computation) keepDelegated(steps []Step, desired *manifest.Set) {
+// Crossplane installs from now on: Crossplane takes them over, so that no objects are
+// lost.
+func (c *computation) keepDelegated(steps []Step) {
 	delegated := make(map[string]bool)
-	for _, o := range desired.All() {
+	for _, o := range c.desired.All() {
 		if o.ID().Group == manifest.GroupPackages {
 			delegated[o.Label(manifest.PackageLabel)] = true
 		}
@@ -159,13 +161,13 @@ func (c *computation) keepDelegated(steps []Step, desired *manifest.Set) {
 
 // keepUsed keeps types that are no longer activated as long as the repository has
 // objects of them.
-func (c *computation) keepUsed(steps []Step, desired *manifest.Set) {
+func (c *computation) keepUsed(steps []Step) {
 	if len(c.opts.Inactive) == 0 {
 		return
 	}
 	used := make(map[manifest.ID][]string)
-	for _, o := range desired.All() {
-		if t, ok := c.inactive[schema.GroupKind{Group: o.ID().Group, Kind: o.ID().Kind}]; ok {
+	for _, o := range c.desired.All() {
+		if t, ok := c.inactive[kindOf(o.ID())]; ok {
 			used[t.Definition] = append(used[t.Definition], o.ID().String())
 		}
 	}
@@ -184,7 +186,7 @@ func (c *computation) keepMost(steps []Step, members int) {
 			prunes++
 		}
 	}
-	if prunes <= MassPruneFloor || float64(prunes) <= MassPruneShare*float64(members) || prunes <= c.opts.AllowPrune || c.opts.RemoveAll {
+	if prunes <= massPruneFloor || float64(prunes) <= massPruneShare*float64(members) || prunes <= c.opts.AllowPrune || c.opts.RemoveAll {
 		return
 	}
 	cause := fmt.Sprintf("kept: this would prune %d of the %d objects in this cluster", prunes, members)

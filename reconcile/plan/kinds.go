@@ -11,12 +11,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// doubtKinds notes with the plain objects of a plan between revisions that their kind may be
-// misspelt: it is like a kind of Kubernetes' own, or of a definition in the commit, and none
-// itself. That is all that can be known without a cluster, which may serve kinds that nobody
-// here has heard of. Kinds that the earlier revision had are not doubted.
+// doubtKinds notes that the kind of a plain object may be misspelt: it resembles a built-
+// in kind, or one of a definition in the commit, and is neither. Without a cluster no
+// more can be known: a cluster may serve other kinds. It does not doubt kinds that the
+// earlier revision had.
 func doubtKinds(p *Plan, before, after *manifest.Set) {
-	var known *kinds // of which most plans have no need
+	var known *kinds // made when needed; most plans need none
 	had := make(map[manifest.GroupKind]bool)
 	for _, o := range before.All() {
 		had[o.ID().GroupKind()] = true
@@ -35,13 +35,13 @@ func doubtKinds(p *Plan, before, after *manifest.Set) {
 	}
 }
 
-// kinds are those that are known without a cluster.
+// kinds are the kinds that are known without a cluster.
 type kinds struct {
 	byGroup map[string][]string // groups -> their kinds
 	byKind  map[string][]string // kinds, in lower case -> their groups
 }
 
-// newKinds returns the kinds of Kubernetes' own and of definitions.
+// newKinds returns the built-in kinds and those of definitions.
 func newKinds(objects *manifest.Set) *kinds {
 	k := &kinds{byGroup: make(map[string][]string), byKind: make(map[string][]string)}
 	add := func(gk manifest.GroupKind) {
@@ -63,8 +63,8 @@ func newKinds(objects *manifest.Set) *kinds {
 	return k
 }
 
-// meant returns the kind, or the kind and its group, that was most likely meant; empty if the
-// kind is known, or if nothing suggests itself.
+// meant returns the kind, or the kind and its group, that was probably meant; empty if
+// the kind is known, or resembles none.
 func (k *kinds) meant(gk manifest.GroupKind) string {
 	if slices.Contains(k.byGroup[gk.Group], gk.Kind) {
 		return ""
@@ -92,8 +92,9 @@ func (k *kinds) meant(gk manifest.GroupKind) string {
 	return ""
 }
 
-// near returns the kind that a misspelt one is like. It is stricter than [sources.Closest],
-// since a group may have more kinds than are known: a Node is no misspelt Pod.
+// near returns the kind that a misspelt one resembles. It is stricter than
+// [sources.Closest], since a group may have more kinds than are known: a Node is no
+// misspelt Pod.
 func near(kind string, kinds []string) string {
 	most := 1
 	if len(kind) > 8 {
@@ -106,8 +107,9 @@ func near(kind string, kinds []string) string {
 	return meant
 }
 
-// nearGroup returns the group that a misspelt one is like. The first label tells the services
-// of a domain apart: eks.aws.upbound.io is no misspelt rds.aws.upbound.io.
+// nearGroup returns the group that a misspelt one resembles. The first label
+// distinguishes the services of a domain: eks.aws.upbound.io is no misspelt
+// rds.aws.upbound.io.
 func nearGroup(group string, groups []string) string {
 	label, domain, _ := strings.Cut(group, ".")
 	return sources.Closest(group, slices.DeleteFunc(slices.Clone(groups), func(known string) bool {
@@ -116,7 +118,7 @@ func nearGroup(group string, groups []string) string {
 	}))
 }
 
-// in names a kind of a group.
+// in returns the kind with its group, for people.
 func in(k *kinds, kind, group string) string {
 	for _, known := range k.byGroup[group] {
 		if strings.EqualFold(known, kind) {

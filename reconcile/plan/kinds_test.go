@@ -9,8 +9,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// Without a cluster, a kind that nobody is known to have is told if it is like one that
-// somebody has, and no other.
+// Without a cluster, an unknown kind is noted only if it resembles a known one.
 func TestBetweenDoubtsKinds(t *testing.T) {
 	t.Parallel()
 	const widgets = `

@@ -7,7 +7,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// A step that has something wrong is told with the line of the field, where that is known.
+// A step with a wrong field has the field's line, if that is known.
 func TestLocate(t *testing.T) {
 	t.Parallel()
 	object := func(origin manifest.Origin) *manifest.Object {

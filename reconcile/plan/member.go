@@ -33,7 +33,7 @@ type Inventory struct {
 	Namespace string
 }
 
-// Membership tells whether a live object belongs to an inventory.
+// Membership is whether a live object belongs to an inventory.
 type Membership int
 
 // The memberships.
@@ -86,8 +86,8 @@ func (inv Inventory) binding(id manifest.ID) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
-// Membership tells members from copies. If the annotation is gone, or an older
-// gitopsd wrote it, our entry in metadata.managedFields decides.
+// Membership tells members from copies. If the annotation is missing, or from an older
+// gitopsd, our entry in metadata.managedFields decides.
 func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Membership {
 	if meta.Labels[PartOfLabel] != inv.ID {
 		return Foreign
@@ -106,8 +106,9 @@ func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Members
 	return Foreign
 }
 
-// Owns reports whether an object is the inventory's even if somebody took its label
-// away, or belongs to another inventory that the sources adopt names. A copy is not.
+// Owns reports whether an object is the inventory's, even if somebody removed its label,
+// or belongs to another inventory that adopt names as a source. A copy is not the
+// inventory's.
 func (inv Inventory) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []string) bool {
 	switch set := meta.Labels[PartOfLabel]; set {
 	case inv.ID:
@@ -119,16 +120,10 @@ func (inv Inventory) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []strin
 	}
 }
 
-// applied reports whether we are among those who applied the object, or the one that it
-// is a copy of.
+// applied reports whether we are among the managers that applied the object, or the
+// original of a copy.
 func (inv Inventory) applied(meta *metav1.ObjectMeta) bool {
 	return slices.ContainsFunc(meta.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
 		return m.Manager == inv.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply && m.Subresource == ""
 	})
-}
-
-// controlled reports whether a controller owns the object. Controllers copy labels to
-// what they make (a Service's to its EndpointSlices), and delete that themselves.
-func controlled(meta *metav1.ObjectMeta) bool {
-	return slices.ContainsFunc(meta.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller })
 }

@@ -11,9 +11,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// tracking is how other tools mark their objects. The mark is a label or an
-// annotation, whose value names the release or application. With a value here, the
-// mark must have that value, which names nothing.
+// tracking are the marks of other tools: labels or annotations that name the release or
+// application. A mark with a value here must have that value, which names nothing.
 var tracking = []struct {
 	key, value, tool string
 	// source is the tool in a manifest.AdoptAnnotation.
@@ -54,23 +53,23 @@ var systemManagers = []string{
 	"cloud-controller-manager", "clusterrole-aggregation-controller",
 }
 
-// Claim tells who owns a live object. The zero Claim is nobody's.
-type Claim struct {
-	// Text completes "it is …".
-	Text string
-	// Sources name the claimant as a Cluster's manifest.AdoptAnnotation does, as in
+// claim is the owner of a live object; the zero claim means no owner.
+type claim struct {
+	// text completes "it is …".
+	text string
+	// sources name the owner as a Cluster's manifest.AdoptAnnotation does, as in
 	// "flux/apps". Each of several field managers is a source, and all must be named. There
-	// are none if one of them cannot be: then each object is adopted by itself.
-	Sources []string
+	// are none if one of them cannot be named; then each object is adopted by itself.
+	sources []string
 }
 
-// claimant returns who owns a live object. The names that it returns are whatever the
-// object's writers have put there, and are pasted into the registry.
-func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
+// claimant returns the owner of a live object. The object's writers choose the names in it,
+// and people paste the sources into the registry, so an odd name leaves none.
+func claimant(meta *metav1.ObjectMeta, inv Inventory) claim {
 	c := claimOf(meta, inv)
-	for _, source := range c.Sources {
+	for _, source := range c.sources {
 		if named, err := ParseAdopt(source); err != nil || !slices.Equal(named, []string{source}) || strings.ContainsFunc(source, unprintable) {
-			c.Sources = nil
+			c.sources = nil
 			break
 		}
 	}
@@ -79,25 +78,23 @@ func claimant(meta *metav1.ObjectMeta, inv Inventory) Claim {
 
 func unprintable(r rune) bool { return !strconv.IsPrint(r) }
 
-// claimOf returns who owns a live object. An object of ours that only lost its label
-// is nobody's. It checks, in this order: a controller that owns it, another ApplySet,
+// claimOf returns the owner of a live object. An object of ours that only lost its label
+// has none. It checks, in this order: a controller that owns it, another ApplySet,
 // another tool's marks, and the field managers that wrote to it (except to status).
-func claimOf(meta *metav1.ObjectMeta, inv Inventory) Claim {
-	for _, o := range meta.OwnerReferences {
-		if o.Controller != nil && *o.Controller {
-			source := controllerSource + "/" + o.Kind + "/" + o.Name
-			if strings.HasPrefix(o.APIVersion, manifest.GroupPackages+"/") {
-				source = crossplaneSource + "/" + o.Name
-			}
-			return Claim{fmt.Sprintf("controlled by %s %s", o.Kind, o.Name), []string{source}}
+func claimOf(meta *metav1.ObjectMeta, inv Inventory) claim {
+	if o := metav1.GetControllerOfNoCopy(meta); o != nil {
+		source := controllerSource + "/" + o.Kind + "/" + o.Name
+		if strings.HasPrefix(o.APIVersion, manifest.GroupPackages+"/") {
+			source = crossplaneSource + "/" + o.Name
 		}
+		return claim{fmt.Sprintf("controlled by %s %s", o.Kind, o.Name), []string{source}}
 	}
 	if set := meta.Labels[PartOfLabel]; set != "" && set != inv.ID {
 		text := "a member of another ApplySet, " + set
 		if app := meta.Annotations[manifest.ApplicationAnnotation]; app != "" {
 			text += ", of KubernetesApplication " + app
 		}
-		return Claim{text, []string{applySetSource + "/" + set}}
+		return claim{text, []string{applySetSource + "/" + set}}
 	}
 	for _, t := range tracking {
 		for _, marks := range []map[string]string{meta.Labels, meta.Annotations} {
@@ -106,10 +103,10 @@ func claimOf(meta *metav1.ObjectMeta, inv Inventory) Claim {
 				continue
 			}
 			if t.value != "" {
-				return Claim{"managed by " + t.tool, []string{t.source}}
+				return claim{"managed by " + t.tool, []string{t.source}}
 			}
 			name, _, _ := strings.Cut(v, ":") // Argo CD's go on with the object
-			return Claim{fmt.Sprintf("managed by %s %q", t.tool, v), []string{t.source + "/" + name}}
+			return claim{fmt.Sprintf("managed by %s %q", t.tool, v), []string{t.source + "/" + name}}
 		}
 	}
 	var others []string
@@ -124,9 +121,9 @@ func claimOf(meta *metav1.ObjectMeta, inv Inventory) Claim {
 		}
 	}
 	if ours || len(others) == 0 {
-		return Claim{}
+		return claim{}
 	}
-	c := Claim{Text: "managed by " + strings.Join(others, ", ")}
+	c := claim{text: "managed by " + strings.Join(others, ", ")}
 	for _, name := range others {
 		source := managerSource + "/" + name
 		switch tool := applierSources[name]; {
@@ -135,8 +132,8 @@ func claimOf(meta *metav1.ObjectMeta, inv Inventory) Claim {
 		case strings.HasPrefix(name, "kubectl"):
 			source = kubectlSource
 		}
-		if !slices.Contains(c.Sources, source) {
-			c.Sources = append(c.Sources, source)
+		if !slices.Contains(c.sources, source) {
+			c.sources = append(c.sources, source)
 		}
 	}
 	return c
@@ -170,8 +167,8 @@ func ParseAdopt(text string) ([]string, error) {
 }
 
 // adoptable reports whether all claimants are among the sources to adopt from.
-func (c Claim) adoptable(from []string) bool {
-	return len(c.Sources) > 0 && !slices.ContainsFunc(c.Sources, func(source string) bool {
+func (c claim) adoptable(from []string) bool {
+	return len(c.sources) > 0 && !slices.ContainsFunc(c.sources, func(source string) bool {
 		tool, _, _ := strings.Cut(source, "/")
 		return !slices.Contains(from, source) && !slices.Contains(from, tool)
 	})

@@ -37,7 +37,7 @@ func TestParseAdopt(t *testing.T) {
 	}
 }
 
-// What a tool does not mark tells by whom it was applied.
+// Without a tool's mark, the field manager tells the owner.
 func TestClaimOfApplier(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -52,8 +52,8 @@ func TestClaimOfApplier(t *testing.T) {
 			Labels:        map[string]string{"app.kubernetes.io/instance": "guestbook"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: tt.manager, Operation: metav1.ManagedFieldsOperationUpdate}},
 		}, Inventory{FieldManager: "gitopsd"})
-		if !slices.Equal(have.Sources, []string{tt.want}) {
-			t.Errorf("what %s applied is %q's, want %q", tt.manager, have.Sources, tt.want)
+		if !slices.Equal(have.sources, []string{tt.want}) {
+			t.Errorf("what %s applied is %q's, want %q", tt.manager, have.sources, tt.want)
 		}
 	}
 }
@@ -74,8 +74,8 @@ func TestClaimOfHostileNames(t *testing.T) {
 		{"web\x1b[2J", ""},
 	} {
 		c := claimant(&metav1.ObjectMeta{Annotations: map[string]string{"meta.helm.sh/release-name": tt.release}}, Inventory{FieldManager: "gitopsd"})
-		if have := strings.Join(c.Sources, ";"); have != tt.want || !strings.HasPrefix(c.Text, "managed by Helm release") {
-			t.Errorf("%q is %q's, %s, want %q", tt.release, have, c.Text, tt.want)
+		if have := strings.Join(c.sources, ";"); have != tt.want || !strings.HasPrefix(c.text, "managed by Helm release") {
+			t.Errorf("%q is %q's, %s, want %q", tt.release, have, c.text, tt.want)
 		}
 		if all := c.adopt("").ForAlike(); (all.On == OnCluster) != (tt.want != "") {
 			t.Errorf("%q: it is adopted by %+v", tt.release, all)
@@ -88,24 +88,24 @@ func TestClaimOfHostileNames(t *testing.T) {
 
 func TestAdoptable(t *testing.T) {
 	t.Parallel()
-	two := Claim{Sources: []string{"kubectl", "manager/tool"}}
+	two := claim{sources: []string{"kubectl", "manager/tool"}}
 	for _, tt := range []struct {
-		claim Claim
+		claim claim
 		from  string
 		want  bool
 	}{
 		{two, "kubectl", false},
 		{two, "kubectl,manager/tool", true},
-		{Claim{Sources: []string{"helm/a"}}, "helm/b", false},
-		{Claim{Sources: []string{"helm/a"}}, "helm", true},
-		{Claim{}, "helm", false},
+		{claim{sources: []string{"helm/a"}}, "helm/b", false},
+		{claim{sources: []string{"helm/a"}}, "helm", true},
+		{claim{}, "helm", false},
 	} {
 		from, err := ParseAdopt(tt.from)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if have := tt.claim.adoptable(from); have != tt.want {
-			t.Errorf("what is %q's can be adopted from %q: %t", tt.claim.Sources, tt.from, have)
+			t.Errorf("what is %q's can be adopted from %q: %t", tt.claim.sources, tt.from, have)
 		}
 	}
 }

@@ -17,21 +17,21 @@ import (
 
 var pinForm = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
 
-// IsTypeDigest reports whether a string has the form of a type's digest.
-func IsTypeDigest(s string) bool { return pinForm.MatchString(s) }
+// isTypeDigest reports whether a string has the form of a digest of types or behaviours.
+func isTypeDigest(s string) bool { return pinForm.MatchString(s) }
 
 // Mismatch is a pin that differs from the type that its object would be applied as.
 type Mismatch struct {
 	// Type is the object's, in the version that it is written in.
 	Type schema.GroupVersionKind
-	// Pinned and Have are the digests of the type that the object was written
-	// for, and of the one that the cluster has once the plan is executed.
+	// Pinned and Have are the digests of the pinned type, and of the type that the
+	// cluster has once the plan is executed.
 	Pinned, Have string
 	// Known is where the pinned type was found, as in "cluster dev"; empty if only
 	// its digest is known.
 	Known string
-	// Findings are the differences from the pinned type to the cluster's, in the
-	// version that the object is written in.
+	// Findings are the differences from the pinned type to the cluster's, in the object's
+	// version.
 	Findings []compat.Finding
 }
 
@@ -43,11 +43,11 @@ type LiveDefinition struct {
 	Err error
 }
 
-// FindType returns a definition in which a type has the given digest, and where it
-// was found; nil if there is none.
+// FindType returns a definition with a type of the given digest, and where it was found;
+// nil if there is none.
 type FindType func(gvk schema.GroupVersionKind, digest string) (definition map[string]any, where string)
 
-// PinnedKinds lists the kinds whose live definition CheckPins needs: the kinds of
+// PinnedKinds returns the kinds that CheckPins needs live definitions of: the kinds of
 // pinned objects, unless the plan has the definition and changes neither it nor the
 // object.
 func PinnedKinds(p *Plan) []schema.GroupKind {
@@ -58,7 +58,7 @@ func PinnedKinds(p *Plan) []schema.GroupKind {
 		if !pinned(s) {
 			continue
 		}
-		gk := schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}
+		gk := kindOf(s.ID)
 		d := definers[gk]
 		if d != nil && d.Action == Unchanged && s.Action == Unchanged || d != nil && d.Action == Create || slices.Contains(kinds, gk) {
 			continue
@@ -68,11 +68,11 @@ func PinnedKinds(p *Plan) []schema.GroupKind {
 	return kinds
 }
 
-// CheckPins refuses the objects that are pinned to another type than the cluster has
-// when they are applied: the type that this plan installs, or else the live one.
-// Nothing else is held back, except for what the API server compares pins with while a
-// definition is not applied. Kinds that are not in live, and that the plan does not
-// define, are left to the API server.
+// CheckPins refuses the objects that are pinned to another type than the cluster will
+// have when they are applied: the type that this plan installs, or else the live one. It
+// also holds the digests that the API server compares pins with, while their definition
+// is not applied. Kinds that are not in live, and that the plan does not define, are left
+// to the API server.
 func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType, reportDrift bool) {
 	holdParameters(p)
 	c := pinCheck{definers: definers(p), live: live, find: find, reportDrift: reportDrift, known: make(map[schema.GroupKind]*settled)}
@@ -115,7 +115,7 @@ type pinCheck struct {
 	known       map[schema.GroupKind]*settled
 }
 
-// settled is what defines a kind once the plan is executed.
+// settled is the definition of a kind once the plan is executed.
 type settled struct {
 	tree  map[string]any
 	types []types.Type
@@ -124,7 +124,7 @@ type settled struct {
 	unknown bool
 }
 
-// settle finds what defines a kind once the plan is executed.
+// settle returns the definition of a kind once the plan is executed.
 func (c *pinCheck) settle(gk schema.GroupKind) *settled {
 	if s := c.known[gk]; s != nil {
 		return s
@@ -161,7 +161,7 @@ func (c *pinCheck) check(s *Step) {
 	if at.unknown {
 		return
 	}
-	if !IsTypeDigest(pin) {
+	if !isTypeDigest(pin) {
 		refuse("%s: %q is no type digest: want h1: and 44 characters of base64, as `gitopsd types pin` writes them%s", manifest.PinAnnotation, pin, s.Object.Origin().InPackage())
 		return
 	}
@@ -197,7 +197,7 @@ func digestOf(all []types.Type, gvk schema.GroupVersionKind) string {
 	return ""
 }
 
-// explain adds what differs, if the pinned type is known anywhere.
+// explain adds the differences, if the pinned type is known anywhere.
 func (c *pinCheck) explain(m *Mismatch, have map[string]any) {
 	var was map[string]any
 	if live := c.live[m.Type.GroupKind()]; live.Tree != nil {
@@ -223,34 +223,37 @@ func (c *pinCheck) explain(m *Mismatch, have map[string]any) {
 	}
 }
 
-// reason is the mismatch in a line.
+// reason describes the mismatch in one line.
 func (m *Mismatch) reason() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "pinned to %s %s %s", m.Type.GroupVersion(), m.Type.Kind, m.Pinned)
-	if m.Known != "" {
-		fmt.Fprintf(&b, " (%s)", m.Known)
-	}
-	fmt.Fprintf(&b, ", which is %s here", m.Have)
 	var differences []string
 	for _, f := range m.Findings {
 		differences = append(differences, strings.TrimSpace(f.Name+" "+f.Path))
 	}
-	switch {
-	case len(differences) > 0:
-		b.WriteString(": " + prose.Some(differences, maxShownFindings))
-	case m.Known != "":
-		b.WriteString(": they do not differ in fields of this version")
-	default:
-		b.WriteString("; how they differ is not known, since no cluster and no package of the repository has the pinned type")
+	text := prose.Some(differences, maxShownFindings)
+	if text == "" && m.Known != "" {
+		text = "they do not differ in fields of this version"
 	}
-	b.WriteString("; bring the cluster to that type, or renew the pin with `gitopsd types pin --update`")
-	return b.String()
+	return pinReason(fmt.Sprintf("%s %s %s", m.Type.GroupVersion(), m.Type.Kind, m.Pinned), m.Known, m.Have, text, "type")
 }
 
-// holdParameters holds the parameters of policies for pins (render/pins) as they are
-// while a definition that they are about is not applied: its type stays as it is, and
-// so must what the API server compares pins with. A package's are refused with the
-// package.
+// pinReason describes a pin that differs from the cluster. known is where the pinned thing
+// was found, and differences are those from it; thing is a type or a controller.
+func pinReason(pinned, known, have, differences, thing string) string {
+	if known != "" {
+		pinned += " (" + known + ")"
+	}
+	switch {
+	case differences != "":
+		differences = ": " + differences
+	case known == "":
+		differences = "; how they differ is not known, since no cluster and no package of the repository has the pinned " + thing
+	}
+	return fmt.Sprintf("pinned to %s, which is %s here%s; bring the cluster to that %s, or renew the pin with `gitopsd types pin --update`", pinned, have, differences, thing)
+}
+
+// holdParameters holds the parameters of policies for pins (render/pins) while their
+// definition is not applied: its type stays as it is, and so must the digests that the
+// API server compares pins with. A package's parameters are refused with the package.
 func holdParameters(p *Plan) {
 	var late map[string]*Step // by key of the data
 	for i := range p.Steps {

@@ -30,7 +30,7 @@ spec:
 `, strings.Join(fields, ": {type: string}, ")))[0]
 }
 
-// A refusal says what the digests differ in, documentation of a rule too.
+// A refusal names the differences behind two digests, documentation of a rule too.
 func TestPinsSayWhatDiffers(t *testing.T) {
 	v1 := manifesttest.Objects(t, ruled)[0]
 	gk := plan.Defines(v1)[0].GroupKind()
@@ -154,8 +154,8 @@ func TestCheckPins(t *testing.T) {
 	}
 }
 
-// An XRD and the CRD that Crossplane makes of it are two definitions of one kind,
-// and the XRD is what objects are pinned to, in whatever order they are rendered.
+// An XRD and the CRD that Crossplane makes from it are two definitions of one kind.
+// Objects are pinned to the XRD, in whatever order they are rendered.
 func TestPinsOfXRDAndCRD(t *testing.T) {
 	both := manifesttest.Objects(t, `
 apiVersion: apiextensions.crossplane.io/v1
@@ -187,7 +187,8 @@ spec:
 	}
 }
 
-// What the API server compares pins with stays as it is while the type does.
+// The digests that the API server compares pins with stay as they are while the type
+// does.
 func TestParametersOfRefusedTypes(t *testing.T) {
 	parameters := manifesttest.Objects(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: gitopsd-pins.things.acme.example, namespace: gitopsd-system, labels: {gitopsd.dev/pins: ''}}, data: {type.things.acme.example: h1:x}}")[0].WithOrigin(pins.Origin)
 	for action, want := range map[plan.Action]plan.Action{plan.Configure: plan.Configure, plan.Unchanged: plan.Configure, plan.Refused: plan.Held, plan.Conflict: plan.Held} {

@@ -1,16 +1,17 @@
 // Package plan decides what to do in one cluster. Every desired object, and every
 // object of ours that is no longer desired, gets one step: an action and the reason
-// for it. `gitopsd plan` prints a plan, `gitopsd run` executes it; it is the same
+// for it. `gitopsd plan` prints a plan, and `gitopsd run` executes it; it is the same
 // value.
 //
 // It owns
 //   - the decision (compute.go), a pure function of the desired objects, the live
 //     objects and the inventory;
-//   - which objects are ours (member.go), who owns the others (owner.go), what must
-//     not be pruned (guard.go), and what a prune would delete with it (contents.go);
-//   - what a person would write to have a step done all the same (allow.go);
-//   - when webhooks are registered (webhooks.go), and when definitions name conversion
-//     rules (converters.go);
+//   - which objects are ours (member.go), the owners of the others (owner.go), objects
+//     that must not be pruned (guard.go), and objects that a prune would delete with it
+//     (contents.go);
+//   - the annotation that would allow a step that is held back (allow.go);
+//   - when webhooks are registered (webhooks.go), when definitions name conversion
+//     rules (converters.go), and which objects must be ready (gates.go);
 //   - refusals: breaking changes of types (types.go), conversion rules with a
 //     counterexample (prove.go), objects that are pinned to another type (pins.go) or
 //     behaviour (controllers.go), and objects that their new types would not accept
@@ -18,12 +19,12 @@
 //   - the order of steps (stage.go), and dependencies between them (depends.go);
 //   - the difference between two objects, field by field (diff.go), without any
 //     value of a Secret;
-//   - the plan between two renderings of a cluster, without looking at it
-//     (between.go).
+//   - the plan between two renderings of a cluster (between.go), with kinds that may be
+//     misspelt (kinds.go).
 //
-// It talks to no cluster: reconcile/apply looks at the cluster, has Compute
-// decide, and executes the steps. It prints nothing either: cmd/gitopsd/preview
-// shows plans to people and programs.
+// It talks to no cluster: reconcile/apply reads the live objects, calls [Compute], and
+// executes the steps. It prints nothing either: cmd/gitopsd/preview shows plans to
+// people and programs.
 package plan
 
 import (
@@ -45,7 +46,7 @@ import (
 // set's ID.
 const PartOfLabel = "applyset.kubernetes.io/part-of"
 
-// Action is what happens to an object.
+// Action is the action of a step.
 type Action string
 
 // The actions. Create, Configure and Prune write; the others leave the object
@@ -59,49 +60,49 @@ const (
 	Unchanged Action = "unchanged"
 	// Prune: the object is ours and no longer desired.
 	Prune Action = "prune"
-	// Wait: the object is being deleted, and something not ours holds it up; or a
-	// pruned object must be gone before it.
+	// Wait: the object is being deleted, and something not ours holds it up; or a pruned
+	// object must be gone first.
 	Wait Action = "wait"
-	// Conflict: the object is somebody else's.
+	// Conflict: the object belongs to another owner.
 	Conflict Action = "conflict"
 	// Refused: the object cannot be applied to this cluster.
 	Refused Action = "refused"
-	// Held: the step is not done, because it would do harm now.
+	// Held: the step would do harm now, and is not done.
 	Held Action = "held"
 )
 
-// Actions are all of them in the order in which they are shown.
+// Actions are all actions, in the order in which they are shown.
 var Actions = []Action{Create, Configure, Prune, Wait, Held, Conflict, Refused, Unchanged}
 
 // Writes reports whether the action changes the cluster.
 func (a Action) Writes() bool { return a == Create || a == Configure || a == Prune }
 
-// Step is what happens to one object, and why.
+// Step is the action for one object, with its reason.
 type Step struct {
 	Action Action
 	ID     manifest.ID
 	// Reason is one line for people; empty if the action needs none.
 	Reason string
-	// Allow is what would have the step done all the same; nil if no annotation would.
+	// Allow is the annotation that would allow the step; nil if none would.
 	Allow *Allow
-	// Follows: the step is refused since another step of its package is.
+	// Follows: the step is refused because another step of its package is.
 	Follows bool
 	Stage   Stage
 	// Object is the desired object; nil for an object that is not desired.
 	Object *manifest.Object
-	// Package is the one the object belongs to, "" for a plain manifest.
+	// Package is the object's package; empty for a plain manifest.
 	Package string
-	// After names what must be applied and healthy before, as
-	// manifest.DependsOnAnnotation has it.
+	// After names the objects that must be applied and healthy before, as
+	// manifest.DependsOnAnnotation does.
 	After []string
 	// Round orders prunes: an object is deleted when all objects of earlier rounds
 	// are gone.
 	Round int
-	// Early: the prune comes before Services and workloads are applied, since they stop serving
-	// the object.
+	// Early: the prune comes before Services and workloads are applied, since these stop
+	// serving the object.
 	Early bool
-	// WithContents: a Namespace, CRD, XRD or package is annotated to be pruned
-	// together with the objects of others in it.
+	// WithContents: a Namespace, CRD, XRD or package is annotated to be pruned together
+	// with the objects of others in it.
 	WithContents bool
 	// Rules is the digest of the conversion rules that the live definition names; empty
 	// if it names none.
@@ -109,8 +110,8 @@ type Step struct {
 	// Converts: the definition names conversion rules that the live one does not, and
 	// that a workload in the cluster serves. It is applied when the workload is ready.
 	Converts bool
-	// Awaits names what creates the object's type, if that does not exist yet but
-	// will; empty for all other objects.
+	// Awaits says what will create the object's type, if that does not exist yet; empty
+	// for all other objects.
 	Awaits string
 	// UID of the live object; empty if there is none. A prune deletes that object
 	// and no later one of the same name.
@@ -118,49 +119,47 @@ type Step struct {
 	// Adopt: the object was somebody else's and is taken over, with the fields,
 	// labels and owner references of the former owner.
 	Adopt bool
-	// Reclaim tells which fields of people in our object are taken over, so that
-	// those that the repository does not have are removed.
+	// Reclaim selects the fields that are taken over from people in an object of ours, so
+	// that fields which the repository does not have are removed.
 	Reclaim Reclaim
 	// Force takes over fields that other managers own; only if the object is ours or
 	// adopted.
 	Force bool
-	// Rollback is what became of a package's controller that did not get ready.
+	// Rollback is the rollback of a package's controller that did not get ready.
 	Rollback Rollback
 	// Drift: the object differs from the repository only by changes of others.
 	Drift bool
-	// Recreated: the object was there, and somebody deleted it.
+	// Recreated: somebody deleted the object.
 	Recreated bool
-	// Compatibility is what replacing or removing the types of a CRD means to their
+	// Compatibility is the effect of replacing or removing the types of a CRD on their
 	// users, with the reasons in Findings; Identical for other objects.
 	Compatibility compat.Severity
 	Findings      []compat.Finding
-	// Allowed are the reasons for which the package's declaration allows
-	// breaking findings, by their names.
+	// Allowed are the package's declared reasons for allowed breaking findings, by
+	// finding.
 	Allowed map[string]string
-	// Survey is what a breaking change of a CRD means to the objects that there are; nil
-	// if they were not looked at.
+	// Survey is the effect of a breaking change of a CRD on the existing objects; nil if
+	// they were not looked at.
 	Survey *harm.Survey
-	// Back: the types that the step would bring were there before, as far as the CRD
-	// itself tells.
+	// Back: the step goes back to types that the CRD had before, by its own record.
 	Back bool
-	// LetThrough are the names of breaking findings that nothing allows, and that harm
-	// no object.
+	// LetThrough are the names of breaking findings without an allowance that harm no
+	// object.
 	LetThrough []string
-	// Proof is what trying the conversion rules of a CRD has shown, if the step would
-	// change them or the CRD, and Tried what they make of the cluster's objects, if that
-	// was asked for. Both are nil for other objects.
+	// Proof is the result of trying a CRD's conversion rules, if the step would change
+	// them or the CRD. Tried is the result of trying them on the cluster's objects, if
+	// that was asked for. Both are nil for other objects.
 	Proof *prove.Proof
 	Tried *prove.Live
 	// Before are the types of the live definition of a CRD or XRD. They are known
 	// if the step would change or remove them.
 	Before []types.Type
-	// Unpinned are the objects whose pins a definition's change would break.
+	// Unpinned are the objects with pins that the change of a definition would break.
 	Unpinned []manifest.ID
-	// Outgrown are the objects that stay as they are and that a definition's new types
+	// Outgrown are the objects that stay as they are, and that a definition's new types
 	// would not accept if they were created again.
 	Outgrown []Outgrown
-	// Checked: the object was checked by the type that it has once the plan is
-	// executed, and would be accepted.
+	// Checked: the object would be accepted by its type as it is after the plan.
 	Checked bool
 	// Pin is why a pinned object is refused; nil if that is not the reason.
 	Pin *Mismatch
@@ -169,24 +168,24 @@ type Step struct {
 	Controller *ControllerMismatch
 	// Changes are the fields that differ. They are known only with a dry run.
 	Changes []Change
-	// NotValidated is why no dry run could tell whether the API server would accept
-	// the step; empty if one could, or none was made.
+	// NotValidated is why no dry run could show whether the API server would accept the
+	// step; empty if one could, or none was made.
 	NotValidated string
-	// Premature: the reason for NotValidated is that this plan first creates what the
-	// object needs, which is no problem.
+	// Premature: NotValidated is no problem, since this plan first creates something that
+	// the object needs.
 	Premature bool
 	// Rejected is the API server's error for the step in a dry run; empty if it would
 	// accept the step or was not asked.
 	Rejected string
 	// Wrong are the paths of the fields that Rejected, or the reason of a refusal, is
-	// about, as the API server writes them, and At is the file and line of the first.
-	// Either is empty if it is not known.
+	// about, as the API server writes them. At is the file and line of the first. Either
+	// is empty if it is not known.
 	Wrong []string
 	At    string
 }
 
-// Place returns where in the repository a step's object, or the field in it that is wrong,
-// is written; empty for an object that comes from a package, or from nowhere.
+// Place returns the place in the repository of a step's object, or of the wrong field in
+// it; empty for an object that is not in the repository.
 func (s *Step) Place() string {
 	if s.Object == nil || s.Object.Origin().Place() == "" {
 		return ""
@@ -194,8 +193,8 @@ func (s *Step) Place() string {
 	return cmp.Or(s.At, s.Object.Origin().Place())
 }
 
-// Locate sets At of the steps that have something wrong. line returns the line of a field in
-// the file that an object is from; 0 if it is not known.
+// Locate sets At of the steps with wrong fields. line returns the line of a field in the
+// object's file; 0 if it is not known.
 func (p *Plan) Locate(line func(o *manifest.Object, path string) int) {
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -208,13 +207,13 @@ func (p *Plan) Locate(line func(o *manifest.Object, path string) int) {
 	}
 }
 
-// Migrates reports whether an object is a CRD that has the daemon store its objects
+// Migrates reports whether an object is a CRD that asks the daemon to store its objects
 // again; see reconcile/migrate. The object may be nil.
 func Migrates(o *manifest.Object) bool {
 	return o != nil && o.ID().Is(manifest.CRD) && o.Annotation(manifest.MigrateStorageAnnotation) == "true"
 }
 
-// CreatedAnew adds to the step's reason that the object is deleted and created anew, and
+// CreatedAnew adds to the step's reason that the object is deleted and created again, and
 // why.
 func (s *Step) CreatedAnew(why string) {
 	const anew = "deleted and created anew, since a field cannot be changed: "
@@ -226,24 +225,23 @@ func (s *Step) CreatedAnew(why string) {
 	}
 }
 
-// Rollback is what became of a new revision of a package's controller; see
-// reconcile/rollback.
+// Rollback is the rollback of a package's controller; see reconcile/rollback.
 type Rollback struct {
-	// Done: the pod template before is back in its place.
+	// Done: the previous pod template is back in place.
 	Done bool
-	// Why is the reason, for people: that the revision failed if Done, else why it is
+	// Why is the reason, for people: why the revision failed if Done, otherwise why it is
 	// not rolled back when it fails. It is empty for other objects, and as long as a
 	// rollback is possible.
 	Why string
-	// Refilled is why the object is completed otherwise than it was applied; empty if
-	// that is for another reason.
+	// Refilled is why the object is completed differently than it was applied; empty if a
+	// rollback is not the reason.
 	Refilled string
 	// Due is when a rollback may become necessary although nothing changes; zero for
 	// never.
 	Due time.Time
 }
 
-// Reclaim tells which fields that people own in an object are taken over.
+// Reclaim selects the fields that are taken over from people.
 type Reclaim int
 
 // The values of Reclaim.
@@ -256,7 +254,7 @@ const (
 	ReclaimAll
 )
 
-// Plan is what to do in one cluster.
+// Plan is the steps for one cluster.
 type Plan struct {
 	// Cluster is the registered name.
 	Cluster string
@@ -268,23 +266,21 @@ type Plan struct {
 	// Unreadable is why nothing is known about the objects of a kind. Our objects of
 	// it stay.
 	Unreadable map[schema.GroupKind]string
-	// Notes are for a person to read, though no step fails. They are known only with a
-	// dry run.
+	// Notes are for a person to read, though no step fails. They need a dry run.
 	Notes []string
-	// Gating says when the objects are ready.
+	// Gating decides when the objects are ready.
 	Gating Gating
 
-	// behind are the steps behind each name in an After.
+	// behind are the steps that each name in an After stands for.
 	behind map[string][]int
-	// contents of all objects that were looked into.
+	// contents are the contents of all objects that were looked into.
 	contents []Content
 }
 
-// Behind returns the indexes of the steps that a name in a step's After stands
-// for.
+// Behind returns the indexes of the steps that a name in a step's After stands for.
 func (p *Plan) Behind(name string) []int { return p.behind[name] }
 
-// Count is the number of steps with the action.
+// Count returns the number of steps with the action.
 func (p *Plan) Count(a Action) int {
 	n := 0
 	for i := range p.Steps {
@@ -295,8 +291,8 @@ func (p *Plan) Count(a Action) int {
 	return n
 }
 
-// Failing returns how many steps would fail as far as is known: those refused or in
-// conflict, and those rejected in a dry run. It is 0 for a nil plan.
+// Failing returns the number of steps that would fail as far as is known: those refused
+// or in conflict, and those rejected in a dry run. It is 0 for a nil plan.
 func (p *Plan) Failing() int {
 	if p == nil {
 		return 0

@@ -14,9 +14,9 @@ import (
 )
 
 // CheckConversions tries the conversion rules of the definitions that a plan creates or
-// changes, and refuses those with a counterexample that the rules do not allow. All
-// steps of such a definition's package are refused, since a new controller must not
-// meet an old type. rules are by the definition's name. The error is that ctx has ended.
+// changes, and refuses definitions with a counterexample that the rules do not allow. It
+// refuses all steps of their packages, since a new controller must not meet an old type.
+// rules are by the definition's name. The error is that ctx has ended.
 func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Conversion, proofs *prove.Cache) error {
 	if len(rules) == 0 {
 		return nil
@@ -71,7 +71,7 @@ func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Con
 }
 
 // StoredVersions are the versions that a cluster's objects of a definition may be stored
-// in; the zero value is not known.
+// in; the zero value means unknown.
 type StoredVersions struct {
 	// All is the live definition's status.storedVersions.
 	All []string
@@ -79,10 +79,10 @@ type StoredVersions struct {
 	Now string
 }
 
-// RefuseUnconverted refuses the definitions that a plan changes and whose conversion rules
-// leave out a version that objects may be stored in, with their packages: the API server
-// could convert no such object, and answers no list that has one. stored and rules are by
-// definition.
+// RefuseUnconverted refuses the changed definitions, with their packages, if their
+// conversion rules leave out a version that objects may be stored in: the API server
+// could not convert such an object, and would fail every list with one. stored and rules
+// are by definition.
 func RefuseUnconverted(p *Plan, rules map[string]*render.Conversion, stored map[manifest.ID]StoredVersions) {
 	why := make(map[string]string)
 	for i := range p.Steps {
@@ -98,7 +98,7 @@ func RefuseUnconverted(p *Plan, rules map[string]*render.Conversion, stored map[
 		}
 		versions := strings.Join(lost, ", ")
 		s.Action, s.Reason = Refused, fmt.Sprintf("objects may be stored in %s (status.storedVersions), which its conversion rules do not convert: no list of the objects would succeed; %s, or keep the rules for %s",
-			versions, migration(s, slices.Contains(lost, in.Now)), versions)
+			versions, migration(Migrates(s.Object), slices.Contains(lost, in.Now)), versions)
 		if s.Package != "" && why[s.Package] == "" {
 			why[s.Package] = fmt.Sprintf("its package has conversion rules that leave out a stored version of %s", s.ID.Name)
 		}
@@ -106,21 +106,21 @@ func RefuseUnconverted(p *Plan, rules map[string]*render.Conversion, stored map[
 	refusePackages(p, why)
 }
 
-// migration says how objects get out of old versions. now reports whether one of these is
-// still the storage version.
-func migration(s *Step, now bool) string {
+// migration returns how to get objects out of old versions. migrates reports whether the
+// daemon stores them again, and now whether one of the versions is still the storage
+// version.
+func migration(migrates, now bool) string {
 	switch {
 	case now:
 		return "make another version the storage version before, and run `gitopsd migrate --yes`"
-	case Migrates(s.Object):
+	case migrates:
 		return "`gitopsd run` stores the objects again (" + manifest.MigrateStorageAnnotation + "), and goes on when that is done"
 	}
 	return "run `gitopsd migrate --yes` before"
 }
 
-// RefuseTried refuses the definitions that a plan changes and whose conversion rules do
-// harm to objects of the cluster ([Step.Tried]) that the rules do not allow, with their
-// packages, as [CheckConversions] does.
+// RefuseTried refuses the changed definitions, with their packages, if their conversion
+// rules harm objects of the cluster ([Step.Tried]) and do not allow that.
 func RefuseTried(p *Plan) {
 	why := make(map[string]string)
 	for i := range p.Steps {

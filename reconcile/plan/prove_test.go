@@ -141,7 +141,7 @@ func TestRefuseTried(t *testing.T) {
 }
 
 // A definition is refused with its package while objects may be stored in a version that
-// its rules leave out, and the reason says what comes first.
+// its rules leave out. The reason has the first step to take.
 func TestRefuseUnconverted(t *testing.T) {
 	t.Parallel()
 	of, rules := withRules(t, "stored", "v1.spec.title")

@@ -9,14 +9,14 @@ import (
 	"gitopsd.dev/render/pins"
 )
 
-// Stage is when an object is applied: after all objects of earlier stages. It is
-// pruned before them.
+// Stage is a stage of applying: an object is applied after all objects of earlier stages,
+// and pruned before them.
 type Stage int
 
 // The stages, in order.
 const (
-	// Definitions: Namespaces and CRDs, which everything else needs, and what converts
-	// objects for CRDs by rules.
+	// Definitions: Namespaces and CRDs, which everything else needs, and the workload
+	// that converts objects by rules.
 	Definitions Stage = iota
 	// Settings: RBAC, Secrets, ConfigMaps, Services and others that workloads need.
 	Settings
@@ -33,8 +33,8 @@ var stageNames = [...]string{"definitions", "settings", "workloads", "admission"
 
 func (s Stage) String() string { return stageNames[s] }
 
-// stageOf is the stage of a desired object. What the API server compares pins with
-// (render/pins) comes after the types, those of XRDs too, and before their objects.
+// stageOf returns the stage of a desired object. The digests that the API server compares
+// pins with (render/pins) come after all types, XRDs' too, and before their objects.
 func stageOf(o *manifest.Object) Stage {
 	if o.ID().Is(manifest.ConfigMap) && pins.Of(o) {
 		return Custom
@@ -46,7 +46,7 @@ func stageOf(o *manifest.Object) Stage {
 // settings.
 var workloadGroups = map[string]bool{"apps": true, "batch": true, "autoscaling": true}
 
-// StageOf is the stage of an object.
+// StageOf returns the stage of an object.
 func StageOf(id manifest.ID) Stage {
 	switch {
 	case id.Is(manifest.Namespace, manifest.CRD), converter.Part(id):
@@ -78,9 +78,9 @@ func rank(id manifest.ID) int {
 	return 2
 }
 
-// Batch is the part of its stage in which a desired object is applied: 0 for those
-// that come [First], 1 for parameters of policies for pins and for what the workload
-// needs that converts objects by rules, 2 for that workload, 3 for all others.
+// Batch is the part of its stage in which a desired object is applied: 0 for objects that
+// come [First], 1 for parameters of policies for pins and for the parts that the
+// conversion workload needs, 2 for that workload, 3 for all others.
 func (s *Step) Batch() int {
 	switch {
 	case First(s.ID):
@@ -93,8 +93,8 @@ func (s *Step) Batch() int {
 	return 3
 }
 
-// sortApplied puts steps into the order in which objects are applied; within a
-// kind it stays as it is.
+// sortApplied sorts steps into the order of applying; within a batch they keep their
+// order.
 func sortApplied(steps []Step) {
 	slices.SortStableFunc(steps, func(a, b Step) int {
 		if a.Stage != b.Stage {
@@ -104,10 +104,9 @@ func sortApplied(steps []Step) {
 	})
 }
 
-// sortPruned puts steps into the order in which objects are pruned, the reverse of
-// applying, and numbers the rounds. An object goes before the pruned objects that it
-// depends on, by the names that after returns; but a container stays where its stage
-// puts it.
+// sortPruned sorts steps into the order of pruning, the reverse of applying, and numbers
+// the rounds. An object goes before the pruned objects that it depends on, by the names
+// that after returns, but a container stays in the place of its stage.
 func sortPruned(steps []Step, after func(*Step) []string) {
 	slices.SortFunc(steps, func(a, b Step) int { return a.ID.Compare(b.ID) })
 	turns := turnsOf(steps, after)
@@ -120,8 +119,8 @@ func sortPruned(steps []Step, after func(*Step) []string) {
 	}
 }
 
-// turn is when an object is pruned: the latest stage first, and in a stage the
-// longest chain of what depends on the next.
+// turn is when an object is pruned: the latest stage first, and in a stage the longest
+// chain of dependents first.
 type turn struct{ stage, chain int }
 
 func (t turn) compare(o turn) int { return cmp.Or(t.stage-o.stage, t.chain-o.chain) }

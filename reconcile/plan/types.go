@@ -12,9 +12,9 @@ import (
 	"gitopsd.dev/render/types/harm"
 )
 
-// Allowed reports whether a package's declaration allows a breaking finding, and
-// the reason. pkg is the value of manifest.PackageLabel. Plain manifests carry their
-// own allowances.
+// Allowed reports whether a package's declaration allows a breaking finding, and the
+// reason. pkg is the value of manifest.PackageLabel. Plain manifests have their own
+// allowances.
 type Allowed func(pkg string, f compat.Finding) (reason string, ok bool)
 
 // maxShownFindings is how many findings a reason names before it only counts.
@@ -23,12 +23,11 @@ const maxShownFindings = 3
 // maxShownObjects is how many objects a reason names before it only counts.
 const maxShownObjects = 3
 
-// RefuseBreaking refuses the steps of every package that would replace or remove
-// types in a way that breaks somebody, unless that is allowed. All steps of such a
-// package are refused, since a new controller must not meet old types. A plain
-// manifest is refused alone; the same annotation on it allows findings, with a prefix
-// of its types' digest as the version. If a change in the cluster is not corrected,
-// only that step is refused: the package itself has not changed.
+// RefuseBreaking refuses breaking changes of types that are not allowed. All steps of a
+// package with such a change are refused, since a new controller must not meet old types.
+// A plain manifest is refused alone; the same annotation on it allows findings, with a
+// prefix of its types' digest as the version. If the step would correct a change in the
+// cluster, it is refused alone: the package itself has not changed.
 //
 // A change that harms no object ([Step.Survey]) is let through if it goes back to types
 // that were there before ([Step.Back]), and in any case if byData is set.
@@ -82,8 +81,8 @@ func refusePackages(p *Plan, why map[string]string) {
 	}
 }
 
-// RefuseUnkept refuses the steps that were let through since the plan changes or deletes
-// objects that they would harm, if the plan does not do that after all.
+// RefuseUnkept refuses the steps that were let through because the plan changes or deletes
+// the objects that they would harm, if the plan does not do that after all.
 func RefuseUnkept(p *Plan) {
 	if !slices.ContainsFunc(p.Steps, func(s Step) bool { return len(s.LetThrough) > 0 }) {
 		return
@@ -120,21 +119,17 @@ func joined(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "; ")
 }
 
-// storedAgain says what has to be done first about a stored version that is removed; empty
-// if that is not among the findings that are refused. migrates reports whether the daemon
-// stores the objects again.
+// storedAgain returns what must be done before a stored version can be removed; empty if
+// that is not among the refused findings. migrates reports whether the daemon stores the
+// objects again.
 func storedAgain(refused []string, migrates bool) string {
 	if !slices.Contains(refused, compat.StoredVersionRemoved) {
 		return ""
 	}
-	how := "run `gitopsd migrate --yes` before"
-	if migrates {
-		how = "`gitopsd run` stores the objects again (" + manifest.MigrateStorageAnnotation + "), and goes on when that is done"
-	}
-	return "the API server removes no version that status.storedVersions lists: " + how
+	return "the API server removes no version that status.storedVersions lists: " + migration(migrates, false)
 }
 
-// wayOut says what can allow findings that are refused, and how; empty if nothing can.
+// wayOut returns where and how refused findings can be allowed; empty if they cannot.
 func wayOut(refused []string, where, how string) string {
 	it := "it"
 	if slices.Contains(refused, compat.StoredVersionRemoved) {
@@ -146,8 +141,9 @@ func wayOut(refused []string, where, how string) string {
 	return where + " can allow " + it + how
 }
 
-// ownAllowances returns what a plain manifest allows for itself, where it does so and how,
-// and the version that allowances name; empty if its types cannot be read.
+// ownAllowances returns the allowances in a plain manifest, with the place and the form
+// of such an annotation for advice, and the version that allowances name; empty if its
+// types cannot be read.
 func ownAllowances(o *manifest.Object) (by Allowed, where, how, version string) {
 	where = "its annotation " + manifest.AllowBreakingAnnotation
 	defined, err := types.Of(o.Tree())
@@ -168,8 +164,8 @@ func ownAllowances(o *manifest.Object) (by Allowed, where, how, version string) 
 	}, where, how, version
 }
 
-// notAllowed names the breaking findings of a step that nothing allows, and records
-// the reasons for which others are allowed.
+// notAllowed returns the names of the breaking findings of a step that are not allowed,
+// and records the reasons for the allowed ones.
 func notAllowed(s *Step, allowed Allowed, byData bool) []string {
 	var names []string
 	s.LetThrough = nil
@@ -198,8 +194,8 @@ func notAllowed(s *Step, allowed Allowed, byData bool) []string {
 	return names
 }
 
-// MayDecide reports whether the objects of the types that a step changes have a say in
-// whether it is refused, given what the package's declaration allows.
+// MayDecide reports whether a step is refused or not depending on the objects of the types
+// that it changes, given what the package's declaration allows.
 func MayDecide(s *Step, allowed Allowed) bool {
 	if s.Compatibility != compat.Breaking || !s.Action.Writes() {
 		return false
@@ -217,7 +213,7 @@ func MayDecide(s *Step, allowed Allowed) bool {
 	})
 }
 
-// LetsThrough reports whether a step that breaks the schema passes by what its survey says.
+// LetsThrough reports whether a step's survey lets its breaking change through.
 func LetsThrough(s *Step, allowed Allowed, byData bool) bool {
 	if s.Package == "" && s.Object != nil {
 		allowed, _, _, _ = ownAllowances(s.Object)
@@ -226,8 +222,8 @@ func LetsThrough(s *Step, allowed Allowed, byData bool) bool {
 	return len(notAllowed(&tried, allowed, byData)) == 0
 }
 
-// StillPasses reports whether a survey that was made anew lets everything through that the
-// step's own has, and if so takes its place.
+// StillPasses reports whether a newer survey lets through every finding that the step's own
+// did. If so, it replaces the step's own.
 func (s *Step) StillPasses(survey *harm.Survey) bool {
 	for _, f := range s.Findings {
 		if f.Severity == compat.Breaking && slices.Contains(s.LetThrough, f.Name) && !survey.Clears(f, s.Back) {
@@ -238,7 +234,7 @@ func (s *Step) StillPasses(survey *harm.Survey) bool {
 	return true
 }
 
-// passed adds to the reason of a step that it breaks the schema, and harms nobody.
+// passed adds to the reason of a step that it breaks the schema but harms no object.
 func (s *Step) passed(byData bool) {
 	if len(s.LetThrough) == 0 {
 		return
@@ -248,14 +244,11 @@ func (s *Step) passed(byData bool) {
 		why = "it goes back to types that were there before"
 	}
 	text := fmt.Sprintf("breaking (%s), but %s: %s", prose.Some(s.LetThrough, maxShownFindings), why, s.Survey.Text(maxShownObjects))
-	if s.Reason != "" {
-		text = s.Reason + "; " + text
-	}
-	s.Reason = text
+	s.Reason = joined(s.Reason, text)
 }
 
-// harms says what a step that is refused would do to the objects; empty if they have no
-// say in it.
+// harms describes what a refused step would do to objects; empty if it was refused for
+// other reasons.
 func (s *Step) harms(refused []string) string {
 	text := s.Survey.Text(maxShownObjects)
 	if s.Survey == nil || s.Survey.Harmed > 0 || s.Survey.Unknown != "" {

@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/render/types/harm"
 )
 
-// What breaks is refused with its whole package, and nothing else is.
+// A breaking change is refused with its whole package, and nothing else is.
 func TestRefuseBreaking(t *testing.T) {
 	crd := func(name string) manifest.ID { return manifest.CRD.ID("", name) }
 	configmap := func(name string) manifest.ID {
@@ -70,8 +70,8 @@ func TestRefuseBreaking(t *testing.T) {
 	}
 }
 
-// Objects are looked at where a change of their type breaks something that nothing allows
-// and that they can tell about; those of XRDs as well.
+// Objects are looked at if a change of their type, or of an XRD's, breaks something that
+// is not allowed and that objects can tell about.
 func TestMayDecide(t *testing.T) {
 	t.Parallel()
 	field := []compat.Finding{{Name: "field-removed", Severity: compat.Breaking}}
@@ -164,7 +164,7 @@ func TestAllowForItself(t *testing.T) {
 	}
 }
 
-// What harms no object is let through if it goes back, or if objects decide.
+// A change that harms no object is let through if it goes back, or if objects decide.
 func TestRefuseBreakingByObjects(t *testing.T) {
 	crd := func(properties string) *manifest.Object {
 		return manifesttest.Set(t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.example.org, labels: {gitopsd.dev/package: things}}, spec: {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ import (
 // type would not accept if the object were created again.
 type Outgrown struct {
 	ID manifest.ID
-	// Why is what is wrong.
+	// Why is the reason.
 	Why string
 }
 
@@ -35,7 +36,7 @@ type LiveObject struct {
 	Err error
 }
 
-// ObjectCheck is what [CheckObjects] needs besides the plan.
+// ObjectCheck is the input of [CheckObjects] beside the plan.
 type ObjectCheck struct {
 	// Types compiles types; nil for a cache of its own.
 	Types *validate.Cache
@@ -50,8 +51,8 @@ type ObjectCheck struct {
 	// those of the plan.
 	Mutators func() ([]map[string]any, error)
 
-	// before is what the plan is compared with if no cluster was looked at: nothing
-	// else checks objects, so objects of unchanged types are checked too.
+	// before are the objects before the plan, if no cluster was looked at. Nothing else
+	// checks objects then, so objects of unchanged types are checked too.
 	before *manifest.Set
 }
 
@@ -59,15 +60,15 @@ type ObjectCheck struct {
 const mostLive = 8
 
 // CheckObjects refuses the objects that the API server would not accept once the plan
-// has installed or changed their types. It says what the API server would say to the
-// request that the step stands for: of a new object, everything that is wrong with it; of
-// a changed one, not what was wrong before and stays. An unchanged object is not
-// sent, so it is only noted with its definition ([Step.Outgrown]). Objects of types
-// that the plan leaves as they are are the API server's to judge, except in a
-// namespace that the plan creates, where no dry run is possible.
+// has installed or changed their types. It reports what the API server would report for
+// the step's request: everything that is wrong with a new object, but of a changed one
+// only what was not wrong before. An unchanged object is not sent, so it is only noted
+// with its definition ([Step.Outgrown]). Objects of types that the plan does not change
+// are left to the API server, except in a namespace that the plan creates, where no dry
+// run is possible.
 //
 // If a mutating webhook or policy may change an object before the API server checks it,
-// the object is not refused, but for fields that its type does not have.
+// only fields that its type does not have are refused.
 func CheckObjects(ctx context.Context, p *Plan, check ObjectCheck) {
 	spaces := newNamespaces(p)
 	if check.before == nil && len(spaces) == 0 && !writesTypes(p) {
@@ -99,14 +100,11 @@ func CheckObjects(ctx context.Context, p *Plan, check ObjectCheck) {
 	holdParameters(p)
 }
 
-// newNamespaces returns the names of the namespaces that a plan creates; nil for none.
+// newNamespaces returns the names of the namespaces that a plan creates.
 func newNamespaces(p *Plan) map[string]bool {
-	var spaces map[string]bool
+	spaces := make(map[string]bool)
 	for i := range p.Steps {
 		if s := &p.Steps[i]; s.Action == Create && s.ID.Is(manifest.Namespace) {
-			if spaces == nil {
-				spaces = make(map[string]bool)
-			}
 			spaces[s.ID.Name] = true
 		}
 	}
@@ -123,7 +121,7 @@ func writesTypes(p *Plan) bool {
 	return false
 }
 
-// verdict is what is found out about a step.
+// verdict is the result of checking a step.
 type verdict struct {
 	step       *Step
 	definition *manifest.Object
@@ -144,8 +142,8 @@ type objectCheck struct {
 	asked   bool
 }
 
-// definition returns what defines an object's type once the plan is executed, and
-// whether the plan changes that; nil if this does not have to be checked here.
+// definition returns the definition of an object's type once the plan is executed, and
+// whether the plan changes it; nil if the object need not be checked here.
 func (c *objectCheck) definition(s *Step) (o *manifest.Object, changes bool) {
 	if s.Object == nil || s.Action != Create && s.Action != Configure && s.Action != Unchanged {
 		return nil, false
@@ -167,11 +165,11 @@ func (c *objectCheck) definition(s *Step) (o *manifest.Object, changes bool) {
 }
 
 func kindOf(id manifest.ID) schema.GroupKind {
-	return schema.GroupKind{Group: id.Group, Kind: id.Kind}
+	return schema.GroupKind(id.GroupKind())
 }
 
-// judge returns a [*validate.Refusal] if the API server would not accept a step, or why
-// that is not known.
+// judge returns a [*validate.Refusal] if the API server would not accept a step, or the
+// reason why that is not known.
 func (c *objectCheck) judge(ctx context.Context, s *Step, definition *manifest.Object) error {
 	t, err := c.Types.Type(definition, s.ID.Kind, s.Object.Version())
 	if errors.Is(err, validate.ErrNotDefined) {
@@ -197,7 +195,7 @@ func (c *objectCheck) judge(ctx context.Context, s *Step, definition *manifest.O
 		before := c.before.Get(s.ID)
 		err := t.Succeed(ctx, before.Tree(), tree)
 		if refusal, _ := errors.AsType[*validate.Refusal](err); refusal != nil && refusal.Live && !c.wasAccepted(ctx, before, definition) {
-			return t.Create(ctx, tree) // no cluster can have what it was before
+			return t.Create(ctx, tree) // no cluster can have the earlier object
 		}
 		return c.replaced(ctx, t, s, tree, err)
 	}
@@ -211,8 +209,8 @@ func (c *objectCheck) judge(ctx context.Context, s *Step, definition *manifest.O
 	return c.replaced(ctx, t, s, tree, t.Update(ctx, live.Tree, tree))
 }
 
-// replaced returns the error about an object that is changed, unless nothing is wrong but
-// that a field cannot be changed, and the object is deleted and created anew for that.
+// replaced returns the error about a changed object, unless only immutable fields are
+// wrong and the object is deleted and created again for that.
 func (c *objectCheck) replaced(ctx context.Context, t *validate.Type, s *Step, tree map[string]any, err error) error {
 	refusal, _ := errors.AsType[*validate.Refusal](err)
 	known := c.before != nil || s.Force && s.UID != ""
@@ -240,7 +238,7 @@ func (c *objectCheck) wasAccepted(ctx context.Context, before, now *manifest.Obj
 	return err == nil && t.Create(ctx, before.Tree()) == nil
 }
 
-// notServed says that a definition does not serve an object's version.
+// notServed returns the text for a version that a definition does not serve.
 func (c *objectCheck) notServed(s *Step, definition *manifest.Object) string {
 	var served []string
 	for _, gvk := range Defines(definition) {
@@ -255,27 +253,19 @@ func (c *objectCheck) notServed(s *Step, definition *manifest.Object) string {
 	return text
 }
 
-// withoutNamespace is the tree of a cluster-scoped object, whose namespace is ignored.
+// withoutNamespace returns the tree of a cluster-scoped object, without a namespace.
 func withoutNamespace(tree map[string]any) map[string]any {
 	meta := manifest.Mapping(tree, "metadata")
 	if _, ok := meta["namespace"]; !ok {
 		return tree
 	}
-	copied := make(map[string]any, len(tree))
-	for k, v := range tree {
-		copied[k] = v
-	}
-	fields := make(map[string]any, len(meta))
-	for k, v := range meta {
-		if k != "namespace" {
-			fields[k] = v
-		}
-	}
-	copied["metadata"] = fields
-	return copied
+	tree, meta = maps.Clone(tree), maps.Clone(meta)
+	delete(meta, "namespace")
+	tree["metadata"] = meta
+	return tree
 }
 
-// settle puts a verdict into a plan.
+// settle records a verdict in a plan.
 func (c *objectCheck) settle(p *Plan, v *verdict) {
 	s, definition := v.step, v.definition
 	if v.err == nil {
@@ -310,7 +300,7 @@ func (c *objectCheck) settle(p *Plan, v *verdict) {
 	}
 }
 
-// mutator says what may change an object before the API server checks it; "" if
+// mutator returns what may change an object before the API server checks it; "" if
 // nothing can make it acceptable.
 func (c *objectCheck) mutator(p *Plan, v *verdict, refusal *validate.Refusal) string {
 	if refusal.Early {
@@ -347,8 +337,8 @@ func resourceOf(definition *manifest.Object, id manifest.ID) schema.GroupResourc
 	return schema.GroupResource{Group: d.Group, Resource: names.Plural}
 }
 
-// mutates reports whether an object is a configuration by which admission may change
-// objects of a resource. Versions and selectors are not looked at.
+// mutates reports whether an object is a webhook configuration or policy that may change
+// objects of a resource at admission. It ignores versions and selectors.
 func mutates(tree map[string]any, of schema.GroupResource) bool {
 	switch manifest.KindOf(tree) {
 	case manifest.MutatingWebhooks:

@@ -124,8 +124,8 @@ func packaged(t *testing.T, set *manifest.Set) *manifest.Set {
 	return packaged
 }
 
-// For a live cluster only objects are checked whose types the plan changes, changed
-// ones against what is there.
+// For a live cluster only objects with changed types are checked, changed ones against
+// the live objects.
 func TestCheckObjects(t *testing.T) {
 	definition := manifesttest.Objects(t, limited(5))[0]
 	object := manifesttest.Objects(t, thing("x", "size: 7"))[0]
@@ -209,8 +209,7 @@ func TestCheckObjectsOfNewNamespaces(t *testing.T) {
 	}
 }
 
-// An object of a kind that Crossplane makes of a definition is checked by what is known
-// of that.
+// An object of a kind that Crossplane makes is checked by its XRD.
 func TestCheckComposites(t *testing.T) {
 	const xrd = `
 apiVersion: apiextensions.crossplane.io/v1

@@ -45,7 +45,7 @@ import (
 // server would hand out objects of the old version as the new one, without the fields
 // that differ, and a controller would write them back like that.
 
-// misuse returns why an object's CA bundle cannot be filled in as it asks, "" if it can.
+// misuse returns why an object's CA bundle cannot be filled in as it asks; "" if it can.
 func (c *computation) misuse(o *manifest.Object) string {
 	if c.unregistered[o.ID()] != "" {
 		return "" // which tells more
@@ -87,15 +87,15 @@ func (c *computation) findUnregistered() {
 	}
 }
 
-// withdrawn reports whether a desired object must go: it is registered, it is ours,
+// withdrawn reports whether a desired object is removed: it is registered, it is ours,
 // and nothing is going to serve it.
 func (c *computation) withdrawn(id manifest.ID) bool {
 	meta := c.live.Objects[id]
 	return c.unregistered[id] != "" && meta != nil && c.inv.Membership(id, meta) == Member
 }
 
-// leaves returns why a webhook configuration goes although it is desired; "" for other
-// objects.
+// leaves returns why a webhook configuration is removed although it is desired; "" for
+// other objects.
 func (c *computation) leaves(id manifest.ID) string {
 	if why := c.unregistered[id]; why != "" {
 		return "nothing is going to serve it: " + why
@@ -103,20 +103,20 @@ func (c *computation) leaves(id manifest.ID) string {
 	return ""
 }
 
-// early reports whether a prune comes before Services and workloads are applied: of what sends
-// requests to a package that is not going to serve them.
+// early reports whether a prune comes before Services and workloads are applied: the
+// object sends requests to a package that is not going to serve them.
 func (c *computation) early(s *Step) bool {
 	return s.ID.Is(manifest.Webhooks...) && (c.unregistered[s.ID] != "" || c.without[s.Package])
 }
 
 // keepServers holds the changes to a package's workloads and Services as long as one of
-// its configurations that must go first cannot go: it is kept, or it is not known
-// whether it is there. It holds all changes, since it does not ask which of them matter.
+// its configurations that must go first cannot go: it is kept, or may exist. It holds all
+// changes, without asking which of them matter.
 func (c *computation) keepServers(steps []Step) {
 	needed := make(map[string]manifest.ID)
 	for i := range steps {
 		s := &steps[i]
-		_, unreadable := c.live.Unreadable[schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}]
+		_, unreadable := c.live.Unreadable[kindOf(s.ID)]
 		if s.Early && s.Action == Held || s.Object != nil && c.unregistered[s.ID] != "" && unreadable {
 			needed[s.Package] = s.ID
 		}
@@ -130,8 +130,8 @@ func (c *computation) keepServers(steps []Step) {
 	}
 }
 
-// serving returns the packages that may serve webhook configurations which cannot be
-// read, those with a Service, and why these cannot be read. It returns none if all can.
+// serving returns the packages with a Service, which may serve webhook configurations
+// that cannot be read, and why these cannot be read. It returns none if all can.
 func (c *computation) serving() (unreadable string, packages map[string]bool) {
 	for _, kind := range manifest.Webhooks {
 		unreadable = cmp.Or(unreadable, c.live.Unreadable[schema.GroupKind(kind)])
@@ -148,7 +148,7 @@ func (c *computation) serving() (unreadable string, packages map[string]bool) {
 	return unreadable, packages
 }
 
-// served returns when a new object is registered, "" if it sends no requests.
+// served returns when a new object is registered; "" if it sends no requests.
 func (c *computation) served(o *manifest.Object) string {
 	if StageOf(o.ID()) != Admission {
 		return ""
@@ -169,8 +169,9 @@ func (c *computation) served(o *manifest.Object) string {
 	return "registered once " + strings.Join(names, " and ")
 }
 
-// guarded returns when a new object is created: after a new webhook configuration of the
-// same plan that is for its type. It is "" for objects of types that are not desired.
+// guarded returns when a new object is created, if that is after a new webhook
+// configuration of the same plan that matches its type; "" otherwise, and for types that
+// are not desired.
 func (c *computation) guarded(o *manifest.Object) string {
 	definition := c.defined[schema.FromAPIVersionAndKind(o.APIVersion(), o.ID().Kind)]
 	if definition == (manifest.ID{}) {
@@ -185,8 +186,8 @@ func (c *computation) guarded(o *manifest.Object) string {
 	return ""
 }
 
-// Guards reports whether a webhook configuration has a webhook that fails closed and is
-// for objects of a resource. Versions and selectors are not looked at.
+// Guards reports whether a webhook configuration has a webhook that fails closed and
+// matches a resource. It ignores versions and selectors.
 func Guards(tree map[string]any, of schema.GroupResource) bool {
 	return slices.ContainsFunc(manifest.List(tree, "webhooks"), func(w any) bool {
 		hook, _ := w.(map[string]any)
@@ -237,7 +238,7 @@ func Registers(live, wanted map[string]any) bool {
 	return false
 }
 
-// eachIn reports whether for each element of one list the other has one that is like it.
+// eachIn reports whether each element of one list is like one of the other list.
 func eachIn(list, other []any, like func(a, b any) bool) bool {
 	return !slices.ContainsFunc(list, func(a any) bool {
 		return !slices.ContainsFunc(other, func(b any) bool { return like(a, b) })
@@ -254,7 +255,7 @@ func selects(labels, other map[string]any) bool {
 	return true
 }
 
-// narrows reports whether a rule is for no requests that another is not for.
+// narrows reports whether a rule matches only requests that another rule matches too.
 func narrows(a, b any) bool {
 	rule, _ := a.(map[string]any)
 	other, _ := b.(map[string]any)
@@ -267,7 +268,7 @@ func narrows(a, b any) bool {
 	return was == nil || was == "*" || was == rule["scope"]
 }
 
-// covered reports whether a name in a rule is among those that another stands for. A
+// covered reports whether a name in a rule is among the names that another stands for. A
 // subresource is written as resource/subresource, and "*" alone stands for none.
 func covered(a, b any) bool {
 	name, _ := a.(string)
@@ -278,7 +279,7 @@ func covered(a, b any) bool {
 		(otherResource == "*" || otherResource == resource) && (otherSubresource == "*" || otherSubresource == subresource)
 }
 
-// target is where requests are sent, with the API server's defaults.
+// target returns where requests are sent, with the API server's defaults.
 func target(config map[string]any) [5]any {
 	service := manifest.Mapping(config, "service")
 	if service == nil {

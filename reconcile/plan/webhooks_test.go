@@ -53,7 +53,7 @@ func completed(t *testing.T, text string) *manifest.Set {
 	return set
 }
 
-// Webhooks come after what serves them and go before it.
+// Webhooks are registered after their servers, and pruned before them.
 func TestWebhookOrder(t *testing.T) {
 	t.Parallel()
 	scaled := strings.Replace(hooksServer, "spec: {", "spec: {replicas: 0, ", 1)
@@ -168,7 +168,7 @@ func TestWebhooksBetween(t *testing.T) {
 	}
 }
 
-// A configuration that is kept keeps what serves it.
+// The server of a configuration that is kept is kept too.
 func TestHeldWebhookKeepsServer(t *testing.T) {
 	t.Parallel()
 	l := live(t, hooks+hooksService+hooksServer, nil)
@@ -182,8 +182,8 @@ func TestHeldWebhookKeepsServer(t *testing.T) {
 	}
 }
 
-// What serves a configuration stays as it is while the configuration must go first and
-// cannot: it is kept, or it is not known whether it is there.
+// The server of a configuration stays as it is while the configuration must go first and
+// cannot: it is kept, or may exist.
 func TestWebhookThatStaysKeepsServer(t *testing.T) {
 	t.Parallel()
 	const config = "validatingwebhookconfiguration.admissionregistration.k8s.io/p.w"

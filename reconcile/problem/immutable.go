@@ -2,8 +2,8 @@ package problem
 
 import "regexp"
 
-// immutable matches what Kubernetes' validation says of a field that cannot be changed
-// once its object exists.
+// immutable matches the messages of Kubernetes' validation about fields that cannot be
+// changed once their object exists.
 var immutable = regexp.MustCompile(`field is immutable|may not be changed|cannot be changed|cannot change|may not change once set|updates to .* for fields other than|is immutable`)
 
 // Immutable reports whether an API server's message says that a field cannot be changed

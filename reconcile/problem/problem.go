@@ -1,33 +1,35 @@
-// Package problem is how gitopsd says what is wrong: as a structure, so that logs,
-// Events, the status page and JSON show the same thing in their own ways, and
-// nobody takes a text apart to learn what it is about.
+// Package problem describes problems as data: logs, Events, the status page and JSON show
+// the same fields in their own ways, and no program has to parse a text.
+//
+// problem.go has problems, and errors that carry them; again.go compares the problems of two
+// moments; immutable.go recognizes messages about immutable fields.
 package problem
 
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
+
+	"gitopsd.dev/reconcile/prose"
 )
 
-// Problem is something wrong that a person has to know of. Its zero value says
-// nothing. Problems are comparable: two that are equal are the same.
+// Problem is a problem that people must know of. It is comparable.
 type Problem struct {
-	// Cluster is the name of the cluster that it concerns; empty for the whole
-	// fleet.
+	// Cluster is the name of the cluster; empty for the whole fleet.
 	Cluster string `json:"cluster,omitempty"`
-	// Package is the name of the package that it concerns, if it is about one.
+	// Package is the name of the package; empty if the problem is about none.
 	Package string `json:"package,omitempty"`
 	// Object is the object at fault, as manifest.ID prints it, or several of them.
 	Object string `json:"object,omitempty"`
-	// Reason says what is wrong, without the names above.
+	// Reason is what is wrong, without the names above.
 	Reason string `json:"reason"`
-	// Origin is where in the repository the object, or what is wrong in it, or the package is
-	// written, "file:line", or several places; of an object that gitopsd makes for something else than
-	// a package, "made by gitopsd for spec.conversion of the Cluster" or the like. It is empty if the object comes from a package.
+	// Origin is the place in the repository of the field at fault, the object or the
+	// package, "file:line", or several places. For an object that gitopsd makes itself it
+	// is like "made by gitopsd for spec.conversion of the Cluster". It is empty for an
+	// object from a package.
 	Origin string `json:"origin,omitempty"`
-	// Advice says what to do about it, if that is known.
+	// Advice is what to do about it; empty if that is not known.
 	Advice string `json:"advice,omitempty"`
 }
 
@@ -68,8 +70,8 @@ func (p Problem) WithoutCluster() Problem {
 	return p
 }
 
-// Shared returns what clusters share that have the same problem: not the cluster, nor the place of
-// a package, which each may declare in a file of its own.
+// Shared returns the part of a problem that clusters with the same problem share. It leaves
+// out the cluster, and the place of a package, which each may declare in a file of its own.
 func (p Problem) Shared() Problem {
 	p.Cluster = ""
 	if p.Package != "" && p.Object == "" {
@@ -78,10 +80,10 @@ func (p Problem) Shared() Problem {
 	return p
 }
 
-// Key returns a text that is the same for problems that clusters share, be it in other lines.
+// Key returns the same text for problems that clusters share, even if their lines differ.
 func (p Problem) Key() string { return withoutLines(p.Shared().String()) }
 
-// Error is an error with what is known about it. Empty fields are unknown.
+// Error is an error with its cluster, object and advice, as far as these are known.
 type Error struct {
 	Cluster, Object, Advice string
 	Err                     error
@@ -98,7 +100,7 @@ func In(cluster string, err error) error {
 // Error returns the problems of [Of], one a line.
 func (e *Error) Error() string { return lines(Of(e)) }
 
-// Unwrap returns the error without what is known about it.
+// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Of returns the problems in an error: one for each error that [errors.Join]
@@ -131,8 +133,7 @@ func Of(err error) []Problem {
 	return []Problem{{Reason: err.Error()}}
 }
 
-// complete adds what is known to a problem; what the problem says of itself is
-// more precise.
+// complete fills in the fields that a problem lacks, and adds the advice.
 func (e *Error) complete(p Problem) Problem {
 	p.Cluster, p.Object = cmp.Or(p.Cluster, e.Cluster), cmp.Or(p.Object, e.Object)
 	if p.Advice != "" && e.Advice != "" {
@@ -142,8 +143,7 @@ func (e *Error) complete(p Problem) Problem {
 	return p
 }
 
-// Message returns what an error says, one problem a line, for a place that names
-// the cluster.
+// Message returns the problems in an error, one a line, for a place that names the cluster.
 func Message(err error) string {
 	all := Of(err)
 	for i := range all {
@@ -160,8 +160,9 @@ func lines(all []Problem) string {
 	return strings.Join(text, "\n")
 }
 
-// Merge lists what is wrong in several clusters alike once, without a cluster, in
-// the place of the first. Clusters may declare the same package in several places.
+// Merge returns problems that several clusters share once, without a cluster, at the
+// position of the first. It joins their origins, since clusters may declare the same package
+// in several places.
 func Merge(all []Problem) []Problem {
 	var merged []Problem
 	at := make(map[Problem]int)
@@ -181,12 +182,8 @@ func Merge(all []Problem) []Problem {
 			origins[i] = append(origins[i], p.Origin)
 		}
 	}
-	const most = 3
 	for i, all := range origins {
-		merged[i].Origin = strings.Join(all[:min(len(all), most)], ", ")
-		if more := len(all) - most; more > 0 {
-			merged[i].Origin += fmt.Sprintf(" and %d more", more)
-		}
+		merged[i].Origin = prose.Some(all, 3)
 	}
 	return merged
 }

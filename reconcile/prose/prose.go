@@ -1,8 +1,5 @@
-// Package prose puts together what people read: numbers with what they count,
-// and lists that are cut short.
-//
-// The texts themselves are their packages': the reasons of reconcile/plan, the
-// messages of reconcile, the output of the command line.
+// Package prose formats parts of texts for people: numbers with nouns, and lists that are
+// cut short.
 package prose
 
 import (
@@ -13,7 +10,7 @@ import (
 // Count returns a number of things: "1 type", "2 types".
 func Count(n int, thing string) string { return Agree(n, thing, thing+"s") }
 
-// Agree returns a number with the words for one or for many of a thing:
+// Agree returns a number with the words for one or for many things:
 // "1 pin stays", "2 pins stay".
 func Agree(n int, one, many string) string {
 	if n == 1 {
@@ -22,7 +19,7 @@ func Agree(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// Some lists the first of many names, and says how many more there are:
+// Some returns the first of many names, and the number of the others:
 // "a, b and 3 more".
 func Some(names []string, most int) string {
 	if more := len(names) - most; more > 0 {

@@ -10,15 +10,15 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Live is what trying rules on the objects of a cluster has shown. It has no value of
-// any object.
+// Live is the result of trying rules on the objects of a cluster. It holds no value of any
+// object.
 type Live struct {
-	// Version is the one that the objects were read in; empty if the cluster has none
-	// that the rules know.
+	// Version is the version in which the objects were read; empty if the cluster serves
+	// none that the rules know.
 	Version string
-	// Objects is how many were tried.
+	// Objects is the number of objects that were tried.
 	Objects int
-	// Stopped is why not all were; empty if they were.
+	// Stopped is why not all objects were tried; empty if all were.
 	Stopped string
 	// Findings are the ways in which objects break laws.
 	Findings []LiveFinding
@@ -31,13 +31,13 @@ type LiveFinding struct {
 	Text string
 	// Allowed is the reason for which the rules allow it; empty if they do not.
 	Allowed string
-	// Objects are the first that show it, Times how many do.
+	// Objects are the first objects that show it, Times is the number of all.
 	Objects []manifest.ID
 	Times   int
 }
 
-// Failed reports whether an object breaks a law that the rules do not allow it to. Rules
-// that failed on a value break none, since the value is kept.
+// Failed reports whether an object breaks a law, and no annotation of the rules allows that.
+// A rule that failed on a value breaks no law, since the value is kept.
 func (l *Live) Failed() bool { return len(l.wrong()) > 0 }
 
 // wrong returns the findings that speak against the rules.
@@ -45,7 +45,7 @@ func (l *Live) wrong() []LiveFinding {
 	return slices.DeleteFunc(slices.Clone(l.Findings), func(f LiveFinding) bool { return f.Law == proof.RuleFails || f.Allowed != "" })
 }
 
-// Laws returns the names of the laws that objects break and that nothing allows them to.
+// Laws returns the names of the laws that objects break without an allowance.
 func (l *Live) Laws() []string {
 	var names []string
 	for _, f := range l.wrong() {
@@ -56,7 +56,7 @@ func (l *Live) Laws() []string {
 	return names
 }
 
-// Why says what is wrong with the rules, and for which objects; empty if nothing is.
+// Why returns what is wrong with the rules, and for which objects; empty if nothing is.
 func (l *Live) Why() string {
 	wrong := l.wrong()
 	if len(wrong) == 0 {

@@ -1,12 +1,13 @@
-// Package prove tries the conversion rules of a fleet, before an API server is given
-// them: on generated objects, once for all clusters (this file), and on the objects of a
-// cluster (live.go).
+// Package prove tries the conversion rules of a fleet before an API server uses them: on
+// generated objects, once for all clusters (prove.go), and on the objects of a cluster
+// (live.go).
 //
-// The laws and the objects are render/conversion/proof's. What follows from a
-// counterexample is reconcile/plan's to decide. Nothing here sends a request.
+// render/conversion/proof has the laws and generates the objects, and reconcile/plan decides
+// about counterexamples. This package sends no requests.
 package prove
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,9 +25,9 @@ import (
 )
 
 const (
-	// Longest bounds the time for one set of rules. Most take a second; two versions of a
+	// longest bounds the time for one set of rules. Most take a second; two versions of a
 	// definition of more than a megabyte have taken fourteen.
-	Longest = 2 * time.Minute
+	longest = 2 * time.Minute
 	// mostKept bounds the proofs that are remembered.
 	mostKept = 200
 	// shortest is how many digits of a digest an allowance has: enough that it does not
@@ -34,15 +35,15 @@ const (
 	shortest = len("h1:") + 12
 )
 
-// Proof is what trying a set of rules has shown. It is immutable.
+// Proof is the result of trying a set of rules. It is immutable.
 type Proof struct {
 	*proof.Result
 	// Unfinished reports whether the time was over before all objects were tried.
 	Unfinished bool
-	// Warnings are those of the rules.
+	// Warnings are the rules' warnings.
 	Warnings []string
-	// Refused names the laws that are broken and that no annotation of the rules
-	// allows; Allowed has the reasons of those that one allows.
+	// Refused names the broken laws that no annotation of the rules allows; Allowed has
+	// the reasons for those that one allows.
 	Refused []string
 	Allowed map[string]string
 	// Version stands for the rules in allowances: the first digits of their digest.
@@ -56,7 +57,7 @@ type Proof struct {
 // Cache proves rules, and remembers the results. It is safe for concurrent use. The zero
 // value is ready.
 type Cache struct {
-	// Longest bounds the time for one set of rules; 0 means [Longest].
+	// Longest bounds the time for one set of rules; default two minutes.
 	Longest time.Duration
 
 	mu   sync.Mutex
@@ -75,9 +76,9 @@ type entry struct {
 	err        error
 }
 
-// Prove tries a definition's rules. Its result depends on nothing but these, unless
-// Longest has passed. It fails if the API server would not accept a schema, or if ctx
-// ends; the next call goes on with the same proof.
+// Prove tries a definition's rules. The result depends on the rules alone, unless the time
+// was over. Prove fails if the API server would not accept a schema, or if ctx ends; the
+// next call goes on with the same proof.
 func (c *Cache) Prove(ctx context.Context, rules *render.Conversion) (*Proof, error) {
 	e := c.entry(rules)
 	select {
@@ -108,10 +109,7 @@ func (c *Cache) entry(rules *render.Conversion) *entry {
 	}
 	e := &entry{ended: make(chan struct{})}
 	c.done[key], c.order = e, append(c.order, key)
-	slots, longest := c.slots, c.Longest
-	if longest == 0 {
-		longest = Longest
-	}
+	slots, limit := c.slots, cmp.Or(c.Longest, longest)
 	go func() {
 		defer close(e.ended)
 		slots <- struct{}{}
@@ -121,8 +119,8 @@ func (c *Cache) entry(rules *render.Conversion) *entry {
 				e.err = errgroup.Recovered(v)
 			}
 		}()
-		// It is of use to others than the first who asked.
-		limited, cancel := context.WithTimeout(context.Background(), longest)
+		// The proof goes on without the first caller, for others.
+		limited, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		if e.result, e.err = proof.Run(limited, config(rules)); errors.Is(e.err, context.DeadlineExceeded) {
 			e.unfinished, e.err = true, nil
@@ -141,7 +139,7 @@ func keyOf(rules *render.Conversion) string {
 	return b.String()
 }
 
-// config is what to try of rules.
+// config returns the configuration to try rules with.
 func config(rules *render.Conversion) proof.Config {
 	return proof.Config{Rules: rules.Set, Documents: rules.Documents, Definition: rules.Definition.Tree(), Stash: manifest.ConversionStashAnnotation}
 }
@@ -166,7 +164,7 @@ func judge(rules *render.Conversion, e *entry) *Proof {
 	return p
 }
 
-// allowances are what the documents of rules allow.
+// allowances are the allowances in the documents of rules.
 type allowances struct {
 	version   string
 	all       []compat.Allowance
@@ -186,7 +184,7 @@ func readAllowances(rules *render.Conversion) allowances {
 	return a
 }
 
-// reason returns why a law may be broken; empty if it may not.
+// reason returns the reason for which a law may be broken; empty if it may not.
 func (a *allowances) reason(law proof.Law) string {
 	found, _ := compat.Allowed(a.all, a.version, compat.Finding{Name: Name(law)})
 	return found.Reason
@@ -212,7 +210,7 @@ func (p *Proof) Objects() int {
 	return n
 }
 
-// Why says why the rules are refused, and what to do; empty if they are not.
+// Why returns why the rules are refused, and what to do; empty if they are not.
 func (p *Proof) Why() string {
 	if len(p.Refused) == 0 {
 		return ""
@@ -227,7 +225,7 @@ func (p *Proof) Why() string {
 	return text + "; `gitopsd plan` shows the object. " + p.WayOut(p.Refused)
 }
 
-// WayOut says what can be done about laws that the rules break, by their names.
+// WayOut returns advice about broken laws, by their names.
 func (p *Proof) WayOut(laws []string) string {
 	text := fmt.Sprintf("Correct the rules, or have them drop or derive the field if that is meant, or annotate them (%s) with %s, a line \"%s:%s=<reason>\"",
 		p.Origin, manifest.AllowBreakingAnnotation, p.Version, strings.Join(laws, "=<reason>\" and \""+p.Version+":"))

@@ -126,7 +126,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A proof that takes too long says so, and whoever gives up on one leaves it to others.
+// A proof that takes too long says so; a caller that gives up leaves it to others.
 func TestUnfinished(t *testing.T) {
 	t.Parallel()
 	p := prove(t, &Cache{Longest: time.Nanosecond}, rules(t, renames, ""))
@@ -148,7 +148,7 @@ func TestUnfinished(t *testing.T) {
 	}
 }
 
-// What is remembered has a bound.
+// The number of remembered proofs is bounded.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	c := &Cache{done: make(map[string]*entry), slots: make(chan struct{}, 1)}

@@ -1,8 +1,8 @@
-// Package turn bounds how many clusters are worked on at a time. The daemon's own
-// workers and the workers of applications share one bound.
+// Package turn limits how many clusters are worked on at a time. The daemon's own
+// workers and the workers of applications share one limit.
 //
-// A cluster that does not answer is only waited for, so its turn is lent to others: one
-// that hangs delays no other.
+// While a cluster does not answer, other clusters use its slot, so one that hangs delays
+// no other.
 package turn
 
 import (
@@ -13,32 +13,31 @@ import (
 	"gitopsd.dev/reconcile/kube"
 )
 
-// LendAfter is how long a cluster may keep its slot without answering, and TellAfter how
-// long a wait may take before somebody is told.
+// LendAfter is how long a cluster keeps its slot without answering, and TellAfter how long
+// an attempt waits for a slot before it reports that.
 const (
 	LendAfter = 3 * time.Second
 	TellAfter = 2 * time.Second
 )
 
-// Turns are the slots that clusters take turns at. It is safe for concurrent use.
+// Turns are the slots of clusters. They are safe for concurrent use.
 type Turns struct {
 	slots chan struct{}
-	// suspects are the slots of clusters that did not answer the last time, so that
-	// many of them do not take the slots of the others.
+	// suspects are separate slots for clusters that did not answer the last time, so
+	// that these do not hold up the others.
 	suspects chan struct{}
 }
 
-// New makes Turns for n clusters at a time, and as many that did not answer the last time.
+// New returns Turns for n clusters at a time, and n more that did not answer the last time.
 func New(n int) *Turns {
 	return &Turns{slots: make(chan struct{}, n), suspects: make(chan struct{}, n)}
 }
 
-// Turn is the claim of one attempt on a slot. A cluster that does not answer is only
-// waited for: its slot is lent to others, and it needs another slot for its next request.
+// Turn is the slot of one attempt. While the cluster does not answer, the slot is lent to
+// others, and the next request waits for another one.
 type Turn struct {
 	slots chan struct{}
-	// waits is told whether a slot is waited for, once that takes a while.
-	waits func(bool)
+	waits func(bool) // see Take
 
 	taking chan struct{} // has a token while a request of the attempt takes a slot for all
 
@@ -50,9 +49,9 @@ type Turn struct {
 	timer *time.Timer
 }
 
-// Take waits for a slot. suspect says that the cluster did not answer the last time. waits
-// is told whether a slot is waited for, once that takes a while. The error is the
-// context's.
+// Take waits for a slot. suspect reports whether the cluster did not answer the last time.
+// The Turn calls waits with true when it has waited for a slot for TellAfter, and then with
+// false when it gets one. The error is the context's.
 func (ts *Turns) Take(ctx context.Context, suspect bool, waits func(bool)) (*Turn, error) {
 	slots := ts.slots
 	if suspect {
@@ -87,7 +86,7 @@ func (t *Turn) take(ctx context.Context) error {
 	return nil
 }
 
-// lend gives the slot back for as long as nothing is answered.
+// lend gives the slot back until the next request.
 func (t *Turn) lend() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,8 +113,8 @@ func (t *Turn) End() (lent bool) {
 	return t.lent
 }
 
-// Pace returns the pace for the requests of the attempt: each needs the slot, and
-// its answer keeps the slot.
+// Pace returns the pace for the requests of the attempt: each waits for the slot, and its
+// answer prolongs the turn.
 func (t *Turn) Pace() *kube.Pace {
 	return &kube.Pace{Before: t.before, After: t.answered}
 }

@@ -18,13 +18,12 @@ import (
 
 // Completer fills in values that are unknown when a unit is rendered: CA bundles,
 // Secrets that hold a connection, addresses. Plans show these values, and the
-// inventory records them apart from the rendered ones: a renewed bundle is not shown
-// as a change in the repository. A Completer is used by several goroutines at a
-// time.
+// inventory records them apart from the rendered ones, so that a renewed bundle does not
+// look like a change in the repository. It must be safe for concurrent use.
 type Completer interface {
-	// Complete returns the additions to a unit. The error names the cluster and
-	// concerns the unit as a whole, which then has no plan. If something is wrong
-	// with one object, its fields stay unknown.
+	// Complete returns the additions to a unit. The error names the cluster and is about
+	// the unit as a whole, which then has no plan. A problem with one object leaves its
+	// fields unknown.
 	Complete(ctx context.Context, r Request) (Completion, error)
 }
 
@@ -39,7 +38,7 @@ type Request struct {
 	// Preview reports whether nothing may be written anywhere: values that only a
 	// write would reveal stay unknown.
 	Preview bool
-	// Owns reports whether a live object is of the unit's inventory, or adopted into it.
+	// Owns reports whether a live object is in the unit's inventory, or adopted into it.
 	Owns func(id manifest.ID, meta *metav1.ObjectMeta) bool
 }
 
@@ -48,21 +47,21 @@ type Completion struct {
 	// Objects are made by [manifest.Object.Complete]. Each replaces the object that
 	// it completes, or is added if there is none.
 	Objects []*manifest.Object
-	// Again is the time at which the unit must be reconciled again although nothing
-	// changed, since something expires; zero for never.
+	// Again is when the unit must be reconciled again although nothing changed, since
+	// something expires; zero for never.
 	Again time.Time
 	// Relied are the resourceVersions of the members of the inventory that were read. If
-	// it is not nil, the completion of the same unit is used again until one of them
-	// changes, or until Again.
+	// it is not nil, the completion of the same unit is reused until one of them changes,
+	// or until Again.
 	Relied map[manifest.ID]string
 	// Serving reports whether this process must keep doing something for the unit. A
-	// restart then completes it anew and uses no checkpoint.
+	// restart then completes the unit anew and uses no checkpoint.
 	Serving bool
-	// Refused is why objects must not be applied: what they ask a Completer for cannot
-	// be had. It says what to do. A live object stays as it is.
+	// Refused is why objects must not be applied, with advice: a Completer cannot provide
+	// what they ask for. A live object stays as it is.
 	Refused map[manifest.ID]string
-	// Keeps reports whether an object that is not desired must stay, since it could not
-	// be found out whether it is an addition; nil if that is known of all.
+	// Keeps reports whether an object that is not desired must stay, since it may be an
+	// addition; nil if all additions are known.
 	Keeps func(id manifest.ID) bool
 	// Notes are for a person to read, though nothing is wrong.
 	Notes []string
@@ -72,7 +71,7 @@ type Completion struct {
 	set *manifest.Set
 }
 
-// complete completes a unit. The result joins those of all completers.
+// complete completes a unit, with all completers.
 func (c *Connection) complete(ctx context.Context, want *desired.Unit, adopt []string, preview bool) (Completion, error) {
 	if !preview && c.stands(want) {
 		return c.completion, nil
@@ -147,7 +146,7 @@ func (c *Connection) completeAnew(ctx context.Context, want *desired.Unit, adopt
 	return all, nil
 }
 
-// keep has a plan keep what may be an addition.
+// keep makes a plan keep objects that may be additions.
 func (c *Completion) keep(opts *plan.Options) {
 	if c.Keeps == nil {
 		return

@@ -11,17 +11,17 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Installed is what a cluster has of a package. Its zero value: nothing.
+// Installed is the installed version of a package; the zero value means that the cluster
+// does not have the package.
 type Installed struct {
-	// Revision is the name of the revision that the controller's pods are of.
+	// Revision is the name of the revision of the controller's pods.
 	Revision string
-	// Reference is the package's reference as Crossplane's object in the cluster has it.
+	// Reference is the package's reference in Crossplane's object in the cluster.
 	Reference string
 }
 
-// Installed returns what the cluster has of the packages that a plan concerns, by their
-// names. A package of which the cluster has objects, but none that tells its version, is
-// not there, and neither is one that could not be read.
+// Installed returns the installed versions of the packages of a plan, by name. It leaves
+// out packages whose objects in the cluster do not tell the version, or could not be read.
 func (c *Connection) Installed(ctx context.Context, want *desired.Unit, p *plan.Plan) map[string]Installed {
 	all := make(map[string]Installed)
 	for _, s := range want.Packages {
@@ -40,7 +40,7 @@ func (c *Connection) installed(ctx context.Context, p *plan.Plan, name string) (
 		if s.Package != name {
 			continue
 		}
-		absent = absent && s.UID == "" && p.Unreadable[schema.GroupKind{Group: s.ID.Group, Kind: s.ID.Kind}] == ""
+		absent = absent && s.UID == "" && p.Unreadable[schema.GroupKind(s.ID.GroupKind())] == ""
 		if s.Object == nil || s.UID == "" || s.Action == plan.Conflict {
 			continue
 		}

@@ -14,9 +14,8 @@ import (
 )
 
 // PlanLive is like Plan. It also tries the conversion rules that the plan does not change
-// on the objects of their types; and it notes which definitions of gitopsd's list
-// versions in status.storedVersions that are not the storage version. What could not be
-// read is a note.
+// on the objects of their types, and notes gitopsd's definitions with versions in
+// status.storedVersions beside the storage version.
 func (c *Connection) PlanLive(ctx context.Context, want *desired.Unit) (*plan.Plan, error) {
 	p, err := c.Plan(ctx, want)
 	if err != nil {
@@ -52,7 +51,7 @@ func (c *Connection) PlanLive(ctx context.Context, want *desired.Unit) (*plan.Pl
 	return p, nil
 }
 
-// stored says what is left of old versions in a definition's status.storedVersions.
+// stored returns the note about old versions in a definition's status.storedVersions.
 func stored(ctx context.Context, m *migrate.Migrator, s migrate.Storage, wanted *manifest.Set) string {
 	objects := "its objects"
 	if n, err := m.Count(ctx, s); err == nil {

@@ -15,11 +15,10 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Notes returns what cannot work in a unit's Compositions, though nothing fails to
-// apply: objects of composite types will not be made as they are meant; annotations
-// that do nothing; and what the daemon needs, unless it is known to have it. serves reports
-// whether the cluster serves a kind that nothing in the repository defines; nil if the
-// cluster is not asked.
+// Notes returns notes about a unit that would apply: Compositions that cannot compose their
+// objects, annotations without effect, and an etcd that the daemon needs, unless it is
+// known to have one. serves reports whether the cluster serves a kind that nothing in the
+// repository defines; nil if the cluster is not asked.
 func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool, daemon DaemonEtcd) []string {
 	if want.Objects == nil || want.Remove {
 		return nil
@@ -46,7 +45,7 @@ func Notes(want *desired.Unit, serves func(apiVersion, kind string) bool, daemon
 	return notes
 }
 
-// DaemonEtcd is what is known of the daemon's etcd.
+// DaemonEtcd reports whether the daemon has an etcd.
 type DaemonEtcd int
 
 // The values of DaemonEtcd.
@@ -56,9 +55,9 @@ const (
 	EtcdMissing
 )
 
-// daemonEtcd returns what the daemon says of its etcd in the status of a live EtcdNamespace.
+// daemonEtcd reads from the status of a live EtcdNamespace whether the daemon has an etcd.
 func daemonEtcd(namespace map[string]any) DaemonEtcd {
-	for _, c := range manifest.List(manifest.Mapping(namespace, "status"), "conditions") {
+	for _, c := range manifest.List(namespace, "status", "conditions") {
 		c, _ := c.(map[string]any)
 		switch {
 		case manifest.Text(c, "type") == etcd.ProvisionedCondition && manifest.Text(c, "status") == "True":
@@ -70,7 +69,7 @@ func daemonEtcd(namespace map[string]any) DaemonEtcd {
 	return EtcdUnknown
 }
 
-// etcdNotes says what the daemon needs for etcd namespaces.
+// etcdNotes returns the note that etcd namespaces need an etcd of the daemon.
 func etcdNotes(want *desired.Unit, has DaemonEtcd) []string {
 	if has == EtcdPresent {
 		return nil
@@ -103,7 +102,7 @@ func (c *Connection) notes(ctx context.Context, want *desired.Unit) []string {
 	}, c.daemonEtcd(ctx, want))
 }
 
-// daemonEtcd returns what the daemon's etcd namespaces in the cluster say of its etcd. Only a
+// daemonEtcd asks the etcd namespaces in the cluster whether the daemon has an etcd. Only a
 // note depends on it, so an error leaves it unknown.
 func (c *Connection) daemonEtcd(ctx context.Context, want *desired.Unit) (has DaemonEtcd) {
 	if len(etcdNotes(want, EtcdUnknown)) == 0 {
@@ -120,7 +119,7 @@ func (c *Connection) daemonEtcd(ctx context.Context, want *desired.Unit) (has Da
 	return has
 }
 
-// stranded says which applications lose the target that they run on with a plan.
+// stranded returns notes about the applications that lose their target by a plan.
 func (c *Connection) stranded(ctx context.Context, p *plan.Plan) []string {
 	going := make(map[manifest.ID]bool)
 	for i := range p.Steps {
@@ -137,14 +136,14 @@ func (c *Connection) stranded(ctx context.Context, p *plan.Plan) []string {
 		err = c.client.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
 			namespace, target := manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "status", "targetRef", "name")
 			if going[manifest.Target.ID(namespace, target)] {
-				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which goes: its objects in that cluster stay, and nobody keeps them any more; to have them deleted, delete the application before",
+				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which this plan deletes: its objects in that cluster stay, and are no longer kept up to date; to have them deleted, delete the application first",
 					namespace, manifest.Text(tree, "metadata", "name"), target))
 			}
 			return true
 		})
 	}
 	if err != nil && kube.ClassOf(err) != kube.NoSuchType {
-		notes = []string{fmt.Sprintf("it is not known which applications run on targets that go: %v", err)}
+		notes = []string{fmt.Sprintf("it is not known which applications run on targets that this plan deletes: %v", err)}
 	}
 	if n := len(notes) - mostStranded; n > 0 {
 		notes = append(notes[:mostStranded], prose.Agree(n, "more application loses its target", "more applications lose their targets"))
@@ -152,10 +151,10 @@ func (c *Connection) stranded(ctx context.Context, p *plan.Plan) []string {
 	return notes
 }
 
-// mostStranded is how many applications are named that lose their targets.
+// mostStranded is how many of these applications are named.
 const mostStranded = 20
 
-// misplaced says where an annotation that asks for storage migrations does nothing.
+// misplaced returns notes about annotations for storage migrations without effect.
 func misplaced(objects *manifest.Set) []string {
 	var notes []string
 	for _, o := range objects.All() {
@@ -170,7 +169,7 @@ func misplaced(objects *manifest.Set) []string {
 	return notes
 }
 
-// unproven says which conversion rules were not tried on all objects.
+// unproven returns notes about conversion rules that were not tried on all objects.
 func unproven(p *plan.Plan) []string {
 	var notes []string
 	for i := range p.Steps {

@@ -35,7 +35,7 @@ func TestMisplaced(t *testing.T) {
 	}
 }
 
-// What a plan says of a Composition depends on what else may define the kinds.
+// The notes on a Composition depend on what else may define its kinds.
 func TestNotes(t *testing.T) {
 	unit := func() *desired.Unit {
 		var objects []*manifest.Object
@@ -83,7 +83,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// What the daemon needs for etcd namespaces is noted unless it is known to have it.
+// A need of the daemon for etcd namespaces is noted unless it is known to be met.
 func TestEtcdNotes(t *testing.T) {
 	const namespace = "{apiVersion: gitopsd.dev/v1alpha1, kind: EtcdNamespace, metadata: {name: a, namespace: b}"
 	declared := &desired.Unit{Objects: manifesttest.Set(t, namespace+"}")}

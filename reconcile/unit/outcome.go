@@ -38,18 +38,18 @@ type Outcome struct {
 	Notes []string
 	// Packages has the reason for each package that is not ready, by name.
 	Packages map[string]string
-	// Behind are the packages of which something is not applied as it is desired, or whose
-	// controller was rolled back.
+	// Behind are the packages with an object that is not applied as desired, or with a
+	// controller that was rolled back.
 	Behind map[string]bool
-	// Corrected is the number of objects that others changed or deleted and that were
-	// corrected, Drifted the number of those that stay as others changed them.
+	// Corrected is the number of corrected objects that others had changed or deleted,
+	// Drifted the number of objects that stay as others changed them.
 	Corrected, Drifted int
 	// Checkpoint is the observed state of the unit, if nothing is left to do and the
 	// state is known to show it.
 	Checkpoint *apply.Checkpoint
 	// Moved reports whether the unit differs from a checkpoint.
 	Moved bool
-	// Certificates are those that gitopsd keeps for the unit, or was brought.
+	// Certificates are the unit's certificates, issued by gitopsd or brought.
 	Certificates []status.Certificate
 	// Denied reports whether the cluster did not accept the credentials.
 	Denied bool
@@ -57,7 +57,8 @@ type Outcome struct {
 	// changed; zero for never.
 	Again time.Time
 	// Home reports whether the definition of KubernetesTarget or EtcdNamespace is in the
-	// unit, or was: it leaves the cluster once controllers have removed what they made of these kinds.
+	// unit, or was: controllers must remove what they made for objects of these kinds
+	// before it goes.
 	Home bool
 
 	cluster string
@@ -84,8 +85,8 @@ const mostProblems = 50
 
 func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
 	o := Outcome{Phase: status.Ready, Actions: make(map[string]int), Packages: make(map[string]string), Behind: make(map[string]bool), Unsettled: make(map[manifest.ID]Unsettled), cluster: unit.Cluster, waits: make(map[manifest.ID]bool)}
-	for _, s := range p.Steps {
-		o.Actions[string(s.Action)]++
+	for i := range p.Steps {
+		o.Actions[string(p.Steps[i].Action)]++
 	}
 	return o
 }
@@ -156,7 +157,7 @@ func (c *Connection) take(want *desired.Unit, report *apply.Report, o *Outcome) 
 	}
 }
 
-// written returns the file and line of an object that failed to apply, or of the field that
+// written returns the file and line of an object that failed to apply, or of its field that
 // the API server does not accept; empty for an object that is not in the repository.
 func written(want *desired.Unit, s *plan.Step, err error) string {
 	e, ok := errors.AsType[*kube.Error](err)
@@ -168,8 +169,7 @@ func written(want *desired.Unit, s *plan.Step, err error) string {
 	return s.Place()
 }
 
-// count adds what a step did to the outcome's numbers, and to what is known of its
-// package.
+// count counts the result of a step, and notes whether its package is behind.
 func (o *Outcome) count(r *apply.Result) {
 	s := r.Step
 	switch done := r.Outcome == apply.Done; {
@@ -188,8 +188,8 @@ func (o *Outcome) count(r *apply.Result) {
 	}
 }
 
-// reason returns why a step was taken, for the log; the plan needs none where the action
-// says it.
+// reason returns why a step was taken, for the log. The plan has no reason if the action
+// says it all.
 func reason(s *plan.Step) string {
 	if s.Reason != "" {
 		return s.Reason
@@ -215,8 +215,8 @@ func decided(s *plan.Step) string { return fmt.Sprintf("%s: %s", s.Action, s.Rea
 // mostAlike is how many objects are named that are held for the same reason.
 const mostAlike = 3
 
-// heldAlike returns the objects that are held, by the reason, so that a guard that
-// stops a prune of hundreds is reported once.
+// heldAlike returns the held objects by reason, so that a guard that stops a prune of
+// hundreds is reported once.
 func heldAlike(results []apply.Result) map[string]*alike {
 	held := make(map[string]*alike)
 	for _, r := range results {
@@ -237,8 +237,7 @@ func heldAlike(results []apply.Result) map[string]*alike {
 	return held
 }
 
-// alike are the objects that are held for one reason, and where those are written that are
-// named.
+// alike are the objects that are held for one reason, and the places of the first ones.
 type alike struct{ objects, places []string }
 
 // unhealthy adds an object that is not healthy, unless it is known to wait.
@@ -303,26 +302,16 @@ func (o *Outcome) noteUnknown() {
 	}
 }
 
-// conclude sets phase and message, and notes.
+// conclude sets phase and message, and adds notes.
 func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
-	left := len(p.Steps)
 	o.noteUnknown()
-	if want.Remove && want.ID.Name != "" {
-		o.concludeRemoval(left, p)
+	if want.Remove {
+		o.concludeRemoval(want, p)
 		return
 	}
 	switch {
-	case want.Remove && left+len(p.Unreadable) == 0:
-		o.Message = "nothing of gitopsd's is left in it; take its document out of " + sources.RegistryFile
-	case want.Remove && left == 0:
-		o.Phase = status.Leaving
-		o.Message = "it is being emptied (" + clusters.RemoveAnnotation + "); nothing is known of " +
-			prose.Agree(len(p.Unreadable), "kind that it may hold objects of", "kinds that it may hold objects of")
-	case want.Remove:
-		o.Phase = status.Leaving
-		o.Message = "it is being emptied (" + clusters.RemoveAnnotation + "); " + prose.Agree(left, "object is not gone yet", "objects are not gone yet")
 	case o.faults > 0:
-		o.Phase, o.Message = status.Failed, fmt.Sprintf("%d of %s failed to apply", o.faults, prose.Count(left, "object"))
+		o.Phase, o.Message = status.Failed, fmt.Sprintf("%d of %s failed to apply", o.faults, prose.Count(len(p.Steps), "object"))
 	case len(want.Incomplete) > 0:
 		o.Phase, o.Message = status.Failed, prose.Agree(len(want.Incomplete), "package has errors", "packages have errors")
 	case !want.Complete():
@@ -334,14 +323,18 @@ func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 	}
 }
 
-// concludeRemoval sets phase and message of a unit that no registration declares and
-// that is to go.
-func (o *Outcome) concludeRemoval(left int, p *plan.Plan) {
-	switch {
+// concludeRemoval sets phase and message of a unit that is to go.
+func (o *Outcome) concludeRemoval(want *desired.Unit, p *plan.Plan) {
+	registered, emptied := want.ID.Name == "", ""
+	if registered {
+		emptied = "it is being emptied (" + clusters.RemoveAnnotation + "); "
+	}
+	switch left, unknown := len(p.Steps), len(p.Unreadable); {
 	case left > 0:
-		o.Phase, o.Message = status.Leaving, prose.Agree(left, "object is not gone yet", "objects are not gone yet")
-	case len(p.Unreadable) > 0:
-		o.Phase = status.Leaving
-		o.Message = "nothing is known of " + prose.Agree(len(p.Unreadable), "kind that it may have objects of", "kinds that it may have objects of")
+		o.Phase, o.Message = status.Leaving, emptied+prose.Agree(left, "object is not gone yet", "objects are not gone yet")
+	case unknown > 0:
+		o.Phase, o.Message = status.Leaving, emptied+prose.Agree(unknown, "kind that it may have objects of cannot be read", "kinds that it may have objects of cannot be read")
+	case registered:
+		o.Message = "nothing of gitopsd's is left in it; take its document out of " + sources.RegistryFile
 	}
 }

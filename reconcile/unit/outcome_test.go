@@ -17,7 +17,7 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// What nothing waits for is told, and holds nothing up.
+// Unhealthy objects that nothing waits for are reported, and hold nothing up.
 func TestPassing(t *testing.T) {
 	id := func(name string) manifest.ID { return manifest.ID{Group: "acme.example", Kind: "Widget", Name: name} }
 	for _, tt := range []struct {

@@ -5,9 +5,9 @@ import (
 	"gitopsd.dev/reconcile/plan"
 )
 
-// migrate keeps the CRDs of an executed plan migrated that ask for it, and reports
-// whether nothing is left to do for them. One that was refused is among them: an old
-// version in its status.storedVersions may be the reason.
+// migrate migrates the CRDs of an executed plan that ask for it, and reports whether
+// nothing is left to do for them. They include refused ones: an old version in
+// status.storedVersions may be the reason.
 func (c *Connection) migrate(p *plan.Plan) (done bool) {
 	var all []migrate.Wanted
 	for i := range p.Steps {
@@ -23,8 +23,8 @@ func (c *Connection) migrate(p *plan.Plan) (done bool) {
 	return c.migrations.Settled()
 }
 
-// Rest gives up what goes on in the unit between attempts: storage migrations. The next
-// Apply takes it up again.
+// Rest stops storage migrations, which go on between attempts. The next Apply continues
+// them.
 func (c *Connection) Rest() {
 	if c.migrations != nil {
 		c.migrations.Keep(nil)

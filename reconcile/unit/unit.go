@@ -5,8 +5,9 @@
 //
 // unit.go has the connection to one unit and its memory, options.go the options of
 // its plan, complete.go the completion of its objects, outcome.go the outcome of an
-// attempt for people, storage.go the storage migrations that go on beside it, and
-// notes.go what a plan says of Compositions and annotations.
+// attempt for people, storage.go the storage migrations that go on beside it, live.go
+// plans that also look at stored objects, installed.go the installed versions of
+// packages, and notes.go a plan's notes on Compositions, etcd and annotations.
 //
 // reconcile/desired computes the desired state, reconcile/plan decides, and
 // reconcile/apply observes and executes. Package reconcile decides when to make an
@@ -44,11 +45,11 @@ type Config struct {
 	// Completers fill in values that are unknown when the unit is rendered, in this
 	// order.
 	Completers []Completer
-	// Migrations, if set, has objects stored again whose CRDs ask for it, while Follow
-	// runs. Cluster and Log are those of this Config.
+	// Migrations, if set, migrates the storage of CRDs that ask for it, while Follow runs.
+	// Its Cluster and Log are taken from this Config.
 	Migrations *migrate.KeeperConfig
 	// Beside, if set, runs while Follow does, and calls notify when a Completer would
-	// complete the unit otherwise, though nothing changed in its cluster.
+	// return another result although nothing changed in the unit's cluster.
 	Beside func(ctx context.Context, notify func())
 	// Log gets what was done; required.
 	Log *slog.Logger
@@ -65,8 +66,8 @@ type Connection struct {
 	beside     func(ctx context.Context, notify func())
 	log        *slog.Logger
 
-	// completion is the last one that was not for a preview, made at completedAt, and
-	// completed the unit that it is of; nil if there is none.
+	// completion is the last one that was not for a preview. It was made at completedAt,
+	// for the unit completed; nil if there is none.
 	completed   *desired.Unit
 	completedAt time.Time
 	completion  Completion
@@ -100,8 +101,8 @@ func New(c Config) (*Connection, error) {
 func (c *Connection) Close() { c.client.Close() }
 
 // Follow calls notify for each change in the cluster that may need a correction,
-// until ctx ends. notify must not block. Meanwhile objects are stored again whose CRDs
-// ask for it.
+// until ctx ends. notify must not block. Meanwhile it runs Config.Migrations and
+// Config.Beside.
 func (c *Connection) Follow(ctx context.Context, notify func()) {
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -230,12 +231,11 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 // UID lead to the same cluster, whatever their addresses.
 func (c *Connection) Inventory(ctx context.Context) (string, error) { return c.applier.ParentUID(ctx) }
 
-// IsAt reports whether an object of the unit is known to have a resourceVersion. It sends
-// nothing.
+// IsAt is [apply.Applier.IsAt].
 func (c *Connection) IsAt(id manifest.ID, version string) bool { return c.applier.IsAt(id, version) }
 
-// Resume checks that the unit is still as a record has it and that nothing has fallen
-// due since. If not, the outcome has Moved set and nothing else. It changes nothing.
+// Resume checks that the unit is still in the recorded state, and that nothing has fallen
+// due since. If not, only Moved is set in the outcome. It changes nothing.
 func (c *Connection) Resume(ctx context.Context, at *checkpoint.Record) Outcome {
 	if !at.Again.IsZero() && !time.Now().Before(at.Again) {
 		return Outcome{Moved: true}

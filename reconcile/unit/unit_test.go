@@ -30,8 +30,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 
-// filler fills in the ConfigMap settings and makes the Secret connection, where it
-// is told what they hold.
+// filler fills in the ConfigMap settings and creates the Secret connection, with given
+// contents.
 type filler struct {
 	bundle  string // "" if nothing is filled in, "?" if it is not known
 	token   string
@@ -200,8 +200,8 @@ func (b *bed) apply(phase status.Phase) Outcome {
 	return o
 }
 
-// What is filled in is in the plan and is applied, and what fills in something else
-// later is not told as a change in the repository.
+// Filled-in values are in the plan and are applied. A later change of them does not look
+// like a change in the repository.
 func TestComplete(t *testing.T) {
 	f := &filler{bundle: "one"}
 	b := newBed(t, f)
@@ -270,7 +270,8 @@ func (u unknowing) Complete(_ context.Context, r Request) (Completion, error) {
 	return c, nil
 }
 
-// What waits for a field keeps what it replaces, and is no fault of what depends on it.
+// An object that waits for a field keeps the objects that it replaces, and its dependents
+// do not count as faults.
 func TestUnknownHoldsBack(t *testing.T) {
 	u := unknowing{}
 	b := newBed(t, u)
@@ -344,8 +345,8 @@ data: {tls.key: aHVudGVy}
 	b.apply(status.Progressing)
 }
 
-// What is unknown may become known although nothing changes in the cluster, so that
-// its looks do not tell whether there is something to do.
+// An unknown value may become known although nothing changes in the cluster, so there is
+// no checkpoint.
 func TestUnknownHasNoCheckpoint(t *testing.T) {
 	f := &filler{bundle: "one"}
 	b := newBed(t, f)
@@ -373,9 +374,8 @@ stringData: {password: hunter}
 	b.apply(status.Ready)
 }
 
-// What is added is the unit's as everything else: hidden where it is a Secret's,
-// corrected, and pruned when it is no longer added. It is never put in the place of
-// what the repository has.
+// Added objects are like all others of the unit: hidden in a Secret, corrected, and
+// pruned when they are no longer added. They never replace an object of the repository.
 func TestAdded(t *testing.T) {
 	f := &filler{token: "s3cret"}
 	b := newBed(t, f)

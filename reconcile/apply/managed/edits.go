@@ -38,20 +38,20 @@ var people = []string{
 	"Mozilla",    // browsers: the consoles of Rancher and OpenShift
 }
 
-// everybody is the API server's name for those who wrote to an object that had no
-// managedFields when it was applied first.
+// everybody is the API server's name for the writers of an object that had no
+// managedFields when it was first applied.
 const everybody = "before-first-apply"
 
 func byHand(e *metav1.ManagedFieldsEntry) bool {
 	return e.Subresource == "" && e.FieldsV1 != nil && slices.Contains(people, e.Manager)
 }
 
-// Edited reports whether [FindEdits] may find something.
+// Edited reports whether [FindEdits] may find anything.
 func Edited(meta *metav1.ObjectMeta) bool {
 	return slices.ContainsFunc(meta.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return byHand(&e) || e.Manager == everybody })
 }
 
-// edited returns what people own in an entry, given what is ours.
+// edited returns the fields in an entry that people own. ours are our own fields.
 func edited(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, ours *fieldpath.Set) *fieldpath.Set {
 	switch {
 	case e.Manager == everybody && e.Subresource == "":
@@ -92,7 +92,7 @@ func operation(kind schema.GroupKind, p fieldpath.Path) bool {
 	return p.Equals(fieldpath.MakePathOrDie("metadata", "annotations", manifest.AllowPruneAnnotation))
 }
 
-// Edits are the fields of our object that people own.
+// Edits are the fields of an object of ours that people own.
 type Edits struct {
 	added  map[string][]string // fields that we do not apply, by field manager
 	shared bool                // people own fields that are ours as well
@@ -177,5 +177,5 @@ func has(v any, p fieldpath.Path) bool {
 // they leave the repository.
 func (e Edits) Shared() bool { return e.shared }
 
-// Text describes what people added, and with which tools; "" for nothing.
+// Text describes the added fields and the tools that added them; "" for none.
 func (e Edits) Text() string { return strings.Join(byManager(e.added, "added by"), "; ") }

@@ -15,9 +15,9 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Lost are the applied fields of an object that our entry does not cover any more.
-// If it is empty, the object is as it was applied. A single empty path means that we
-// have no entry.
+// Lost are the applied fields of an object that our entry no longer covers. If it is
+// empty, the object is as it was applied. A single empty path means that we have no
+// entry.
 type Lost []fieldpath.Path
 
 // Find lists the lost fields of an object.
@@ -112,8 +112,8 @@ func (c *coverage) list(set *fieldpath.Set, path fieldpath.Path, list []any) {
 	}
 }
 
-// item finds the entry of a list item, takes it from elements, and checks what
-// is under it.
+// item finds the entry of a list item, removes it from elements, and checks the fields
+// under it.
 func (c *coverage) item(set *fieldpath.Set, path fieldpath.Path, item any, elements map[string]fieldpath.PathElement, exact bool) bool {
 	for name, e := range elements {
 		if !matches(e, item, exact) {
@@ -147,7 +147,7 @@ func matches(e fieldpath.PathElement, item any, exact bool) bool {
 	return false
 }
 
-// Blame describes which fields are lost, and who owns them now.
+// Blame describes the lost fields and their new owners.
 func (l Lost) Blame(meta *metav1.ObjectMeta) string {
 	if len(l) == 1 && len(l[0]) == 0 {
 		return "the record of our fields is gone from metadata.managedFields"
@@ -185,7 +185,7 @@ func byManager(by map[string][]string, how string) []string {
 	return parts
 }
 
-// pathOf returns the path as plans show it.
+// pathOf returns a path as plans show it.
 func pathOf(p fieldpath.Path) field.Path {
 	path := make(field.Path, len(p))
 	for i, e := range p {

@@ -1,11 +1,12 @@
 // Package managed reads and writes metadata.managedFields, where the API server
-// keeps who owns which field of an object (server-side apply, KEP-555).
+// records the owners of an object's fields (server-side apply, KEP-555).
 //
 //   - [Find] finds drift without reading a value (lost.go): applied fields that are
 //     not ours any more.
 //   - [FindEdits] finds what people added to an object by hand (edits.go).
 //   - [TakeOver] makes the fields of former owners ours, and [WithoutLeftovers]
-//     returns what that leaves of an object (takeover.go).
+//     returns the object after that (takeover.go).
+//   - [Foreign] and [ImageSetBy] find fields of others, for rollbacks and reports.
 //
 // It is pure, and the only user of structured-merge-diff. reconcile/apply sends
 // the requests.
@@ -32,7 +33,7 @@ func Own(m *metav1.ObjectMeta) *metav1.ManagedFieldsEntry {
 	return nil
 }
 
-// OwnSame reports whether we own something in both, and the same fields.
+// OwnSame reports whether we own the same fields in both, and at least one.
 func OwnSame(a, b *metav1.ObjectMeta) bool {
 	x, y := Own(a), Own(b)
 	return x != nil && y != nil && bytes.Equal(x.FieldsV1.GetRawBytes(), y.FieldsV1.GetRawBytes())
@@ -44,14 +45,14 @@ func Owns(m *metav1.ObjectMeta, path ...string) bool {
 	return err == nil && touches(set, fieldpath.MakePathOrDie(elements(path)...))
 }
 
-// Foreign reports whether others own something under a field of an object. A restart,
-// which kubectl notes in an annotation of the pods, is nothing.
+// Foreign reports whether others own something under a field of an object. It ignores the
+// annotation by which kubectl restarts pods.
 func Foreign(m *metav1.ObjectMeta, path ...string) bool {
 	under := fieldpath.MakePathOrDie(elements(path)...)
 	for i := range m.ManagedFields {
 		e := &m.ManagedFields[i]
 		if e.Manager == kube.FieldManager {
-			continue // what admission changes in our requests is an update by our name
+			continue // admission's changes to our requests are updates under our name
 		}
 		set, err := fieldsOf(e)
 		if err != nil {
@@ -68,9 +69,10 @@ func Foreign(m *metav1.ObjectMeta, path ...string) bool {
 	return false
 }
 
-// ImageSetBy returns who set the image of a container in the pod template of a
-// workload, and when; "" if the record is gone. Of several who set the same, it is the
-// last one that is not gitopsd. List is containers or initContainers.
+// ImageSetBy returns the field manager that set the image of a container in the pod
+// template of a workload, and when; "" if there is no record. Of several that set the
+// same image, it is the last one that is not gitopsd. List is containers or
+// initContainers.
 func ImageSetBy(m *metav1.ObjectMeta, list, container string) (manager string, at time.Time) {
 	path := fieldpath.MakePathOrDie("spec", "template", "spec", list, fieldpath.KeyByFields("name", container), "image")
 	for i := range m.ManagedFields {

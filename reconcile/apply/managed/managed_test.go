@@ -39,7 +39,7 @@ func entries(lines ...string) *metav1.ObjectMeta {
 	return m
 }
 
-// What is ours, and what others have changed in a pod template.
+// Our own fields, and fields of others in a pod template.
 func TestOwnsAndForeign(t *testing.T) {
 	t.Parallel()
 	const ours = `+gitopsd: {"f:metadata":{"f:annotations":{"f:a":{}}},"f:spec":{"f:template":{"f:spec":{"f:x":{}}}}}`
@@ -279,8 +279,8 @@ func TestWithoutLeftovers(t *testing.T) {
 	}
 }
 
-// An API server may say what it likes: nothing panics, and an object of which
-// we own each field has lost none.
+// No answer of an API server causes a panic, and an object whose fields we all own has
+// lost none.
 func FuzzLost(f *testing.F) {
 	f.Add(`{"f:spec":{"f:a":{}}}`, "spec: {a: 1}")
 	f.Add(`{"f:spec":{"f:l":{"k:{\"name\":\"x\"}":{".":{},"f:name":{}},"v:1":{},"i:0":{}}}}`, "spec: {l: [{name: x}, 1, [2]]}")

@@ -30,7 +30,7 @@ var deployers = []string{
 	"fleet", "carvel", "before-ssa",
 }
 
-// Owners tell whose fields are taken over.
+// Owners are the owners whose fields are taken over.
 type Owners int
 
 const (
@@ -43,7 +43,7 @@ const (
 	Sharers
 )
 
-// part returns what is taken over from an entry, given what is ours.
+// part returns the fields of an entry that are taken over. ours are our own fields.
 func (w Owners) part(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, ours *fieldpath.Set) *fieldpath.Set {
 	switch {
 	case e.Subresource != "" || e.FieldsV1 == nil:
@@ -58,9 +58,9 @@ func (w Owners) part(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, o
 	return &fieldpath.Set{}
 }
 
-// TakeOver merges the former owners' entries into ours, which becomes the last one.
-// It returns nil if there is nothing to take over. The fields are read as fields of
-// the version in which o is about to be applied.
+// TakeOver merges the former owners' entries into ours, which becomes the last one. It
+// returns nil if there is nothing to take over. It reads the fields as those of the
+// version in which o is about to be applied.
 func TakeOver(o *manifest.Object, meta *metav1.ObjectMeta, from Owners) ([]metav1.ManagedFieldsEntry, error) {
 	var kept []metav1.ManagedFieldsEntry
 	own := Own(meta)
@@ -116,12 +116,13 @@ func encode(set *fieldpath.Set) (*metav1.FieldsV1, error) {
 }
 
 func kindOf(o *manifest.Object) schema.GroupKind {
-	return schema.GroupKind{Group: o.ID().Group, Kind: o.ID().Kind}
+	return schema.GroupKind(o.ID().GroupKind())
 }
 
-// WithoutLeftovers returns an object as it will be after it was taken over and
-// applied, given its metadata before and the answer to a dry run of the apply alone.
-// Fields that only the former owners have, and that we do not render, are removed.
+// WithoutLeftovers returns an object as it will be after it was taken over and applied:
+// without the fields that only the former owners have, and that we do not render. before
+// is its metadata before, and applied and tree are the answer to a dry run of the apply
+// alone.
 func WithoutLeftovers(o *manifest.Object, before, applied *metav1.ObjectMeta, tree map[string]any, from Owners) (map[string]any, error) {
 	entries, err := TakeOver(o, before, from)
 	if err != nil || entries == nil {
@@ -147,8 +148,8 @@ func WithoutLeftovers(o *manifest.Object, before, applied *metav1.ObjectMeta, tr
 	return rest, nil
 }
 
-// withParents returns a set with what the fields of the set are in: a mapping does not go
-// with one of its owners while another one has a field in it.
+// withParents returns a set with the fields of the set and their parents: a mapping does
+// not go with one of its owners while another one has a field in it.
 func withParents(set *fieldpath.Set) *fieldpath.Set {
 	all := fieldpath.NewSet()
 	set.Iterate(func(p fieldpath.Path) {

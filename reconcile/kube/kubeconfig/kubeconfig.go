@@ -1,17 +1,20 @@
-// Package kubeconfig reads kubeconfig files that others wrote: those of registered
-// clusters, and those in connection Secrets. Reading them is pure.
+// Package kubeconfig reads kubeconfig files that others wrote, for registered clusters or
+// in connection Secrets. It is pure, except for [InCluster].
 //
-// Whoever can write such a file must get nothing out of the daemon's machine: no program
-// is run (CVE-2022-24817), no file is read, nothing is sent to an unverified server or in
-// clear. No error quotes a credential.
+// The author of such a file must get nothing out of the daemon's machine: the daemon runs
+// no program (CVE-2022-24817), reads no file, and sends nothing to an unverified server or
+// in clear. [Reach] restricts the addresses that it may connect to (reach.go). No error
+// quotes a credential.
 package kubeconfig
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -19,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Accept is what is accepted besides tokens, passwords and certificates in the file.
+// Accept is what a file may have besides tokens, passwords and certificates.
 type Accept int
 
 const (
@@ -33,15 +36,15 @@ const (
 type Entry struct {
 	// Context is its name.
 	Context string
-	// Cluster and User are what it names; read-only.
+	// Cluster and User are the cluster and the user that it names; read-only.
 	Cluster *api.Cluster
 	User    *api.AuthInfo
 
 	context *api.Context
 }
 
-// Parse reads one context, the current one if context is empty. Errors name the cluster or
-// user at fault, and what to do; everything that is wrong with these is told at once.
+// Parse reads one context, the current one if context is empty. Errors name the cluster
+// or user at fault, with advice, and list all problems at once.
 func Parse(content []byte, context string, accept Accept) (*Entry, error) {
 	if len(content) == 0 {
 		return nil, errors.New("kubeconfig: it is empty")
@@ -85,7 +88,7 @@ func (e *Entry) File() ([]byte, error) {
 	})
 }
 
-// InCluster returns how a pod reaches the API server of its cluster, without
+// InCluster returns the address of the API server of the pod's own cluster, without
 // credentials.
 func InCluster() (*Entry, error) {
 	cfg, err := rest.InClusterConfig()
@@ -104,8 +107,8 @@ func New(name string, cluster *api.Cluster, user *api.AuthInfo) *Entry {
 	return &Entry{Context: name, Cluster: cluster, User: user, context: &api.Context{Cluster: name, AuthInfo: name}}
 }
 
-// checkCluster and checkUser return everything that is wrong, so that it can be corrected
-// at once.
+// checkCluster and checkUser return all problems, so that people can correct them at
+// once.
 func checkCluster(name string, c *api.Cluster) error {
 	var errs []error
 	refuse := func(format string, args ...any) {
@@ -165,10 +168,9 @@ func names[V any](m map[string]V) string {
 	if len(m) == 0 {
 		return "none"
 	}
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, fmt.Sprintf("%q", k))
+	keys := slices.Sorted(maps.Keys(m))
+	for i := range keys {
+		keys[i] = strconv.Quote(keys[i])
 	}
-	slices.Sort(keys)
 	return strings.Join(keys, ", ")
 }

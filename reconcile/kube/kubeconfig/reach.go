@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// metadata are services of clouds for their own machines that are at no link-local address.
+// metadata are the metadata services of clouds that have no link-local address.
 var metadata = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"),   // AWS
 	netip.MustParseAddr("100.100.100.200"), // Alibaba Cloud
@@ -14,9 +14,9 @@ var metadata = []netip.Addr{
 	netip.MustParseAddr("192.0.0.192"),     // Oracle Cloud
 }
 
-// Reach decides which addresses a kubeconfig that a team brought may lead to. Those that
-// mean the daemon's own machine, and those at which a cloud gives credentials to it, only if
-// they are listed: the daemon would ask there in the team's place.
+// Reach decides which addresses a kubeconfig from a team may lead to. It refuses addresses of
+// the daemon's own machine, and those at which a cloud gives credentials to it, unless they
+// are listed: the daemon would send requests there on the team's behalf.
 type Reach []netip.Prefix
 
 // ParseReach reads address ranges, each such as 127.0.0.0/8 or one address.
@@ -36,8 +36,8 @@ func ParseReach(texts []string) (Reach, error) {
 	return r, nil
 }
 
-// Check returns an error for an address that is refused. It is for kube.Config.MayReach:
-// names are resolved by then, so that none can change its meaning after the check.
+// Check returns an error if an address is refused. It is for kube.Config.MayReach, which gets
+// resolved addresses, so that a name cannot change its meaning after the check.
 func (r Reach) Check(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	own := a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() || a.IsMulticast() || slices.Contains(metadata, a)
