@@ -81,7 +81,7 @@ func (f *follower) asks(ctx context.Context, cancel context.CancelCauseFunc, str
 		case <-ctx.Done():
 			return
 		case <-f.Usage.Waiting():
-			// Mostly the event that is waited for is on its way.
+			// The event is usually on its way.
 			woken = true
 			select {
 			case <-ctx.Done():

@@ -118,7 +118,7 @@ func Connect(h Handle) (*Etcd, error) {
 
 // connect connects as root.
 func (e *Etcd) connect() error {
-	tls, err := e.UserTLS("root")
+	tls, err := e.userTLS("root")
 	if err != nil {
 		return err
 	}
@@ -175,11 +175,14 @@ func (e *Etcd) Root() *clientv3.Client { return e.root }
 // Authority returns the authority of the certificates of the etcd and of its clients.
 func (e *Etcd) Authority() *Authority { return e.clients }
 
+// CA returns the certificate of [Etcd.Authority].
+func (e *Etcd) CA() []byte { return e.clients.PEM() }
+
 // User issues a certificate for a user of etcd.
 func (e *Etcd) User(name string) (tls.Certificate, error) { return e.clients.Client(name) }
 
-// UserTLS returns the configuration of a client that is this user.
-func (e *Etcd) UserTLS(name string) (*tls.Config, error) {
+// userTLS returns the configuration of a client that is this user.
+func (e *Etcd) userTLS(name string) (*tls.Config, error) {
 	cert, err := e.User(name)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func (e *Etcd) Serve(ctx context.Context, ns etcd.Namespace, clients []byte) (Se
 	if err != nil {
 		return Served{}, err
 	}
-	s := Served{Namespace: ns, Endpoints: []string{e.Endpoint}, CA: e.clients.PEM(), ClientCA: clients}
+	s := Served{Namespace: ns, Endpoints: []string{e.Endpoint}, CA: e.CA(), ClientCA: clients}
 	s.User, s.UserKey, err = EncodePair(user)
 	return s, err
 }
