@@ -79,8 +79,8 @@ func (r Record) Format() string {
 	return string(text)
 }
 
-// Parse parses a record. Whatever is not exactly what [Record.Format] writes is an error.
-func Parse(key, value string) (Record, error) {
+// parse parses a record. Whatever is not exactly what [Record.Format] writes is an error.
+func parse(key, value string) (Record, error) {
 	name, ok := strings.CutPrefix(key, Prefix)
 	if !ok {
 		return Record{}, fmt.Errorf("it is not below %s", Prefix)
@@ -112,7 +112,7 @@ func Parse(key, value string) (Record, error) {
 	case r.State != Active && r.State != Retained && r.State != Deleting:
 		return Record{}, fmt.Errorf("its state is %q", r.State)
 	}
-	if err := CheckPrefix(r.Prefix); err != nil {
+	if err := checkPrefix(r.Prefix); err != nil {
 		return Record{}, err
 	}
 	if !bytes.Equal([]byte(r.Format()), []byte(value)) {
@@ -124,8 +124,8 @@ func Parse(key, value string) (Record, error) {
 // maxPrefix is the most bytes that a prefix has. Keys in etcd are as much longer.
 const maxPrefix = 512
 
-// CheckPrefix returns an error if no namespace may have a prefix.
-func CheckPrefix(prefix string) error {
+// checkPrefix returns an error if no namespace may have a prefix.
+func checkPrefix(prefix string) error {
 	switch {
 	case len(prefix) > maxPrefix:
 		return fmt.Errorf("the prefix has %d bytes; use at most %d", len(prefix), maxPrefix)
@@ -160,7 +160,7 @@ type Registry struct {
 func Read(entries []Entry) *Registry {
 	r := &Registry{records: make(map[etcd.ID]Record), damaged: make(map[string]error)}
 	for _, e := range entries {
-		record, err := Parse(e.Key, e.Value)
+		record, err := parse(e.Key, e.Value)
 		if err != nil {
 			r.damaged[e.Key] = err
 			continue
@@ -245,7 +245,7 @@ func (e *DamagedError) Unwrap() error { return e.Err }
 // Allocate returns a record for a namespace that has none, with a number that is unused.
 // While a record is damaged there is none: its number and its keys are not known.
 func (r *Registry) Allocate(id etcd.ID, prefix string, owner Owner) (Record, error) {
-	if err := CheckPrefix(prefix); err != nil {
+	if err := checkPrefix(prefix); err != nil {
 		return Record{}, err
 	}
 	if damaged := r.Damaged(); len(damaged) > 0 {

@@ -24,7 +24,7 @@ func TestParse(t *testing.T) {
 	if r.Format() != want {
 		t.Errorf("%s, want %s", r.Format(), want)
 	}
-	if again, err := Parse(Key(sample), want); err != nil || again != r {
+	if again, err := parse(Key(sample), want); err != nil || again != r {
 		t.Errorf("%+v, %v", again, err)
 	}
 	for _, tt := range []struct{ key, from, to, want string }{
@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 		if key == "" {
 			key = Key(sample)
 		}
-		if _, err := Parse(key, strings.Replace(want, tt.from, tt.to, 1)); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := parse(key, strings.Replace(want, tt.from, tt.to, 1)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q for %q: %v, want %q", tt.to, tt.from, err, tt.want)
 		}
 	}
@@ -134,14 +134,14 @@ func FuzzParse(f *testing.F) {
 	f.Add(Prefix+"prod", `{"version":1}`)
 	f.Add("", "")
 	f.Fuzz(func(t *testing.T, key, value string) {
-		r, err := Parse(key, value)
+		r, err := parse(key, value)
 		if err != nil {
 			return
 		}
-		if Key(r.ID) != key || r.Format() != value || CheckPrefix(r.Prefix) != nil {
+		if Key(r.ID) != key || r.Format() != value || checkPrefix(r.Prefix) != nil {
 			t.Errorf("%q, %q: %+v", key, value, r)
 		}
-		if again, err := Parse(Key(r.ID), r.Format()); err != nil || again != r {
+		if again, err := parse(Key(r.ID), r.Format()); err != nil || again != r {
 			t.Errorf("%+v, once written %+v, %v", r, again, err)
 		}
 	})
