@@ -81,11 +81,11 @@ func (a *Admin) Snapshot(ctx context.Context, file string) error {
 // Wanted is a declared namespace.
 type Wanted struct {
 	ID etcd.ID
-	// UID is the UID of the EtcdNamespace; see [registry.Owner].
+	// UID identifies the cluster; see [registry.Owner].
 	UID string
 	// Prefix is the prefix of the keys; empty means the default.
 	Prefix string
-	// Adopt takes over the record of another fleet or object, and existing keys without a record.
+	// Adopt takes over the record of another fleet or cluster, and existing keys without a record.
 	Adopt bool
 }
 

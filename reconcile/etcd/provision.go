@@ -157,7 +157,7 @@ func (s *session) wish(known *registry.Registry, have registry.Record, ok bool, 
 	case have.Owner.Fleet != owner.Fleet && !w.Adopt:
 		return have, fmt.Errorf("it belongs to fleet %q; if that fleet has given it up, adopt it, or declare it with another name", have.Owner.Fleet)
 	case have.State == registry.Active && have.Owner.UID != owner.UID && !w.Adopt:
-		return have, fmt.Errorf("it belongs to another EtcdNamespace of this name (uid %q, now %q), which was deleted by somebody else than gitopsd; adopt its keys, or declare it with another name", have.Owner.UID, owner.UID)
+		return have, fmt.Errorf("it belongs to an EtcdNamespace of another cluster with this name (uid %q, now %q); adopt its keys, or declare it with another name", have.Owner.UID, owner.UID)
 	case have.Prefix != prefix:
 		return have, fmt.Errorf("its keys are below %s, and %s is declared; a prefix cannot be changed: declare the old one, or another name", have.Prefix, prefix)
 	}

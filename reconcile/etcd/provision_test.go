@@ -282,7 +282,7 @@ func TestOwner(t *testing.T) {
 	}
 	again := w
 	again.UID = "uid-again"
-	if why := refused(t, mine, again); !strings.Contains(why, "it belongs to another EtcdNamespace of this name") {
+	if why := refused(t, mine, again); !strings.Contains(why, "it belongs to an EtcdNamespace of another cluster") {
 		t.Error(why)
 	}
 	moved := w
@@ -309,7 +309,7 @@ func TestOwner(t *testing.T) {
 	}
 	again.Adopt = false
 	provision(t, mine, again)
-	if why := refused(t, mine, w); !strings.Contains(why, "another EtcdNamespace") {
+	if why := refused(t, mine, w); !strings.Contains(why, "an EtcdNamespace of another cluster") {
 		t.Error(why)
 	}
 

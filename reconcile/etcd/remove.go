@@ -100,7 +100,7 @@ func (r *removal) mark(ctx context.Context, state registry.State) (there bool, e
 		case have.Owner.Fleet != r.Config.Fleet:
 			return false, fmt.Errorf("it belongs to fleet %q, so that its keys, its user and its role stay", have.Owner.Fleet)
 		case have.Owner.UID != r.wanted.UID:
-			return false, fmt.Errorf("it belongs to another EtcdNamespace of this name (uid %q, not %q), so that its keys, its user and its role stay", have.Owner.UID, r.wanted.UID)
+			return false, fmt.Errorf("it belongs to an EtcdNamespace of another cluster with this name (uid %q, not %q), so that its keys, its user and its role stay", have.Owner.UID, r.wanted.UID)
 		case have.State == registry.Deleting && state == registry.Retained:
 			return false, fmt.Errorf("its keys below %s are being deleted already; finish that with deletion: Delete", have.Prefix)
 		}

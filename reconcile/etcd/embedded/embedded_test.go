@@ -91,7 +91,7 @@ func good(t *testing.T, s *Server) {
 		t.Fatal(err)
 	}
 	server, err := a.Check(t.Context())
-	if err != nil || len(server.Members) != 1 || len(server.Notes) > 0 || server.Members[0].Quota != s.cfg.QuotaBytes {
+	if err != nil || len(server.Members) != 1 || len(server.Notes) > 0 || server.Members[0].Quota != quota {
 		t.Errorf("%+v, %v", server, err)
 	}
 }
@@ -101,7 +101,7 @@ func good(t *testing.T, s *Server) {
 func TestStart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "etcd")
-	s := start(t, Config{Dir: dir, QuotaBytes: 64 << 20})
+	s := start(t, Config{Dir: dir})
 	good(t, s)
 	if _, err := client(t, s, nil).Put(t.Context(), "/a", "1"); err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestStart(t *testing.T) {
 	default:
 		t.Error("it is not done")
 	}
-	again := start(t, Config{Dir: dir, QuotaBytes: 64 << 20})
+	again := start(t, Config{Dir: dir})
 	good(t, again)
 	if r, err := client(t, again, nil).Get(t.Context(), "/a"); err != nil || r.Count != 1 {
 		t.Errorf("%v, %v", r, err)
@@ -304,7 +304,6 @@ func TestRefused(t *testing.T) {
 	}{
 		{Config{}, "embedded etcd: a directory is needed"},
 		{Config{Dir: lost, Listen: "localhost:0"}, `embedded etcd: cannot listen at "localhost:0"; use an IP address and a port, such as 127.0.0.1:2379`},
-		{Config{Dir: lost, QuotaBytes: -1}, "embedded etcd: a quota of -1 bytes; use a positive number"},
 		{Config{Dir: lost}, "the CA's certificate is there without its key"},
 		{Config{Dir: garbled}, "ca.crt and ca.key are not a CA and its key"},
 	} {

@@ -377,7 +377,7 @@ func TestUpstream(t *testing.T) {
 	}
 	c.wants.Upstream = other // the operator replaced it
 	c.rests()
-	c.now = c.now.Add(Defaults.Settle)
+	c.now = c.now.Add(defaults.Settle)
 	c.rests()
 	chain, err := rotation.Parse(c.objects[c.wants.Proxy].Data["upstream.crt"])
 	if err != nil {
