@@ -27,7 +27,7 @@ const shortestPause = 5 * time.Millisecond
 // removed already.
 //
 // Remove stops before the timeout of operations, and returns what is left; the next call continues. A
-// damaged record, or one of another fleet or object, is an error, and nothing is changed.
+// damaged record, or one of another fleet or cluster, is an error, and nothing is changed.
 func (a *Admin) Remove(ctx context.Context, w Wanted, how Deletion) (Removal, error) {
 	if how != Retain && how != Delete {
 		return Removal{}, fmt.Errorf("etcd namespace %s: deletion %q; use %s or %s", w.ID, how, Retain, Delete)
