@@ -10,12 +10,12 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// full is a gate of a namespace that holds 1234 bytes and may hold no more.
+// full is a gate for a full namespace of 1234 bytes.
 type full struct{ open }
 
 func (full) Usage(etcd.ID) Usage { return Usage{Bytes: 1234, Full: true} }
 
-// Status, alarms and members are the namespace's and the proxy's, not etcd's.
+// Status and alarms are the namespace's, and the only member is the proxy.
 func TestMaintenance(t *testing.T) { all(t, testMaintenance) }
 
 func testMaintenance(t *testing.T) {

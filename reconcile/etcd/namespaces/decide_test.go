@@ -10,8 +10,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Only what the repository declares gets anything, and nothing goes while it may be
-// wanted.
+// Only declared objects get anything, and nothing is removed while it may be declared.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -70,7 +69,7 @@ func TestOnlyOurs(t *testing.T) {
 	}
 }
 
-// What was written for an EtcdNamespace is known by its name and place.
+// Objects of an EtcdNamespace are recognized by name and namespace.
 func TestMark(t *testing.T) {
 	t.Parallel()
 	of := manifest.EtcdNamespace.ID("a", "sample")
@@ -84,7 +83,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// The status that is written is read as it was.
+// A status is read as it was written.
 func TestShown(t *testing.T) {
 	t.Parallel()
 	s := &shown{state: state{address: "https://a", prefix: "/p/", counted: true, keys: 7, sized: true, bytes: 16, used: "50%"}, generation: 3}
