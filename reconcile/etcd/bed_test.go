@@ -22,7 +22,7 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// shared is an etcd for the tests that do not mind each other, once per binary.
+// shared is an etcd for tests that do not affect each other, one per binary.
 var shared *embedded.Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -57,7 +57,7 @@ func own(t *testing.T) *embedded.Server {
 	return s
 }
 
-// open administers an etcd for a fleet.
+// open returns an Admin of an etcd for a fleet.
 func open(t *testing.T, s *embedded.Server, fleet string) *admin.Admin {
 	t.Helper()
 	cfg := s.Admin()
@@ -74,7 +74,7 @@ func openAs(t *testing.T, cfg admin.Config) *admin.Admin {
 	return a
 }
 
-// root is a client that may do everything.
+// root returns a client with all rights.
 func root(t *testing.T, s *embedded.Server) *clientv3.Client {
 	t.Helper()
 	config, err := connect.LoadTLS(s.Admin())
@@ -84,7 +84,7 @@ func root(t *testing.T, s *embedded.Server) *clientv3.Client {
 	return dial(t, s.Endpoint(), config)
 }
 
-// as is a client by the certificate of a namespace's user.
+// as returns a client with the certificate of a namespace's user.
 func as(t *testing.T, s *embedded.Server, user string) *clientv3.Client {
 	t.Helper()
 	cfg := s.Admin()
@@ -96,7 +96,7 @@ func as(t *testing.T, s *embedded.Server, user string) *clientv3.Client {
 	return dial(t, s.Endpoint(), config)
 }
 
-// leaf returns a certificate by the CA of a configuration.
+// leaf issues a certificate with the CA of a configuration.
 func leaf(t *testing.T, cfg admin.Config, p rotation.Profile) tls.Certificate {
 	t.Helper()
 	crt, err := os.ReadFile(cfg.ClientCACertFile)
@@ -167,7 +167,7 @@ func refused(t *testing.T, a *admin.Admin, w admin.Wanted) string {
 	return all[0].Err.Error()
 }
 
-// remove removes a namespace to the end.
+// remove removes a namespace completely.
 func remove(t *testing.T, a *admin.Admin, w admin.Wanted, how admin.Deletion) {
 	t.Helper()
 	for {

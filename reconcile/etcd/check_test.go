@@ -23,7 +23,7 @@ import (
 	"gitopsd.dev/reconcile/etcd/connect"
 )
 
-// external is an etcd of several members that somebody else runs, over mutual TLS.
+// external is an etcd of several members over mutual TLS, as an operator runs it.
 type external struct {
 	dir     string
 	members []*embed.Etcd
@@ -33,7 +33,7 @@ type external struct {
 
 func (e *external) file(name string) string { return filepath.Join(e.dir, name) }
 
-// newExternal starts an etcd. It has no users, and looks at certificates if certAuth.
+// newExternal starts an etcd without users, with authentication by certificate if certAuth.
 func newExternal(t *testing.T, members int, certAuth bool) *external {
 	t.Helper()
 	e := &external{dir: t.TempDir()}
@@ -55,7 +55,7 @@ func newExternal(t *testing.T, members int, certAuth bool) *external {
 
 	peers := make([]string, members)
 	for i := range peers {
-		l, err := net.Listen("tcp", "127.0.0.1:0") // members must know where the others are
+		l, err := net.Listen("tcp", "127.0.0.1:0") // members must know the addresses of the others
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func (e *external) write(t *testing.T, name string, content []byte) {
 	}
 }
 
-// pair writes a certificate by the CA.
+// pair writes a certificate of the CA.
 func (e *external) pair(t *testing.T, name string, p rotation.Profile) {
 	t.Helper()
 	pair := leaf(t, admin.Config{ClientCACertFile: e.file("ca.crt"), ClientCAKeyFile: e.file("ca.key")}, p)
@@ -128,7 +128,7 @@ func (e *external) config(user string) admin.Config {
 	return c
 }
 
-// client is one of the user of a certificate.
+// client returns a client with the certificate of a user.
 func (e *external) client(t *testing.T, user string) *clientv3.Client {
 	t.Helper()
 	config, err := connect.LoadTLS(e.config(user))
@@ -143,8 +143,8 @@ func (e *external) client(t *testing.T, user string) *clientv3.Client {
 	return c
 }
 
-// An etcd that is not ready says what its operator does, and these commands make it so.
-// Nothing is changed before.
+// The errors for an etcd that is not ready have commands for its operator, which make it ready. Check
+// changes nothing.
 func TestInstructions(t *testing.T) {
 	t.Parallel()
 	e := newExternal(t, 1, true)
@@ -186,7 +186,7 @@ func TestInstructions(t *testing.T) {
 	provision(t, openAs(t, e.config("gitopsd")), fresh(t))
 }
 
-// An etcd that does not look at certificates says so.
+// An etcd without authentication by certificate is an error.
 func TestNoCertAuth(t *testing.T) {
 	t.Parallel()
 	e := newExternal(t, 1, false)
@@ -206,8 +206,8 @@ func TestNoCertAuth(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// With one of three members stopped everything works; with two, nothing, and it says so
-// in the time that an operation has. A certificate that was replaced is used at once.
+// With one of three members stopped everything works; with two, operations fail within their timeout. A
+// replaced certificate is used at once.
 func TestMembers(t *testing.T) {
 	t.Parallel()
 	e := newExternal(t, 3, true)
@@ -258,7 +258,7 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// What cannot be connected with is told, by file.
+// Errors about unusable configurations name the file.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	good := shared.Admin()

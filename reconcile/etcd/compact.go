@@ -13,23 +13,20 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/limit"
 )
 
-// Compactor compacts an etcd from time to time. Namespaces only have floors, below which
-// nothing is for them any more; etcd itself is compacted at the lowest of these, or at
-// the revision that it had [limit.MaxHistory] ago if that is higher. It is for everybody
-// in the etcd, which is why gitopsd must be told that it may.
+// Compactor compacts an etcd from time to time: at the lowest floor of its namespaces, or at the
+// revision that it had [limit.MaxHistory] ago if that is higher. That affects every client of the
+// etcd, so it needs [Config].MayCompact.
 type Compactor struct {
 	admin *Admin
-	// maxAge is how long history is kept at most.
-	maxAge time.Duration
-	now    func() time.Time
+	now   func() time.Time
 
 	mu      sync.Mutex
-	samples []limit.Sample // of this process; after a start history is kept for longer once
+	samples []limit.Sample // since the start of the process, so history lasts longer after a restart
 	last    int64
 }
 
-// Compactor returns a Compactor, or an error if gitopsd may not compact the etcd. A nil
-// now means time.Now.
+// Compactor returns a Compactor, or an error if gitopsd may not compact the etcd. A nil now means
+// [time.Now].
 func (a *Admin) Compactor(now func() time.Time) (*Compactor, error) {
 	if !a.cfg.MayCompact {
 		return nil, errors.New("etcd: gitopsd was not told that it may compact this etcd; whoever reaches it past the proxies would be compacted, too")
@@ -37,7 +34,7 @@ func (a *Admin) Compactor(now func() time.Time) (*Compactor, error) {
 	if now == nil {
 		now = time.Now
 	}
-	return &Compactor{admin: a, maxAge: limit.MaxHistory, now: now}, nil
+	return &Compactor{admin: a, now: now}, nil
 }
 
 // Compact compacts the etcd if there is something to compact, and returns the revision at
@@ -58,10 +55,10 @@ func (c *Compactor) Compact(ctx context.Context) (int64, error) {
 	}
 	now := c.now()
 	if n := len(c.samples); n > 0 && c.samples[n-1].Revision > current {
-		c.samples, c.last = nil, 0 // it was restored from a snapshot
+		c.samples, c.last = nil, 0 // etcd was restored from a snapshot
 	}
-	c.samples = limit.Trim(append(c.samples, limit.Sample{Time: now, Revision: current}), now, c.maxAge)
-	revision := limit.Compaction(floors, c.samples, now, c.maxAge, current)
+	c.samples = limit.Trim(append(c.samples, limit.Sample{Time: now, Revision: current}), now, limit.MaxHistory)
+	revision := limit.Compaction(floors, c.samples, now, limit.MaxHistory, current)
 	if revision <= c.last {
 		return c.last, nil
 	}
@@ -72,8 +69,8 @@ func (c *Compactor) Compact(ctx context.Context) (int64, error) {
 	return revision, nil
 }
 
-// floors returns the floors of all namespaces that are in use, and the current revision.
-// A namespace that cannot be told has floor 0, since it may need everything.
+// floors returns the floors of all active namespaces, and the current revision. The floor of a
+// damaged record is 0: its namespace may need everything.
 func (s *session) floors(ctx context.Context) ([]int64, int64, error) {
 	known, current, err := s.registry(ctx)
 	if err != nil {

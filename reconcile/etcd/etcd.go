@@ -1,19 +1,19 @@
 // Package etcd provisions etcd namespaces, as the administrator of an etcd.
 //
 // An [Admin] owns
-//   - what a namespace has in etcd (provision.go): its record in the registry, which is
-//     the authority on numbers and prefixes, a role that is the range of the prefix, and
-//     a user of that role without a password;
+//   - a namespace's record in the registry, which decides on numbers and prefixes, its role for
+//     the range of the prefix, and its user without a password (provision.go);
 //   - its removal, with or without its keys (remove.go);
-//   - compaction (compact.go), and what is there (status.go), with the sizes of
-//     namespaces (measure.go).
+//   - compaction (compact.go);
+//   - the status of namespaces (status.go), with their sizes (measure.go);
+//   - access to the keys of a namespace (inside.go).
 //
-// Every step may be the last before a crash: each method may be called again, and goes on.
+// Any step may be the last before a crash: each method may be called again, and continues.
 //
-// Neighbours: connect connects, and finds out whether an etcd can be used; registry reads
-// and checks records, and is pure; identity keeps the certificates of a namespace; embedded
-// is an etcd inside gitopsd. reconcile/etcdproxy serves namespaces, and render/etcd is
-// their vocabulary.
+// Neighbours: connect connects to an etcd, and checks that it can be used; registry reads and
+// checks records, and is pure; identity keeps the certificates of a namespace; namespaces
+// reconciles EtcdNamespaces; publish writes into the namespaces of clusters; embedded is an etcd
+// inside gitopsd. reconcile/etcdproxy serves namespaces, and render/etcd has their types.
 package etcd
 
 import (
@@ -23,21 +23,20 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// What an etcd is and how it is reached is told by package connect.
+// Types of package connect.
 type (
 	Config = connect.Config
 	Server = connect.Server
 	Member = connect.Member
 )
 
-// Admin administers an etcd. Its methods connect anew each time, and may be called at
-// the same time.
+// Admin administers an etcd. Its methods connect anew each time, and may be called concurrently.
 type Admin struct {
 	cfg   Config
 	sizes *sizes
 }
 
-// Open makes an Admin. It reads no file and asks nobody.
+// Open returns an Admin. It reads no file and sends nothing.
 func Open(c Config) (*Admin, error) {
 	c, err := c.Complete()
 	if err != nil {
@@ -46,10 +45,10 @@ func Open(c Config) (*Admin, error) {
 	return &Admin{cfg: c, sizes: newSizes()}, nil
 }
 
-// session is one operation's connection.
+// session is the connection of one operation.
 type session struct {
 	*connect.Session
-	// made reports whether something of the namespace at hand was made in etcd.
+	// made reports whether a part of the current namespace was created in etcd.
 	made bool
 }
 
@@ -62,8 +61,7 @@ func (a *Admin) connect(ctx context.Context) (*session, error) {
 	return &session{Session: s}, nil
 }
 
-// Check reports whether the etcd can be used, and who it is. The error says what to do;
-// nothing is changed.
+// Check returns the etcd if it can be used. The error says what to do. Check changes nothing.
 func (a *Admin) Check(ctx context.Context) (Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
@@ -80,30 +78,29 @@ func (a *Admin) Snapshot(ctx context.Context, file string) error {
 	return connect.Snapshot(ctx, a.cfg, file)
 }
 
-// Wanted is a namespace that is to be there.
+// Wanted is a declared namespace.
 type Wanted struct {
 	ID etcd.ID
-	// UID is that of the EtcdNamespace; see [registry.Owner].
+	// UID identifies the cluster; see [registry.Owner].
 	UID string
-	// Prefix is where the keys are; empty means the default.
+	// Prefix is the prefix of the keys; empty means the default.
 	Prefix string
-	// Adopt takes over a record of another fleet or object, and keys that are there
-	// without a record.
+	// Adopt takes over the record of another fleet or cluster, and existing keys without a record.
 	Adopt bool
 }
 
-// Provisioned is what came of a Wanted.
+// Provisioned is the result for a Wanted.
 type Provisioned struct {
 	ID     etcd.ID
 	Number int64
 	Prefix string
-	// Repaired says what somebody had changed and was changed back.
+	// Repaired lists changes by others that were reverted.
 	Repaired []string
-	// Err is why the namespace cannot be used; it says what to do.
+	// Err is why the namespace cannot be used, and what to do.
 	Err error
 }
 
-// Deletion is what happens to the keys of a namespace that is no longer declared.
+// Deletion says what happens to the keys of a namespace that is no longer declared.
 type Deletion string
 
 // Deletions.
@@ -112,10 +109,10 @@ const (
 	Delete Deletion = "Delete"
 )
 
-// Removal is how far a removal got.
+// Removal is the progress of a removal.
 type Removal struct {
-	// Done reports whether nothing is left to do. If not, remove again.
+	// Done reports whether the removal is complete. If not, remove again.
 	Done bool
-	// Deleted is how many keys this call deleted, and Left how many are still there.
+	// Deleted is how many keys this call deleted, and Left how many are left.
 	Deleted, Left int64
 }

@@ -9,9 +9,8 @@ import (
 	"go.etcd.io/etcd/client/v3/namespace"
 )
 
-// Inside calls do with the keys of a provisioned namespace, in which they have no
-// prefix. How long do takes is its own affair. The leases are etcd's own: keys of the fleet, which gitopsd itself writes, are
-// attached to them.
+// Inside calls do with the keys of a provisioned namespace, without their prefix. The leases have no
+// namespace. Only connecting is bounded by the configured timeout, not do.
 func (a *Admin) Inside(ctx context.Context, in Provisioned, do func(clientv3.KV, clientv3.Lease) error) error {
 	opening, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -15,23 +15,22 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// Etcd has no way to ask how large keys are but to read them. So a namespace is read again
-// only after it has changed, one namespace at a time, in pages of about pageBytes, and
-// after a pause of measurePause or of patience times as long as the last reading took: at
-// most one of patience seconds is spent on it.
+// The only way to learn the size of keys is to read them. So a namespace is read again only after it
+// has changed, one namespace at a time, in pages of about pageBytes. The pause between two readings of
+// a namespace is measurePause, or patience times the duration of a reading if that is longer.
 const (
 	measurePause = time.Minute
 	patience     = 50
 	// The first page has firstPage keys, and none has more than maxPage.
 	firstPage, maxPage = 16, 512
 	pageBytes          = 1 << 20
-	// listPause is the pause before the registry is looked at for other namespaces.
+	// listPause is the pause before the registry is read again.
 	listPause = 30 * time.Second
 )
 
-// Measure keeps the sizes of this fleet's active namespaces until ctx ends, for
-// [Admin.Overview]. Those that skip reports are left out: somebody else knows how large
-// they are. What goes wrong is logged, once, and tried again.
+// Measure measures this fleet's active namespaces until ctx ends, for [Admin.Overview]. It leaves out
+// those that skip, which may be nil, reports: their sizes are known elsewhere. Errors are logged, each
+// once, and retried.
 func (a *Admin) Measure(ctx context.Context, skip func(etcd.ID) bool) {
 	m := &meter{admin: a, skip: skip, reading: make(chan struct{}, 1), pause: measurePause, patience: patience, list: listPause}
 	told := ""
@@ -44,7 +43,7 @@ func (a *Admin) Measure(ctx context.Context, skip func(etcd.ID) bool) {
 			a.cfg.Log.Warn("etcd namespaces are not measured; it is tried again", "error", text)
 		}
 		told = text
-		_ = sleep(ctx, m.list) // the loop asks why
+		_ = sleep(ctx, m.list) // the loop checks ctx
 	}
 }
 
@@ -72,7 +71,7 @@ func (s *sizes) set(r registry.Record, to size) {
 	s.known[r.Prefix] = to
 }
 
-// keep forgets all others.
+// keep forgets all but the wanted namespaces.
 func (s *sizes) keep(wanted map[registry.Record]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,17 +82,16 @@ func (s *sizes) keep(wanted map[registry.Record]bool) {
 	maps.DeleteFunc(s.known, func(prefix string, _ size) bool { return !prefixes[prefix] })
 }
 
-// meter is one Measure.
+// meter is a call of Measure.
 type meter struct {
-	admin *Admin
-	skip  func(etcd.ID) bool
-	// reading has room for one reading.
-	reading     chan struct{}
+	admin       *Admin
+	skip        func(etcd.ID) bool
+	reading     chan struct{} // a semaphore for one reading
 	pause, list time.Duration
 	patience    int
 }
 
-// run measures by one connection, until ctx ends or something goes wrong.
+// run measures over one connection until ctx ends or an error.
 func (m *meter) run(ctx context.Context) error {
 	s, err := m.admin.connect(ctx)
 	if err != nil {
@@ -135,7 +133,7 @@ func (m *meter) run(ctx context.Context) error {
 	}
 }
 
-// ended returns why a run is to end; nil if nothing went wrong.
+// ended returns the error that ended ctx; nil for plain cancellation.
 func ended(ctx context.Context) error {
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		return cause
@@ -160,15 +158,14 @@ func (m *meter) wanted(ctx context.Context, s *session) (map[registry.Record]boo
 	return wanted, nil
 }
 
-// measure keeps the size of one namespace until ctx ends or something goes wrong,
-// and returns which.
+// measure keeps the size of one namespace until ctx ends or an error, which it returns.
 func (m *meter) measure(ctx context.Context, s *session, r registry.Record) error {
 	for {
 		begun := time.Now()
 		n, err := m.read(ctx, s, r)
 		pause := max(m.pause, time.Duration(m.patience)*time.Since(begun))
 		switch {
-		case errors.Is(err, rpctypes.ErrCompacted): // while it was read
+		case errors.Is(err, rpctypes.ErrCompacted): // during the reading; read again
 		case err != nil:
 			return err
 		default:
@@ -183,8 +180,8 @@ func (m *meter) measure(ctx context.Context, s *session, r registry.Record) erro
 	}
 }
 
-// read reads a namespace as a whole, at one revision. The record of its floor, the key that
-// is just the prefix, is nothing of the tenant's.
+// read reads a whole namespace at one revision, except for the key of its floor, which equals the
+// prefix and is not the tenant's.
 func (m *meter) read(ctx context.Context, s *session, r registry.Record) (size, error) {
 	select {
 	case m.reading <- struct{}{}:
@@ -219,14 +216,14 @@ func (m *meter) read(ctx context.Context, s *session, r registry.Record) (size, 
 	}
 }
 
-// page reads some keys at a revision; 0 is the newest.
+// page reads keys at a revision; 0 is the newest.
 func (m *meter) page(ctx context.Context, s *session, r registry.Record, from string, keys, revision int64) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Config.Timeout)
 	defer cancel()
 	return s.Get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(r.Prefix)), clientv3.WithLimit(keys), clientv3.WithRev(revision))
 }
 
-// changed waits until a namespace is not as it was at a revision, or may not be.
+// changed waits until a namespace has, or may have, changed since a revision.
 func changed(ctx context.Context, s *session, r registry.Record, revision int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // one event is enough

@@ -16,8 +16,8 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// What a namespace has is measured as its quota counts it, again after it has changed, and
-// only of this fleet's namespaces that nobody else measures.
+// Namespaces are measured as their quota counts, again after they have changed, and only this fleet's
+// that are not skipped.
 func TestMeasure(t *testing.T) {
 	t.Parallel()
 	s := own(t)
@@ -29,7 +29,7 @@ func TestMeasure(t *testing.T) {
 	provision(t, a, empty)
 	foreign := fresh(t)
 	provision(t, open(t, s, "another"), foreign)
-	put(t, c, p.Prefix, string(limit.FormatFloor(1))) // the record of the floor is no key of the tenant's
+	put(t, c, p.Prefix, string(limit.FormatFloor(1))) // the floor's key is not the tenant's
 	want, large := int64(0), 1<<20
 	add := func(key, value string) {
 		t.Helper()
@@ -92,7 +92,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// status is what there is of one namespace.
+// status returns the status of one namespace.
 func status(t *testing.T, a *admin.Admin, id etcd.ID) admin.Status {
 	t.Helper()
 	all, err := a.Overview(t.Context())

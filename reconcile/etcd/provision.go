@@ -17,10 +17,9 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/limit"
 )
 
-// Provision makes what the namespaces have in etcd, and repairs it where somebody changed
-// it. A namespace that has all of it costs two reads. The error is about the etcd, or the
-// time; what concerns one namespace is in its Provisioned. Those that were reached are
-// returned with an error, too.
+// Provision creates records, roles and users of namespaces, and repairs them if others changed them. A
+// complete namespace costs two reads. The error is about the etcd or the timeout; errors of one
+// namespace are in its Provisioned. With an error, Provision returns the namespaces that it reached.
 func (a *Admin) Provision(ctx context.Context, wanted []Wanted) ([]Provisioned, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
@@ -47,19 +46,17 @@ func (a *Admin) Provision(ctx context.Context, wanted []Wanted) ([]Provisioned, 
 	return all, nil
 }
 
-// refusal is why a namespace is not worked on, which somebody has to decide.
+// refusal is an error of a namespace that somebody has to resolve.
 type refusal struct{ error }
 
 func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
 
-// provision makes one namespace, in an order in which each step is safe to be the last:
-// the record, by which number and prefix are its own; the role; the user, who gets the
-// role once it is the range and nothing else.
+// provision provisions one namespace. A crash is safe after each step: the record reserves number and
+// prefix; then the role; then the user, who gets the role once it has exactly the range.
 func (s *session) provision(ctx context.Context, known *registry.Registry, w Wanted) (Provisioned, error) {
 	p := Provisioned{ID: w.ID}
 	record, err := s.claim(ctx, known, w)
-	var why refusal
-	if errors.As(err, &why) {
+	if why, ok := errors.AsType[refusal](err); ok {
 		p.Err = why.error
 		return p, nil
 	}
@@ -75,15 +72,15 @@ func (s *session) provision(ctx context.Context, known *registry.Registry, w Wan
 	if err == nil && s.made {
 		err = s.confirm(ctx, record)
 	}
-	if errors.As(err, &why) {
+	if why, ok := errors.AsType[refusal](err); ok {
 		return Provisioned{ID: w.ID, Err: why.error}, nil
 	}
 	p.Number, p.Prefix = record.Number, record.Prefix
 	return p, err
 }
 
-// confirm finds out whether a namespace was removed while its user was made. If so, the
-// user would outlive it, and goes again.
+// confirm checks whether a namespace was removed while its user was created. If so, it removes the
+// user, which would outlive the namespace.
 func (s *session) confirm(ctx context.Context, record registry.Record) error {
 	known, _, err := s.registry(ctx)
 	if err != nil {
@@ -102,7 +99,7 @@ func (s *session) confirm(ctx context.Context, record registry.Record) error {
 	return refuse("another process removed it meanwhile; have only one daemon keep it")
 }
 
-// registry reads the registry, and returns the revision at which it was so.
+// registry reads the registry, and returns it with its revision.
 func (s *session) registry(ctx context.Context) (*registry.Registry, int64, error) {
 	r, err := s.Get(ctx, registry.Prefix, clientv3.WithPrefix())
 	if err != nil {
@@ -115,11 +112,11 @@ func (s *session) registry(ctx context.Context) (*registry.Registry, int64, erro
 	return registry.Read(entries), r.Header.GetRevision(), nil
 }
 
-// attempts bounds how often the registry is read again because another process wrote it.
+// attempts bounds how often to read the registry again because another process wrote it.
 const attempts = 20
 
-// claim returns the record of a namespace, and makes it if there is none. known is the
-// registry as it was a moment ago: enough to see that nothing is to be done, and no more.
+// claim returns the record of a namespace, and creates or updates it if necessary. known may be out of
+// date: it only serves to see that nothing is to be done.
 func (s *session) claim(ctx context.Context, known *registry.Registry, w Wanted) (registry.Record, error) {
 	owner := registry.Owner{Fleet: s.Config.Fleet, UID: w.UID}
 	revision := int64(0) // unknown
@@ -148,7 +145,7 @@ func (s *session) claim(ctx context.Context, known *registry.Registry, w Wanted)
 	return registry.Record{}, fmt.Errorf("others write etcd's registry below %s all the time", registry.Prefix)
 }
 
-// wish returns the record that a namespace is to have, or why it may not.
+// wish returns the record that a namespace should have, or an error if it must not have it.
 func (s *session) wish(known *registry.Registry, have registry.Record, ok bool, owner registry.Owner, w Wanted) (registry.Record, error) {
 	prefix := cmp.Or(w.Prefix, w.ID.DefaultPrefix())
 	if !ok {
@@ -160,7 +157,7 @@ func (s *session) wish(known *registry.Registry, have registry.Record, ok bool, 
 	case have.Owner.Fleet != owner.Fleet && !w.Adopt:
 		return have, fmt.Errorf("it belongs to fleet %q; if that fleet has given it up, adopt it, or declare it with another name", have.Owner.Fleet)
 	case have.State == registry.Active && have.Owner.UID != owner.UID && !w.Adopt:
-		return have, fmt.Errorf("it belongs to another EtcdNamespace of this name (uid %q, now %q), which was deleted by somebody else than gitopsd; adopt its keys, or declare it with another name", have.Owner.UID, owner.UID)
+		return have, fmt.Errorf("it belongs to an EtcdNamespace of another cluster with this name (uid %q, now %q); adopt its keys, or declare it with another name", have.Owner.UID, owner.UID)
 	case have.Prefix != prefix:
 		return have, fmt.Errorf("its keys are below %s, and %s is declared; a prefix cannot be changed: declare the old one, or another name", have.Prefix, prefix)
 	}
@@ -168,10 +165,9 @@ func (s *session) wish(known *registry.Registry, have registry.Record, ok bool, 
 	return have, nil
 }
 
-// write makes a record durable, if the registry is still as it was at a revision. The
-// keys of a new namespace must be nobody's: without adopt there are none. Where there are
-// none, the namespace begins with a floor: what was deleted there is in etcd's history
-// until that is compacted, and is not the new one's to read.
+// write writes a record if the registry has not changed since a revision. A new namespace must have no
+// keys yet, unless adopt. If it has none, it begins with a floor, which hides deleted keys in etcd's
+// history.
 func (s *session) write(ctx context.Context, r registry.Record, there bool, revision int64, adopt bool) (done bool, err error) {
 	unchanged := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(registry.Prefix).WithPrefix(), "<", revision+1)}
 	put := []clientv3.Op{clientv3.OpPut(registry.Key(r.ID), r.Format())}
@@ -182,7 +178,7 @@ func (s *session) write(ctx context.Context, r registry.Record, there bool, revi
 			return false, err
 		case len(found.Kvs) == 0:
 			unchanged = append(unchanged, clientv3.Compare(clientv3.CreateRevision(r.Prefix).WithPrefix(), "=", 0))
-			// The revision of what is put here is higher than that of the last deletion.
+			// The revision of this transaction is higher than the revision of the last deletion.
 			put = append(put, clientv3.OpPut(string(limit.FloorKey(r.Prefix)), string(limit.FormatFloor(found.Header.GetRevision()+1))))
 		case !adopt:
 			return false, refuse("there are keys below %s already, which are not a namespace's; adopt them if they are to be this one's, or declare another prefix", r.Prefix)
@@ -195,7 +191,8 @@ func (s *session) write(ctx context.Context, r registry.Record, there bool, revi
 	return result.Succeeded, nil
 }
 
-// ensureRole makes a role that reads and writes the keys of a prefix, and no others.
+// ensureRole creates a role for reading and writing the keys of a prefix, and revokes all other
+// permissions.
 func (s *session) ensureRole(ctx context.Context, role, prefix string) (repaired []string, err error) {
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	found, err := s.RoleGet(ctx, role)
@@ -236,8 +233,8 @@ func (s *session) ensureRole(ctx context.Context, role, prefix string) (repaired
 	return repaired, nil
 }
 
-// ensureUser makes a user without a password, who has the role of the same name and no
-// other.
+// ensureUser creates a user without a password, grants the role of the same name, and revokes all other
+// roles.
 func (s *session) ensureUser(ctx context.Context, user string) (repaired []string, err error) {
 	found, err := s.UserGet(ctx, user)
 	if errors.Is(err, rpctypes.ErrUserNotFound) {

@@ -18,8 +18,8 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// A namespace's user reads and writes the keys of its prefix and nothing else. Doing it
-// all again changes nothing in etcd.
+// A namespace's user reads and writes the keys of its prefix and no others. Provisioning again changes
+// nothing in etcd.
 func TestProvision(t *testing.T) {
 	t.Parallel()
 	a, etcdRoot := open(t, shared, "fleet"), root(t, shared)
@@ -119,8 +119,8 @@ var writing = map[string]bool{
 
 var errKilled = errors.New("killed here")
 
-// killer fails the request of a number, before it is sent or after, and all that follow:
-// the process is dead.
+// killer fails the request with a number, before or after it is sent, and all later ones, as if the
+// process were killed.
 type killer struct {
 	mu     sync.Mutex
 	at     int
@@ -149,8 +149,8 @@ func (k *killer) intercept(ctx context.Context, method string, req, reply any, c
 	return nil
 }
 
-// everyWrite calls do with a process that is killed before and after each write that it
-// makes, then again with one that is not, and then check.
+// everyWrite calls do with a process that is killed before and after each of its writes, then again
+// without, and then check.
 func everyWrite(t *testing.T, do func(t *testing.T, a *admin.Admin, dies bool) (ended bool), check func(t *testing.T)) {
 	for at := 1; ; at++ {
 		last := false
@@ -175,7 +175,7 @@ func everyWrite(t *testing.T, do func(t *testing.T, a *admin.Admin, dies bool) (
 	}
 }
 
-// Whatever step was the last before a crash, the next attempt completes the namespace.
+// After a crash at any step, the next attempt completes the namespace.
 func TestProvisionKilled(t *testing.T) {
 	t.Parallel()
 	var w admin.Wanted
@@ -196,7 +196,7 @@ func TestProvisionKilled(t *testing.T) {
 	})
 }
 
-// What somebody widened is narrowed again, and said.
+// Permissions that somebody added are revoked, and reported.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	a, r, ctx := open(t, shared, "fleet"), root(t, shared), t.Context()
@@ -268,8 +268,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// A record of another fleet or of another object is refused, unless it is adopted; keys
-// that are nobody's, too.
+// A record of another fleet or cluster is refused unless it is adopted, and so are keys without a record.
 func TestOwner(t *testing.T) {
 	t.Parallel()
 	mine, other := open(t, shared, "fleet"), open(t, shared, "other")
@@ -282,7 +281,7 @@ func TestOwner(t *testing.T) {
 	}
 	again := w
 	again.UID = "uid-again"
-	if why := refused(t, mine, again); !strings.Contains(why, "it belongs to another EtcdNamespace of this name") {
+	if why := refused(t, mine, again); !strings.Contains(why, "it belongs to an EtcdNamespace of another cluster") {
 		t.Error(why)
 	}
 	moved := w
@@ -309,7 +308,7 @@ func TestOwner(t *testing.T) {
 	}
 	again.Adopt = false
 	provision(t, mine, again)
-	if why := refused(t, mine, w); !strings.Contains(why, "another EtcdNamespace") {
+	if why := refused(t, mine, w); !strings.Contains(why, "an EtcdNamespace of another cluster") {
 		t.Error(why)
 	}
 
@@ -356,7 +355,7 @@ func TestPrefix(t *testing.T) {
 	provision(t, a, beside)
 }
 
-// Many daemons that provision at the same time give out each number once.
+// Daemons that provision concurrently give out each number once.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	const daemons, each = 4, 6
@@ -399,8 +398,8 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// A namespace that is removed while another process makes its user has none in the end;
-// if that process is killed, the user is told of.
+// A namespace that is removed while another process creates its user has no user in the end. If that
+// process is killed, the user is reported.
 func TestRemovedMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := own(t)
@@ -447,8 +446,8 @@ func TestRemovedMeanwhile(t *testing.T) {
 	}
 }
 
-// A record that is garbled or another's is reported, and neither overwritten nor deleted;
-// namespaces with sound records go on, and new ones wait.
+// A garbled or conflicting record is reported, and neither overwritten nor deleted. Namespaces with
+// sound records go on, and new ones wait.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
 	s := own(t)

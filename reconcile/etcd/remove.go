@@ -14,21 +14,20 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// batch is how many keys are deleted at a time. Etcd serves nobody else meanwhile.
+// batch is how many keys are deleted at a time. etcd serves nothing else meanwhile.
 const batch = 500
 
-// shortestPause is the least time between two batches; else the pause is as long as the
-// batch took, so that at least half of etcd is everybody's.
+// shortestPause is the shortest pause between two batches. Usually the pause is as long as the batch
+// took, which leaves half of etcd's time to others.
 const shortestPause = 5 * time.Millisecond
 
-// Remove removes a namespace that is no longer declared. With [Retain] user and role go;
-// the record stays, so that its prefix is given to nobody, and a declaration of the same
-// name in the same fleet gets the keys back. With [Delete] everything goes, the record
-// last. A namespace that has no record is removed already.
+// Remove removes a namespace that is no longer declared. [Retain] removes the user and the role. The
+// record stays, so that the prefix stays reserved, and a declaration of the same name in the same fleet
+// gets the keys back. [Delete] removes everything, the record last. A namespace without a record is
+// removed already.
 //
-// It works for as long as an operation may take, and says what is left; the next call
-// goes on. A record that cannot be read, or is another fleet's or object's, is an error,
-// and nothing is touched.
+// Remove stops before the timeout of operations, and returns what is left; the next call continues. A
+// damaged record, or one of another fleet or cluster, is an error, and nothing is changed.
 func (a *Admin) Remove(ctx context.Context, w Wanted, how Deletion) (Removal, error) {
 	if how != Retain && how != Delete {
 		return Removal{}, fmt.Errorf("etcd namespace %s: deletion %q; use %s or %s", w.ID, how, Retain, Delete)
@@ -47,11 +46,11 @@ func (a *Admin) Remove(ctx context.Context, w Wanted, how Deletion) (Removal, er
 	return r.Removal, nil
 }
 
-// removal is one call of Remove.
+// removal is a call of Remove.
 type removal struct {
 	*session
 	Removal
-	// until is when to stop with batches, so that there is time to say what is left.
+	// until is when to begin no more batches, so that there is time to count the rest.
 	until  time.Time
 	wanted Wanted
 	record registry.Record
@@ -70,7 +69,7 @@ func (r *removal) remove(ctx context.Context, how Deletion) error {
 		r.Done = true
 		return nil
 	}
-	// From here on nobody provisions it. Without a user nobody writes what is deleted.
+	// From here on nobody provisions it. Without a user nobody writes keys that are being deleted.
 	if err := r.dropUser(ctx, r.record.ID.User()); err != nil {
 		return err
 	}
@@ -87,7 +86,7 @@ func (r *removal) remove(ctx context.Context, how Deletion) error {
 	return r.forget(ctx)
 }
 
-// mark records what is to become of the namespace, so that whoever goes on does the same.
+// mark records the state in the registry, so that any later call continues the same removal.
 func (r *removal) mark(ctx context.Context, state registry.State) (there bool, err error) {
 	for range attempts {
 		known, revision, err := r.registry(ctx)
@@ -101,7 +100,7 @@ func (r *removal) mark(ctx context.Context, state registry.State) (there bool, e
 		case have.Owner.Fleet != r.Config.Fleet:
 			return false, fmt.Errorf("it belongs to fleet %q, so that its keys, its user and its role stay", have.Owner.Fleet)
 		case have.Owner.UID != r.wanted.UID:
-			return false, fmt.Errorf("it belongs to another EtcdNamespace of this name (uid %q, not %q), so that its keys, its user and its role stay", have.Owner.UID, r.wanted.UID)
+			return false, fmt.Errorf("it belongs to an EtcdNamespace of another cluster with this name (uid %q, not %q), so that its keys, its user and its role stay", have.Owner.UID, r.wanted.UID)
 		case have.State == registry.Deleting && state == registry.Retained:
 			return false, fmt.Errorf("its keys below %s are being deleted already; finish that with deletion: Delete", have.Prefix)
 		}
@@ -160,9 +159,8 @@ func (r *removal) deleteKeys(ctx context.Context) (done bool, err error) {
 	}
 }
 
-// revokeLeases revokes the leases that have the namespace's number, and reports whether
-// all are gone. None has keys any more, unless somebody attached keys of others, which are
-// not this namespace's to delete.
+// revokeLeases revokes the leases with the namespace's number, and reports whether all are gone. They have
+// no keys any more, unless somebody attached keys of others, which must not be deleted.
 func (r *removal) revokeLeases(ctx context.Context) (done bool, err error) {
 	all, err := r.Leases(ctx)
 	if err != nil {
@@ -195,8 +193,7 @@ func (r *removal) revokeLeases(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// forget removes the record, if there is really nothing left of the namespace and nobody
-// changed the record.
+// forget removes the record if the namespace has no keys and nobody changed the record.
 func (r *removal) forget(ctx context.Context) error {
 	key := registry.Key(r.record.ID)
 	result, err := r.Txn(ctx).If(
@@ -206,21 +203,19 @@ func (r *removal) forget(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("its record: %w", err)
 	}
-	r.Done = result.Succeeded // else something was written meanwhile, and the next call goes on
+	r.Done = result.Succeeded // if not, something was written meanwhile, and the next call continues
 	return nil
 }
 
 // number returns the number of the namespace that a lease belongs to.
 func number(id clientv3.LeaseID) int64 { return int64(id) >> etcd.LeaseBits }
 
-// sleep waits, and returns an error if the context ends first.
+// sleep waits. The error is the context's cause if it ends first.
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	}
 }

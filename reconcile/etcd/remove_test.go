@@ -15,7 +15,7 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// fill writes keys of a namespace and beside it, and a lease with keys and one without.
+// fill writes keys inside and outside of a namespace, a lease with keys, and one without.
 func fill(t *testing.T, r *clientv3.Client, p admin.Provisioned, keys int) {
 	t.Helper()
 	for i := 0; i < keys; i += 100 {
@@ -34,7 +34,7 @@ func fill(t *testing.T, r *clientv3.Client, p admin.Provisioned, keys int) {
 	put(t, r, p.Prefix+"leased", "value", clientv3.WithLease(clientv3.LeaseID(p.Number<<etcd.LeaseBits|7)))
 }
 
-// lease makes a lease of an ID.
+// lease grants a lease with an ID.
 func lease(t *testing.T, r *clientv3.Client, id int64) {
 	t.Helper()
 	l := etcdserverpb.NewLeaseClient(r.ActiveConnection())
@@ -43,7 +43,7 @@ func lease(t *testing.T, r *clientv3.Client, id int64) {
 	}
 }
 
-// leases counts those of a number.
+// leases counts the leases of a number.
 func leases(t *testing.T, r *clientv3.Client, number int64) (n int) {
 	t.Helper()
 	all, err := r.Leases(t.Context())
@@ -58,7 +58,7 @@ func leases(t *testing.T, r *clientv3.Client, number int64) (n int) {
 	return n
 }
 
-// With Retain the keys stay, nobody else gets them, and a later declaration has them back.
+// With Retain the keys stay, nobody else gets them, and a later declaration gets them back.
 func TestRetain(t *testing.T) {
 	t.Parallel()
 	a, r := open(t, shared, "fleet"), root(t, shared)
@@ -92,7 +92,7 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// With Delete everything of the namespace goes, and nothing of others.
+// With Delete everything of the namespace is removed, and nothing of others.
 func TestDelete(t *testing.T) {
 	t.Parallel()
 	a, r := open(t, shared, "fleet"), root(t, shared)
@@ -114,7 +114,7 @@ func TestDelete(t *testing.T) {
 	remove(t, a, w, admin.Delete)
 }
 
-// A namespace that is made where another one was reads nothing of that one's history.
+// A namespace at the prefix of a removed one cannot read that one's history.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	a, r := open(t, shared, "fleet"), root(t, shared)
@@ -160,8 +160,8 @@ func gone(t *testing.T, r *clientv3.Client, w admin.Wanted, p admin.Provisioned)
 	}
 }
 
-// Whatever step was the last before a crash, the next attempt completes the deletion; and
-// nothing is provisioned in between.
+// After a crash at any step, the next attempt completes the deletion, and nothing is provisioned in
+// between.
 func TestDeleteKilled(t *testing.T) {
 	t.Parallel()
 	r := root(t, shared)
@@ -188,7 +188,7 @@ func TestDeleteKilled(t *testing.T) {
 	}, func(t *testing.T) { gone(t, r, w, p) })
 }
 
-// A lease that somebody attached to keys of others is not revoked, since that deletes them.
+// A lease with keys of others is not revoked, since that would delete them.
 func TestForeignLease(t *testing.T) {
 	t.Parallel()
 	a, r := open(t, shared, "fleet"), root(t, shared)
@@ -212,8 +212,8 @@ func TestForeignLease(t *testing.T) {
 	gone(t, r, w, p)
 }
 
-// An etcd is compacted at the lowest floor of the namespaces in use, but at what is older
-// than an hour in any case; and not at all unless gitopsd may.
+// An etcd is compacted at the lowest floor of its active namespaces, or at the revision of an hour ago if
+// that is higher; and only if gitopsd may.
 func TestCompact(t *testing.T) {
 	t.Parallel()
 	s := own(t)

@@ -17,36 +17,33 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// Status is what an etcd has of one namespace.
+// Status is the state of a namespace in etcd.
 type Status struct {
 	registry.Record
-	// Keys is how many keys exist, and Floor the revision to which the namespace is
-	// compacted.
+	// Keys is the number of keys, and Floor the revision to which the namespace is compacted.
 	Keys, Floor int64
-	// Bytes is what keys and values have together, as the quota counts it, when
-	// [Admin.Measure] last looked. Sized reports whether it has.
+	// Bytes is the size of keys and values, as the quota counts it, when [Admin.Measure] last
+	// measured it. Sized reports whether it has.
 	Bytes int64
 	Sized bool
-	// Leases is how many there are.
+	// Leases is the number of leases.
 	Leases int
 	// Problems say what is wrong and what to do.
 	Problems []string
 }
 
-// Overview is what an etcd has.
+// Overview is the state of an etcd.
 type Overview struct {
 	Server
-	// Namespaces are those of this fleet.
+	// Namespaces are the namespaces of this fleet.
 	Namespaces []Status
-	// Damaged says of namespaces, of any fleet, why their records cannot be believed, and
-	// what to do.
+	// Damaged has the errors of damaged records of any fleet.
 	Damaged map[etcd.ID]error
-	// Problems say what is wrong with the registry, and what to do.
+	// Problems say what is wrong with the etcd and its registry, and what to do.
 	Problems []string
 }
 
-// Overview returns what the etcd has. It only reads, and every number is as of its own
-// request.
+// Overview returns the state of the etcd. It only reads. The numbers are not of one revision.
 func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
@@ -100,9 +97,9 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 	return o, nil
 }
 
-// strays says which users are like those of namespaces, and of none: a daemon was killed
-// while another one removed a namespace. Nobody can tell whether the user is somebody's,
-// so it stays; while a record is damaged, nothing is said.
+// strays returns a problem for each user with the name of a namespace's user that belongs to no active
+// namespace: a daemon was killed while another removed a namespace. Such a user may be another's, so
+// it stays. While a record is damaged, strays returns none.
 func (s *session) strays(ctx context.Context, known *registry.Registry) (problems []string, err error) {
 	users, err := s.UserList(ctx)
 	if err != nil {
@@ -139,7 +136,7 @@ func (s *session) leases(ctx context.Context) (map[int64]int, error) {
 	return count, nil
 }
 
-// status reads what there is of one namespace.
+// status reads the state of one namespace.
 func (s *session) status(ctx context.Context, r registry.Record) (Status, error) {
 	n := Status{Record: r}
 	count, err := s.Get(ctx, r.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -152,7 +149,7 @@ func (s *session) status(ctx context.Context, r registry.Record) (Status, error)
 	}
 	n.Keys = count.Count
 	if len(floor.Kvs) > 0 {
-		n.Keys-- // which no tenant sees
+		n.Keys-- // tenants do not see it
 		n.Floor, _ = limit.ParseFloor(floor.Kvs[0].GetValue(), floor.Header.GetRevision())
 	}
 	if r.State != registry.Active {

@@ -57,7 +57,7 @@ func newVictim(t *testing.T, p running, in tenantIn) *victim {
 	return v
 }
 
-// state is everything of the victim's that an attack might change, as etcd's root sees it.
+// state is the victim's state that an attack might change, as etcd's root sees it.
 func (v *victim) state(t *testing.T) string {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -100,22 +100,22 @@ func (v *victim) state(t *testing.T) string {
 	return b.String()
 }
 
-// attack is what one tenant tries against another.
+// attack is an attack of a tenant on another.
 type attack struct {
 	name string
-	// etcd is set if etcd itself denies it to the namespace's user, too.
+	// etcd reports whether etcd itself denies it to the namespace's user, too.
 	etcd bool
-	// own is set if the proxy serves the call, in the attacker's own namespace.
+	// own reports whether the proxy serves the call, in the attacker's own namespace.
 	own bool
 	try func(a *attacker, v *victim) error
 }
 
-// attacker is a tenant's connection, through the proxy or to etcd with the certificate of the
-// tenant's own user: as if the proxy rewrote nothing.
+// attacker is a tenant's connection: through the proxy, or to etcd with the certificate of the tenant's user,
+// like a proxy that rewrites nothing.
 type attacker struct {
 	ctx  context.Context
 	conn grpc.ClientConnInterface
-	// got is everything that came back.
+	// got are all responses.
 	got []proto.Message
 }
 
@@ -128,7 +128,7 @@ func do[Q, S any](a *attacker, call func(context.Context, *Q, ...grpc.CallOption
 	return err
 }
 
-// receive makes a call that answers with a stream.
+// receive makes a call with a stream of responses.
 func receive[S any](a *attacker, stream grpc.ServerStreamingClient[S], err error) error {
 	for err == nil {
 		var out *S
@@ -150,7 +150,7 @@ func (a *attacker) auth() pb.AuthClient               { return pb.NewAuthClient(
 
 func (a *attacker) txn(t *pb.TxnRequest) error { return do(a, a.kv().Txn, t) }
 
-// watch watches, has the victim write, and reads until etcd says that there is nothing up to there.
+// watch watches, makes the victim write, and reads until etcd has reported progress up to that.
 func (a *attacker) watch(v *victim, create *pb.WatchCreateRequest) error {
 	ctx, cancel := context.WithCancel(a.ctx)
 	defer cancel()
@@ -174,7 +174,7 @@ func (a *attacker) watch(v *victim, create *pb.WatchCreateRequest) error {
 		return err
 	}
 	defer v.through.Delete(context.WithoutCancel(ctx), "watched")
-	// etcd does not answer before its watches have caught up, so that it is asked again.
+	// etcd does not answer before its watches have caught up, so ask again.
 	go func() {
 		for ctx.Err() == nil {
 			stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
@@ -193,7 +193,7 @@ func (a *attacker) watch(v *victim, create *pb.WatchCreateRequest) error {
 	}
 }
 
-// nested puts an operation into transactions.
+// nested nests an operation in transactions.
 func nested(depth int, op *pb.RequestOp) *pb.TxnRequest {
 	t := &pb.TxnRequest{Success: []*pb.RequestOp{op}}
 	for range depth {
@@ -215,7 +215,7 @@ func deleteOp(key, end string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key), RangeEnd: []byte(end), PrevKv: true}}}
 }
 
-// attacks is every call of etcd's API, tried against another tenant.
+// attacks returns every call of etcd's API as an attack on another tenant.
 func attacks() []attack {
 	const end = "\x00"
 	all := []attack{
@@ -455,7 +455,7 @@ func attacks() []attack {
 	return append(watches, slices.DeleteFunc(all, isWatch)...)
 }
 
-// user returns the attacker's name: the one who is not the victim.
+// user returns the attacker's user: the one that is not the victim's.
 func (a *attacker) user(v *victim) string {
 	name, _ := metadata.FromOutgoingContext(a.ctx)
 	return strings.Join(name.Get("attacker"), "")
@@ -469,7 +469,7 @@ func memberOf(v *victim) uint64 {
 	return members.Members[0].ID
 }
 
-// told returns an error unless a comparison came true that needs a key of the victim's.
+// told returns an error unless a comparison succeeded that needs a key of the victim.
 func told(a *attacker, err error) error {
 	if err == nil && !a.got[len(a.got)-1].(*pb.TxnResponse).Succeeded {
 		return errors.New("the comparison is false")
@@ -477,7 +477,7 @@ func told(a *attacker, err error) error {
 	return err
 }
 
-// dead returns an error if a lease is said not to live.
+// dead returns an error if a response says that a lease has expired.
 func dead(a *attacker, err error) error {
 	if err != nil {
 		return err
@@ -495,9 +495,8 @@ func dead(a *attacker, err error) error {
 	return nil
 }
 
-// TestAttacks has one tenant try every call of etcd's API against another: through the proxy, and
-// then with what the proxy is to etcd, as if it rewrote nothing. Nothing of the victim's comes back,
-// and nothing of it is changed.
+// TestAttacks attacks a tenant with every call of etcd's API: through the proxy, and then as the proxy's user in
+// etcd, without rewriting. No response has anything of the victim, and its state does not change.
 func TestAttacks(t *testing.T) {
 	all(t, testAttacks)
 	t.Run("grpc/local", testAttacks)
@@ -572,7 +571,7 @@ func testAttacks(t *testing.T) {
 	}
 }
 
-// leaks returns what of the victim's is in a message.
+// leaks returns what a message reveals of the victim.
 func leaks(m proto.Message, v *victim, endpoint string) string {
 	text := fmt.Sprint(m)
 	for what, of := range map[string]string{"a secret": secret, "the prefix": v.Prefix, "the user": v.ID.User(), "a lease": fmt.Sprint(v.lease), "a lease without keys": fmt.Sprint(v.empty), "an address": strings.TrimPrefix(endpoint, "https://")} {
@@ -586,7 +585,7 @@ func leaks(m proto.Message, v *victim, endpoint string) string {
 	return found(m.ProtoReflect())
 }
 
-// found returns which field of a message says that there was a key: the attacker has none.
+// found returns the field of a message that says that there was a key: the attacker has none.
 func found(m protoreflect.Message) (what string) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch f.Name() {
@@ -606,7 +605,7 @@ func found(m protoreflect.Message) (what string) {
 	return what
 }
 
-// TestOnlyTheseCalls goes through all services that etcd has: what is not on the list is refused.
+// TestOnlyTheseCalls calls all methods of etcd's services: those not in the list are refused.
 func TestOnlyTheseCalls(t *testing.T) { both(t, testOnlyTheseCalls) }
 
 func testOnlyTheseCalls(t *testing.T) {

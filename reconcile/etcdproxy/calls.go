@@ -19,24 +19,23 @@ type call struct {
 	*Proxy
 	tenant *tenant
 	method string
-	// ctx ends with the client's call. It carries the deadline and the metadata that etcd is
-	// to see.
+	// ctx ends with the client's call. It carries the deadline and the metadata for etcd.
 	ctx    context.Context
 	client messages
-	// values returns those of a header that the client sent.
+	// values returns the values of a header that the client sent.
 	values func(name string) []string
-	// slow has a token once the client of a stream has not read for too long, when patience ends.
+	// slow receives a token when patience ends: the client of a stream has not read for too long.
 	slow     chan struct{}
 	patience *time.Timer
 }
 
-// messages are those of a call, as *frame. RecvMsg and SendMsg may be called beside each other.
+// messages is a stream of messages, each a *frame. RecvMsg and SendMsg may be called concurrently.
 type messages interface {
 	RecvMsg(any) error
 	SendMsg(any) error
 }
 
-// Methods that the code names.
+// Methods that need a name.
 const (
 	txnMethod         = "/etcdserverpb.KV/Txn"
 	rangeMethod       = "/etcdserverpb.KV/Range"
@@ -47,7 +46,7 @@ const (
 	statusMethod      = "/etcdserverpb.Maintenance/Status"
 )
 
-// methods are all that a tenant may call.
+// methods are all methods that a tenant may call.
 var methods = map[string]func(*call) error{
 	rangeMethod:                        unary(wire.RangeRequest, wire.RangeResponse),
 	rangeStreamMethod:                  streaming((*call).rangeStream),
@@ -66,8 +65,8 @@ var methods = map[string]func(*call) error{
 	"/etcdserverpb.Cluster/MemberList": (*call).memberList,
 }
 
-// streaming returns how a call is served that has a stream to etcd: the stream ends when the call has been
-// served, which may be long before the client has read all.
+// streaming returns the handler of a call with a stream to etcd. The stream ends when serve returns, even
+// if the client has not read everything yet.
 func streaming(serve func(*call) error) func(*call) error {
 	return func(c *call) error {
 		ctx, cancel := context.WithCancel(c.ctx)
@@ -77,7 +76,7 @@ func streaming(serve func(*call) error) func(*call) error {
 	}
 }
 
-// serve serves a call that came by gRPC.
+// serve serves a call that grpc-go received.
 func (p *Proxy) serve(_ any, client grpc.ServerStream) error {
 	ctx := client.Context()
 	method, _ := grpc.MethodFromServerStream(client)
@@ -102,7 +101,7 @@ func (p *Proxy) call(ctx context.Context, s *session, method string, values func
 	return serve(&call{Proxy: p, tenant: s.tenant, method: method, ctx: outgoing(ctx, values), client: client, values: values})
 }
 
-// refuse returns what a client is told of a method that it may not call.
+// refuse returns the error for a method that clients may not call.
 func refuse(method string) error {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch service {
@@ -115,8 +114,8 @@ func refuse(method string) error {
 	return status.Error(codes.Unimplemented, "gitopsd: not a call that is served")
 }
 
-// outgoing returns a context with the metadata that etcd gets: of all that a client may send, no
-// more than whether it needs a leader. Tokens and names of users never pass.
+// outgoing returns a context with the metadata for etcd: whether the client requires a leader, and nothing
+// else. Tokens and user names never pass.
 func outgoing(ctx context.Context, values func(string) []string) context.Context {
 	v := values(rpctypes.MetadataRequireLeaderKey)
 	if len(v) == 0 || v[0] != rpctypes.MetadataHasLeader {
@@ -125,7 +124,7 @@ func outgoing(ctx context.Context, values func(string) []string) context.Context
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader))
 }
 
-// enter asks the gate.
+// enter asks the gate. The Passage is never nil.
 func (c *call) enter(notes *wire.Notes) (Passage, error) {
 	passage, err := c.cfg.Gate.Enter(c.ctx, &Call{Tenant: c.tenant.id, Method: c.method, Notes: notes})
 	if passage == nil {

@@ -12,19 +12,19 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// Floors keeps the revision below which each tenant compacted. A tenant sees nothing that is older,
-// whether or not etcd still has it: etcd's history is everybody's, and is compacted by another
-// identity at the lowest floor. Methods are called at the same time, for each request.
+// Floors keeps the floor of each tenant: the revision that it compacted to. A tenant sees nothing older,
+// whether or not etcd still has it: all tenants share etcd's history, which the administrator compacts at
+// the lowest floor. Methods are called concurrently, for each request.
 type Floors interface {
-	// Floor returns a tenant's floor; 0 if it never compacted. It may wait until that is known.
-	// The error, a status of gRPC, is told to the tenant.
+	// Floor returns a tenant's floor; 0 if it never compacted. It may wait until the floor is known.
+	// The error, a gRPC status, is passed to the tenant.
 	Floor(ctx context.Context, id etcd.ID) (int64, error)
-	// Raise makes a revision the floor, unless it is higher already. The error is told to the
-	// tenant, whose Compact then failed.
+	// Raise raises the floor to a revision. The error, a gRPC status, is passed to the tenant as the
+	// error of its Compact.
 	Raise(ctx context.Context, id etcd.ID, revision int64) error
 }
 
-// memory keeps floors while the proxy runs.
+// memory is a [Floors] that lasts as long as the proxy.
 type memory struct {
 	mu     sync.RWMutex
 	floors map[etcd.ID]int64
@@ -54,7 +54,7 @@ func (c *call) compact() error {
 	})
 }
 
-// raise raises the floor, with the errors that etcd has for compaction.
+// raise raises the floor. The errors are those of a compaction in etcd.
 func (c *call) raise(revision int64) (*etcdserverpb.ResponseHeader, error) {
 	head, err := c.head()
 	if err != nil {
@@ -72,8 +72,8 @@ func (c *call) raise(revision int64) (*etcdserverpb.ResponseHeader, error) {
 	return head, c.told(c.tenant, c.method, c.cfg.Floors.Raise(c.ctx, c.tenant.id, revision))
 }
 
-// aboveFloor reports a request at a revision that the tenant compacted. In a transaction the
-// branch that is not taken counts, too.
+// aboveFloor returns an error for a request at a revision that the tenant compacted, in either branch of a
+// transaction.
 func (c *call) aboveFloor(notes *wire.Notes) error {
 	floor, err := c.below(notes)
 	if err == nil && floor > 0 {
@@ -82,7 +82,7 @@ func (c *call) aboveFloor(notes *wire.Notes) error {
 	return err
 }
 
-// below returns the floor if a request is at a revision below it, and else 0.
+// below returns the floor if a request is at a revision below it; otherwise 0.
 func (c *call) below(notes *wire.Notes) (floor int64, err error) {
 	if notes.Revision == 0 {
 		return 0, nil
@@ -94,19 +94,19 @@ func (c *call) below(notes *wire.Notes) (floor int64, err error) {
 	return floor, nil
 }
 
-// head returns etcd's current header, by a linearizable read of nothing.
+// head returns etcd's current header, by a linearizable read that returns no keys.
 func (c *call) head() (*etcdserverpb.ResponseHeader, error) {
 	out, err := c.ask(&etcdserverpb.RangeRequest{Key: []byte(c.tenant.prefix), CountOnly: true})
 	return out.GetHeader(), err
 }
 
-// ask reads a range of etcd's keys, not rewritten: the caller asks for the namespace's own.
+// ask reads a range of etcd's keys without rewriting: the range is in the namespace.
 func (c *call) ask(r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 	out := new(etcdserverpb.RangeResponse)
 	return out, c.exchange(rangeMethod, r, out)
 }
 
-// exchange calls etcd with a request of the proxy's own, which reads.
+// exchange calls etcd with a read-only request of the proxy's own.
 func (c *call) exchange(method string, request, response proto.Message) error {
 	in, err := marshal(request)
 	if err != nil {
@@ -125,7 +125,7 @@ func (c *call) exchange(method string, request, response proto.Message) error {
 	return nil
 }
 
-// own serves a call that the proxy answers itself, by what do returns.
+// own serves a call that the proxy answers itself, with the response that do returns.
 func (c *call) own(request *wire.Message, do func(*wire.Notes) (proto.Message, error)) error {
 	var notes wire.Notes
 	in, err := c.receive(request, &notes)

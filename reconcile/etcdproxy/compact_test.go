@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Compact ends what the tenant sees of the past, and of nobody else's.
+// Compact hides earlier revisions from the tenant, and from no other.
 func TestCompact(t *testing.T) { all(t, testCompact) }
 
 func testCompact(t *testing.T) {
@@ -68,8 +68,8 @@ func testCompact(t *testing.T) {
 	}
 }
 
-// A watch that begins below the floor is created and canceled, as by an etcd that is compacted there;
-// others on the stream go on, and it has their order.
+// A watch that begins below the floor is created and canceled, as by an etcd that is compacted there. Others on
+// the stream go on, in order.
 func TestWatchBelowFloor(t *testing.T) { both(t, testWatchBelowFloor) }
 
 func testWatchBelowFloor(t *testing.T) {

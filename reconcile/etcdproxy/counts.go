@@ -10,24 +10,24 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// Counts are numbers about a tenant, since it is served.
+// Counts are the numbers of a tenant, from the time it was first served.
 type Counts struct {
-	// Connections and Calls are those in progress; a stream is one call.
+	// Connections are open, and Calls are in progress; a stream is one call.
 	Connections, Calls int64
-	// Done are calls that ended, of which Failed with an error.
+	// Done calls have ended; Failed of them with an error.
 	Done, Failed int64
-	// Refused are calls and requests that the proxy refused by itself.
+	// Refused calls and requests were refused by the proxy itself.
 	Refused int64
-	// Foreign are responses that were not passed on, since they held something that is not
-	// the tenant's. Anything but 0 is for the operator to look at.
+	// Foreign responses were not passed on, since they had something that is not the tenant's.
+	// An operator should look at anything but 0.
 	Foreign int64
-	// Received and Sent are bytes of messages, of requests and of responses.
+	// Received and Sent are the bytes of requests and of responses.
 	Received, Sent int64
-	// Ended are the calls that ended, by method and by the code that the client was told.
+	// Ended counts the calls that have ended, by method and code.
 	Ended map[Ended]int64
 }
 
-// Ended is one way in which calls end.
+// Ended is a method with the code of its result.
 type Ended struct {
 	// Method is as in "/etcdserverpb.KV/Put".
 	Method string
@@ -54,7 +54,7 @@ func (c *counts) done(method string, err error) {
 	n.(*atomic.Int64).Add(1)
 }
 
-// endings returns the calls that ended.
+// endings returns [Counts].Ended.
 func (c *counts) endings() map[Ended]int64 {
 	all := make(map[Ended]int64)
 	c.by.Range(func(key, n any) bool {
@@ -64,7 +64,7 @@ func (c *counts) endings() map[Ended]int64 {
 	return all
 }
 
-// Counts returns the numbers of each tenant that is served.
+// Counts returns the numbers of each tenant.
 func (p *Proxy) Counts() map[etcd.ID]Counts {
 	p.mu.Lock()
 	tenants := p.tenants

@@ -1,6 +1,7 @@
 package etcdproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -13,18 +14,16 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 )
 
-// refused returns what a tenant is told of a request that cannot be rewritten.
+// refused returns the error for a request that cannot be rewritten.
 func refused(err error) error {
-	var e *wire.Error
-	if errors.As(err, &e) && e.TooMany {
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.TooMany {
 		return rpctypes.ErrGRPCTooManyOps
 	}
 	return status.Errorf(codes.InvalidArgument, "gitopsd: request refused: %v", err)
 }
 
-// foreign returns what a tenant is told of a response that is not passed on. There was something in
-// it that is not the tenant's, or that this proxy does not know: both are for the operator to
-// look at.
+// foreign returns the error for a response that is not passed on: it had something that is not the tenant's,
+// or that this proxy does not know. An operator should look at both.
 func (p *Proxy) foreign(t *tenant, method string, err error) error {
 	t.counts.foreign.Add(1)
 	p.alarm(t, "response of etcd not passed on", method, err.Error())
@@ -40,8 +39,8 @@ func (p *Proxy) alarm(t *tenant, what, method, err string) {
 	p.cfg.Log.Error(what, "namespace", t.id.String(), "method", method, "error", err)
 }
 
-// told returns what a tenant is told of an error of etcd, or of the connection to it: etcd's own
-// code, and its text if that is one that holds nothing of others.
+// told returns the error for a tenant after an error of etcd or of the connection to it: the same code, and
+// the same text if it says nothing about others. It returns nil for [io.EOF].
 func (p *Proxy) told(t *tenant, method string, err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return nil
@@ -59,22 +58,14 @@ func (p *Proxy) told(t *tenant, method string, err error) error {
 		return status.FromContextError(err).Err()
 	}
 	p.cfg.Log.Debug("call of etcd failed", "namespace", t.id.String(), "method", method, "code", s.Code().String(), "error", s.Message())
-	return status.Error(s.Code(), hidden(s.Code()))
+	return status.Error(s.Code(), cmp.Or(hidden[s.Code()], wire.HiddenText))
 }
 
-// hidden returns a text in place of one that may name addresses or others.
-func hidden(c codes.Code) string {
-	switch c {
-	case codes.Unavailable:
-		return "gitopsd: etcd is unavailable"
-	case codes.Canceled:
-		return "gitopsd: the call was canceled"
-	case codes.DeadlineExceeded:
-		return "gitopsd: the call took longer than its deadline"
-	case codes.ResourceExhausted:
-		return "gitopsd: the message is larger than allowed; use a limit"
-	case codes.Unimplemented:
-		return "gitopsd: etcd does not have this call or option"
-	}
-	return wire.HiddenText
+// hidden has texts, by code, in place of those that may name addresses or other tenants.
+var hidden = map[codes.Code]string{
+	codes.Unavailable:       "gitopsd: etcd is unavailable",
+	codes.Canceled:          "gitopsd: the call was canceled",
+	codes.DeadlineExceeded:  "gitopsd: the call took longer than its deadline",
+	codes.ResourceExhausted: "gitopsd: the message is larger than allowed; use a limit",
+	codes.Unimplemented:     "gitopsd: etcd does not have this call or option",
 }

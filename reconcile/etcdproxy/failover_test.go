@@ -64,9 +64,8 @@ func (w *watcher) ends(t testing.TB, last int64) []string {
 	return <-w.done
 }
 
-// writes puts numbers under a key, each once, while disturb is called now and then, until it says
-// that it has ended. It returns the last number and those of which etcd said that they were
-// written.
+// writes puts numbers under a key, each once, and calls disturb now and then, until that reports its end. It
+// returns the last number, and the numbers that etcd confirmed.
 func writes(t testing.TB, c *clientv3.Client, key string, disturb func(i int) bool) (last int64, written map[string]bool) {
 	t.Helper()
 	written = make(map[string]bool)
@@ -91,7 +90,7 @@ func writes(t testing.TB, c *clientv3.Client, key string, disturb func(i int) bo
 	return int64(i), written
 }
 
-// compare holds what a watch has seen against etcd's own history.
+// compare compares the events of a watch with etcd's history.
 func compare(t testing.TB, history, seen []string, written map[string]bool) {
 	t.Helper()
 	if !slices.Equal(seen, history) {
@@ -113,8 +112,8 @@ func compare(t testing.TB, history, seen []string, written map[string]bool) {
 	}
 }
 
-// Of two endpoints of etcd one is down, and then the other one: no write is done twice or lost once
-// it was confirmed, and a watch goes on without an event missed or doubled.
+// Of two endpoints of etcd first one is down, then the other: no write is applied twice, no confirmed write is
+// lost, and a watch misses or repeats no event.
 func TestFailover(t *testing.T) { both(t, testFailover) }
 
 func testFailover(t *testing.T) {
@@ -155,7 +154,7 @@ func testFailover(t *testing.T) {
 	}
 }
 
-// replica serves on another listener, as another replica with the same certificate would.
+// replica serves on another listener, like another replica with the same certificate.
 func (r running) replica(t testing.TB) (url string, stop func(), ended <-chan error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -169,8 +168,8 @@ func (r running) replica(t testing.TB) (url string, stop func(), ended <-chan er
 	return "https://" + l.Addr().String(), cancel, done
 }
 
-// When a proxy ends, its clients go on with another one: no write is done twice or lost, no event of
-// a watch is missed or doubled.
+// When a proxy ends, its clients go on with another: no write is applied twice or lost, and a watch misses or
+// repeats no event.
 func TestDrain(t *testing.T) { both(t, testDrain) }
 
 func testDrain(t *testing.T) {
@@ -210,7 +209,7 @@ func testDrain(t *testing.T) {
 	}
 }
 
-// What is in progress when a proxy ends may go on to its end, and new calls are refused.
+// Calls in progress when a proxy ends may complete, and new calls are refused.
 func TestDrainsCalls(t *testing.T) { both(t, testDrainsCalls) }
 
 func testDrainsCalls(t *testing.T) {
@@ -263,8 +262,8 @@ func testDrainsCalls(t *testing.T) {
 	}
 }
 
-// Watches that have nothing to say do not hold up the end of a proxy, and each ends as one that is to be
-// begun again elsewhere: not as if its client had canceled it.
+// Idle watches do not hold up the end of a proxy. Their error tells clients to begin again elsewhere: it is not
+// Canceled.
 func TestDrainsIdleWatches(t *testing.T) { both(t, testDrainsIdleWatches) }
 
 func testDrainsIdleWatches(t *testing.T) {
@@ -305,7 +304,7 @@ func testDrainsIdleWatches(t *testing.T) {
 	waitFor(t, "no call to be left", func() bool { return p.Counts()[a.ID].Calls == 0 })
 }
 
-// A member of etcd that has lost its leader is left for another one, though it answers.
+// A member of etcd without a leader is left for another, although it answers.
 func TestLosesLeader(t *testing.T) { both(t, testLosesLeader) }
 
 func testLosesLeader(t *testing.T) {

@@ -27,8 +27,8 @@ import (
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
-// rogue is an upstream that answers what no etcd would: responses with others' keys, errors that
-// tell of others: a message, an error, or one after the other. It notes what metadata it gets.
+// rogue is an upstream with answers that no etcd gives, such as responses or errors about other tenants: a
+// message, an error, or both. It records the metadata that it gets.
 type rogue struct {
 	mu       sync.Mutex
 	metadata []metadata.MD
@@ -66,7 +66,7 @@ func (r *rogue) handle(_ any, s grpc.ServerStream) error {
 	return failed
 }
 
-// startRogue starts it, and returns a tenant that uses it.
+// startRogue starts a rogue, and returns a tenant that uses it.
 func startRogue(t *testing.T) (*rogue, tenantIn) {
 	t.Helper()
 	rogues, x := startRogues(t, 1)
@@ -110,14 +110,14 @@ func startRogues(t *testing.T, n int) (rogues []*rogue, x tenantIn) {
 	return rogues, x
 }
 
-// asked is how many calls it got.
+// asked returns how many calls it got.
 func (r *rogue) asked() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.metadata)
 }
 
-// A response with a key or a lease of others is not passed on, whatever the call, and is counted.
+// For any call, a response with a key or a lease of others is not passed on, and is counted.
 func TestSecondWall(t *testing.T) { both(t, testSecondWall) }
 
 func testSecondWall(t *testing.T) {
@@ -165,8 +165,7 @@ func testSecondWall(t *testing.T) {
 	}
 }
 
-// Nothing of what a client sends beside the message reaches etcd, but whether it needs a leader; and
-// nothing beside etcd's own texts comes back.
+// Of a client's metadata only the need of a leader reaches etcd, and only etcd's own error texts come back.
 func TestMetadata(t *testing.T) { both(t, testMetadata) }
 
 func testMetadata(t *testing.T) {
@@ -230,8 +229,8 @@ func testMetadata(t *testing.T) {
 	}
 }
 
-// A call is sent to etcd once, whatever comes back, but for the one error that says that nothing was
-// done since etcd's users changed; and then not for ever.
+// A call is sent to etcd once, whatever the answer, except after the error that it was not applied because
+// etcd's users changed; and then a limited number of times.
 func TestNoSecondTry(t *testing.T) { both(t, testNoSecondTry) }
 
 func testNoSecondTry(t *testing.T) {
@@ -302,8 +301,8 @@ func testNoSecondTry(t *testing.T) {
 	}
 }
 
-// A range in parts is whole once the part with a header has come. If etcd then finds that its users
-// changed, the client has it if the namespace is still its user's, and is told otherwise.
+// A range in parts is whole after the part with a header. If etcd then reports that its users changed, the client
+// gets no error if the user still has the namespace.
 func TestUsersChangedAtTheEnd(t *testing.T) { both(t, testUsersChangedAtTheEnd) }
 
 func testUsersChangedAtTheEnd(t *testing.T) {
@@ -345,8 +344,7 @@ func testUsersChangedAtTheEnd(t *testing.T) {
 	}
 }
 
-// A stream that etcd ends, and not the client, ends with an error that says so, not as if all were
-// well.
+// A stream that etcd ends before the client ends with an error.
 func TestEndedByEtcd(t *testing.T) { both(t, testEndedByEtcd) }
 
 func testEndedByEtcd(t *testing.T) {

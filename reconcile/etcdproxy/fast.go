@@ -11,13 +11,11 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/h2"
 )
 
-// The fast path is another transport below the same calls. Clients are served by [h2.Server], every
-// method of them; what goes to etcd goes by [h2.Client] if it has one request and one response, and else
-// by grpc-go, streams among them. grpc-go has the connection that says which member of etcd is used,
-// and takes over whatever the client did not send to it: there is one way to find another member,
-// to wait and to try again.
+// The fast path is another transport below the same calls. [h2.Server] serves clients, and [h2.Client] makes
+// the calls to etcd that have one request and one response. grpc-go makes the others, such as streams, and
+// every call that the h2.Client did not make. So grpc-go alone chooses the member of etcd, waits and retries.
 
-// fastServer returns the server of the fast path. What it bounds is what [Proxy.server] bounds.
+// fastServer returns the server of the fast path. Its limits are those of [Proxy.server].
 func (p *Proxy) fastServer() server {
 	l := p.cfg.Limits
 	return h2.NewServer(h2.ServerConfig{
@@ -31,18 +29,18 @@ func (p *Proxy) fastServer() server {
 	})
 }
 
-// handle serves a call of the fast path.
+// handle serves a call that h2 received.
 func (p *Proxy) handle(s *h2.Stream) error {
 	client, _ := s.AuthInfo().(*session)
 	switch s.Method() {
 	case watchMethod, keepAliveMethod, rangeStreamMethod:
 	default:
-		s.Hold() // there is one response
+		s.Hold() // one response, and the end right after it
 	}
 	return p.call(s.Context(), client, s.Method(), s.Values, relayed{s})
 }
 
-// relayed is a stream of the fast path with its messages as frames.
+// relayed is an [h2.Stream] as [messages].
 type relayed struct{ stream *h2.Stream }
 
 func (r relayed) RecvMsg(to any) (err error) {
@@ -62,14 +60,14 @@ type fastUpstream struct {
 
 	mu     sync.Mutex
 	at     place
-	client *h2.Client // to it; nil for nowhere
+	client *h2.Client // nil for the zero place
 	closed bool
 }
 
-// invoke makes a call, or reports that it did not. What is to be sent again is; see [resends].
+// invoke makes a call, or reports that it did not. It resends; see [resends].
 func (f *fastUpstream) invoke(ctx context.Context, method string, in, got *frame, most int) (made bool, err error) {
 	var headers map[string]string
-	if md, ok := metadata.FromOutgoingContext(ctx); ok && len(md) > 0 { // no more than this is ever in it
+	if md, ok := metadata.FromOutgoingContext(ctx); ok && len(md) > 0 { // set by outgoing
 		headers = map[string]string{rpctypes.MetadataRequireLeaderKey: rpctypes.MetadataHasLeader}
 	}
 	for try := 0; ; try++ {
@@ -84,8 +82,8 @@ func (f *fastUpstream) invoke(ctx context.Context, method string, in, got *frame
 	}
 }
 
-// to returns the client for a place; nil if it is nowhere. Where calls go to another one, those in
-// progress go on where they are.
+// to returns the client for a place; nil for the zero place. Calls in progress at the previous place go on
+// there.
 func (f *fastUpstream) to(at place) *h2.Client {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -117,7 +115,7 @@ func (f *fastUpstream) close() {
 	}
 }
 
-// connect opens a connection to an etcd, authenticated like those of grpc-go.
+// connect opens a connection to an etcd, authenticated as grpc-go's are.
 func (c *upstreamCreds) connect(ctx context.Context, at place) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, minConnect)
 	defer cancel()

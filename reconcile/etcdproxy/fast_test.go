@@ -24,8 +24,7 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 )
 
-// Calls with one response do go to etcd without grpc-go once there is a connection for them, and streams
-// with it.
+// Calls with one response go to etcd without grpc-go once there is a connection, and streams go with it.
 func TestFastPath(t *testing.T) {
 	t.Parallel()
 	r, x := startRogue(t)
@@ -58,7 +57,7 @@ func TestFastPath(t *testing.T) {
 	}
 }
 
-// transports are proxies of the same two tenants with either transport.
+// transports are two proxies of the same tenants, one for each transport.
 type transports struct {
 	t           testing.TB
 	plain, fast *grpc.ClientConn // of one tenant
@@ -81,7 +80,7 @@ func newTransports(t testing.TB) *transports {
 	return x
 }
 
-// kinds are calls with what they are asked and answer.
+// kinds are methods with their requests and responses.
 var kinds = []struct {
 	method            string
 	request           *wire.Message
@@ -107,7 +106,7 @@ var kinds = []struct {
 	{"KV/None", nil, &pb.RangeRequest{}, &pb.RangeResponse{}, false, false},
 }
 
-// What is different about a call.
+// Variations of a call.
 const (
 	compressed = 1 << iota
 	needsLeader
@@ -166,8 +165,8 @@ func answered(ctx context.Context, conn *grpc.ClientConn, method string, message
 	return messages, errors.New("more messages")
 }
 
-// compare makes a call by both, and fails the test if their answers differ. What changes something is
-// done to one tenant by each.
+// compare makes a call through both, and fails the test if the answers differ. Each makes writes to a tenant of
+// its own.
 func (x *transports) compare(method string, message []byte, how byte) {
 	x.t.Helper()
 	for _, k := range kinds {
@@ -210,8 +209,7 @@ func (x *transports) compare(method string, message []byte, how byte) {
 	x.t.Fatalf("no call %s", method)
 }
 
-// comparable reports whether a write does the same whatever revision etcd is at, and with a lease's ID
-// that is not by chance.
+// comparable reports whether a write has the same result at any revision of etcd, without a random lease ID.
 func comparable(m *wire.Message, message []byte) bool {
 	switch m {
 	case wire.TxnRequest:
@@ -228,8 +226,7 @@ func comparable(m *wire.Message, message []byte) bool {
 	return true
 }
 
-// readable returns a response as text, without what differs between tenants and moments: revisions,
-// terms and how long a lease lives.
+// readable returns a response as text, without revisions, terms and the remaining lifetimes of leases.
 func readable(t testing.TB, of proto.Message, message []byte) string {
 	t.Helper()
 	m := of.ProtoReflect().New().Interface()
@@ -263,8 +260,7 @@ func clearRevisions(m protoreflect.Message) {
 	})
 }
 
-// Each call is answered by both transports alike, with everything that may be different about it, and so
-// is a message with any one byte changed or cut.
+// Both transports answer each call the same, in all variations, and a message with any byte changed or cut.
 func TestTransports(t *testing.T) {
 	t.Parallel()
 	x := newTransports(t)
@@ -293,13 +289,13 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// protoBytes is a message to put a value, of so many bytes.
+// protoBytes returns a request to put a value, of a size.
 func protoBytes(size int) []byte {
 	message, _ := proto.Marshal(&pb.PutRequest{Key: []byte("k"), Value: bytes.Repeat([]byte("v"), size-8)})
 	return message
 }
 
-// Whatever is asked, both transports answer alike.
+// Both transports answer any request the same.
 func FuzzTransports(f *testing.F) {
 	for i, k := range kinds {
 		message, err := proto.Marshal(k.wanted)

@@ -6,12 +6,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// frame is a message as bytes. One that was received is freed by who received it; one that
-// is sent is freed by gRPC.
+// frame is a message as bytes. The receiver frees a frame that it received; gRPC frees one that is sent.
 type frame struct {
-	buf mem.Buffer
-	// taken says that gRPC has taken it to be sent.
-	taken bool
+	buf   mem.Buffer
+	taken bool // by gRPC, to be sent
 }
 
 // bytes are valid until the frame is freed.
@@ -24,20 +22,21 @@ func (f *frame) free() {
 	}
 }
 
-// lend returns the frame to be sent in a call that may be made again. It is to be reclaimed.
+// lend returns a second reference to the frame, to send in a call that may be made again. The caller
+// reclaims it.
 func (f *frame) lend() *frame {
 	f.buf.Ref()
 	return &frame{buf: f.buf}
 }
 
-// reclaim frees a frame that was lent, unless gRPC does: a call without a connection takes nothing.
+// reclaim frees a lent frame unless gRPC does: a call without a connection does not take it.
 func (f *frame) reclaim() {
 	if !f.taken {
 		f.free()
 	}
 }
 
-// outcome is that of a call with the frame as its response.
+// outcome returns the outcome of a call with the frame as its response.
 func (f *frame) outcome(err error) Outcome {
 	if err != nil || f.buf == nil {
 		return Outcome{Err: err}
@@ -45,26 +44,26 @@ func (f *frame) outcome(err error) Outcome {
 	return Outcome{Bytes: f.buf.Len(), Response: f.bytes()}
 }
 
-// pool is where messages are. Memory is cleared when it is taken, so there are more sizes than gRPC's
-// own pool has, where what is larger than 32 KiB takes 1 MiB.
+// pool has the memory of messages. It clears memory on Get, so it has more sizes than gRPC's own pool,
+// where anything above 32 KiB takes 1 MiB.
 var pool = func() mem.BufferPool {
 	p, err := mem.NewBinaryTieredBufferPool(8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20)
 	if err != nil {
-		panic(err) // for sizes that cannot be
+		panic(err) // the sizes are invalid
 	}
 	return p
 }()
 
-// rewritten returns a frame with what write appends; size is about what that will be.
+// rewritten returns a frame with the bytes that write appends, about size of them.
 func rewritten(size int, write func(dst []byte) ([]byte, error)) (frame, error) {
 	return rewrittenInto(func(room *[]byte) mem.Buffer { return mem.NewBuffer(room, pool) }, size, write)
 }
 
-// rewrittenInto is rewritten with a function that makes a buffer of memory from the pool.
+// rewrittenInto is rewritten with a function that makes a buffer from memory of the pool.
 func rewrittenInto(buffer func(*[]byte) mem.Buffer, size int, write func(dst []byte) ([]byte, error)) (frame, error) {
 	room := pool.Get(size)
 	if cap(*room) > size+size/8 && size > smallResponse/2 {
-		// Large ones have any size, and what is counted is what is taken.
+		// Large messages take exactly what is counted for them.
 		pool.Put(room)
 		exact := make([]byte, 0, size)
 		room = &exact
@@ -78,7 +77,7 @@ func rewrittenInto(buffer func(*[]byte) mem.Buffer, size int, write func(dst []b
 	return frame{buf: buffer(room)}, nil
 }
 
-// codec hands messages through as frames. It implements [google.golang.org/grpc/encoding.CodecV2].
+// codec passes messages as frames. It implements [google.golang.org/grpc/encoding.CodecV2].
 type codec struct{}
 
 // Marshal returns the bytes of a frame, which gRPC frees.
@@ -101,5 +100,5 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// Name is that of protobuf: what is inside.
+// Name returns the name of protobuf, the content of the frames.
 func (codec) Name() string { return "proto" }

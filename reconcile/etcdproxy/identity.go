@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// clients are who may be a client of a tenant.
+// clients decides who is a client of a tenant.
 type clients struct {
 	cas     *x509.CertPool
 	revoked map[string]bool // by fingerprint
@@ -29,8 +29,8 @@ func clientsOf(t Tenant) clients {
 	return c
 }
 
-// verify reports why the certificates that a client sent, its own first, do not make it a client
-// of the tenant. The URI was compared before.
+// verify returns an error unless the certificates that a client sent, its own first, make it a client
+// of the tenant. The URI is the caller's to compare.
 func (c clients) verify(chain []*x509.Certificate) error {
 	if c.cas == nil {
 		return errors.New("the namespace is not served")
@@ -47,8 +47,7 @@ func (c clients) verify(chain []*x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	// An intermediate that is revoked takes what it signed with it, by whatever chain that
-	// does not avoid it.
+	// A revoked intermediate revokes each chain that it is in.
 	for _, verified := range chains {
 		if !c.anyRevoked(verified) {
 			return nil
@@ -67,13 +66,11 @@ func (c clients) anyRevoked(chain []*x509.Certificate) bool {
 	return false
 }
 
-// identify is the server's side of transport security: it finds out whose client has connected.
-// It implements [credentials.TransportCredentials].
+// identify authenticates clients. It implements [credentials.TransportCredentials] for servers.
 type identify struct{ proxy *Proxy }
 
-// ServerHandshake authenticates a connection. The server's time limit for it is a deadline of the
-// connection. The session is returned as both the connection and what is known of the client.
-// The server of h2 has its own way with pings.
+// ServerHandshake authenticates a connection. The session is both the connection and the AuthInfo. grpc-go
+// needs [pongs]; h2 holds answers to pings by itself.
 func (i *identify) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	p := i.proxy
 	select {
@@ -103,8 +100,8 @@ func (i *identify) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	return s, s, nil
 }
 
-// tlsConfig returns how a handshake is done. There are no session tickets: each connection is
-// verified as a whole, and none outlives a revocation in a ticket.
+// tlsConfig returns the configuration of a handshake. There are no session tickets: each connection is fully
+// verified, and no ticket outlives a revocation.
 func (p *Proxy) tlsConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
@@ -119,8 +116,8 @@ func (p *Proxy) tlsConfig() *tls.Config {
 	}
 }
 
-// identity returns whose client presented a certificate. What is wrong with the certificate
-// is for the log; a client learns no more than that it is refused.
+// identity returns the tenant that a client certificate names and is valid for. The error is for the log; the
+// client only learns that it is refused.
 func (p *Proxy) identity(state tls.ConnectionState) (*tenant, error) {
 	if len(state.PeerCertificates) == 0 {
 		return nil, errors.New("no client certificate")
@@ -142,8 +139,8 @@ func (p *Proxy) identity(state tls.ConnectionState) (*tenant, error) {
 	return t, nil
 }
 
-// admitted records an authenticated connection, so that it is closed when it no longer may be. It
-// verifies again: what is wanted may have changed since the handshake began.
+// admitted records an authenticated connection, so that it is closed once its client is no longer trusted.
+// It verifies again: the tenants may have changed since the handshake began.
 func (p *Proxy) admitted(conn *tls.Conn) (*session, error) {
 	state := conn.ConnectionState()
 	if state.NegotiatedProtocol != "h2" {
@@ -163,12 +160,12 @@ func (p *Proxy) admitted(conn *tls.Conn) (*session, error) {
 		return nil, fmt.Errorf("client certificate for %s: %w", t.id, err)
 	}
 	t.sessions[s] = struct{}{}
-	// A certificate is no good after its end, for a connection that is open, too.
+	// An open connection ends with its certificate.
 	s.expiry = time.AfterFunc(time.Until(s.chain[0].NotAfter), s.close)
 	return s, nil
 }
 
-// ClientHandshake is not the server's.
+// ClientHandshake implements [credentials.TransportCredentials]. It fails.
 func (*identify) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("only for servers")
 }

@@ -24,7 +24,7 @@ import (
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
-// get reads by a new connection with a certificate.
+// get reads over a new connection with a certificate.
 func (r running) get(t *testing.T, config *tls.Config) error {
 	t.Helper()
 	config.RootCAs = r.ca.Pool()
@@ -42,8 +42,7 @@ func fingerprint(cert tls.Certificate) string {
 	return strings.ToUpper(hex.EncodeToString(sum[:]))
 }
 
-// Only who holds a certificate of a tenant's own authority, with the tenant's URI and no other,
-// gets in.
+// Only a certificate of the tenant's own authority, with the tenant's URI and no other, is accepted.
 func TestWhoGetsIn(t *testing.T) { both(t, testWhoGetsIn) }
 
 func testWhoGetsIn(t *testing.T) {
@@ -139,7 +138,7 @@ func testWhoGetsIn(t *testing.T) {
 	}
 }
 
-// A session cannot be resumed, so that no ticket outlives a revocation.
+// TLS sessions cannot be resumed, so no ticket outlives a revocation.
 func TestNoResumption(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
@@ -163,8 +162,7 @@ func TestNoResumption(t *testing.T) {
 	}
 }
 
-// A connection that is open is closed when its client is no longer to be trusted, with its watches;
-// those of others stay.
+// An open connection is closed, with its watches, when its client is no longer trusted. Others stay.
 func TestOpenConnections(t *testing.T) { both(t, testOpenConnections) }
 
 func testOpenConnections(t *testing.T) {
@@ -235,7 +233,7 @@ func (r running) open(t *testing.T, cert tls.Certificate) pb.Watch_WatchClient {
 	return stream
 }
 
-// A connection ends with the certificate that it began with.
+// A connection ends when its certificate expires.
 func TestExpiresWhileOpen(t *testing.T) { both(t, testExpiresWhileOpen) }
 
 func testExpiresWhileOpen(t *testing.T) {
@@ -253,8 +251,8 @@ func testExpiresWhileOpen(t *testing.T) {
 	}
 }
 
-// Certificates are replaced while a stream goes on: the proxy's, those of its authorities for
-// clients, and the one for etcd. New connections use the new ones.
+// Certificates are replaced while a stream goes on: the proxy's, its CAs for clients, and the one for etcd. New
+// connections use the new ones.
 func TestRotation(t *testing.T) { both(t, testRotation) }
 
 func testRotation(t *testing.T) {
@@ -312,7 +310,7 @@ func testRotation(t *testing.T) {
 	}
 }
 
-// Tenants that cannot be served do not keep others from it.
+// Invalid tenants do not affect others.
 func TestSet(t *testing.T) {
 	t.Parallel()
 	good := newTenantIn(t, "good")
@@ -355,7 +353,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// A tenant has so many connections and no more; those of others do not count.
+// The number of connections of a tenant is limited; those of others do not count.
 func TestConnectionLimit(t *testing.T) { both(t, testConnectionLimit) }
 
 func testConnectionLimit(t *testing.T) {
@@ -375,7 +373,7 @@ func testConnectionLimit(t *testing.T) {
 	}
 }
 
-// Connections that say nothing end by themselves, and do not keep others out meanwhile.
+// Silent connections end by themselves, and do not keep others out.
 func TestSilentConnections(t *testing.T) { both(t, testSilentConnections) }
 
 func testSilentConnections(t *testing.T) {

@@ -13,21 +13,21 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 )
 
-// leavePause is how long a member of etcd is not connected to that has lost its leader, and no other is
-// left meanwhile.
+// leavePause is how long a member of etcd that has lost its leader is left out. No other member is left out
+// meanwhile.
 const leavePause = 10 * time.Second
 
 // members are the endpoints of etcd for grpc-go, which stays with the one that it is connected to. A
-// member that is cut off from the others answers connections, and nothing that needs a leader: it is
-// left for another one once it says so, which it does to calls that ask to be told, as watches of
-// gitopsd's own and of API servers do. What is in progress there goes on.
+// member that is cut off from the others still accepts connections, but answers nothing that needs a leader.
+// members leaves it for another once it reports that to a call that requires a leader, as the watches of
+// gitopsd and of API servers do. Calls in progress there go on.
 type members struct {
 	where *manual.Resolver
 	creds *upstreamCreds
 
 	mu     sync.Mutex
 	all    resolver.State
-	back   *time.Timer // when all of them are tried again; nil if they are
+	back   *time.Timer // restores all; nil while all are used
 	closed bool
 }
 
@@ -39,7 +39,7 @@ func (m *members) set(all resolver.State) {
 	m.where.UpdateState(all)
 }
 
-// heard leaves a member if an error, which may be nil, says that it lost its leader.
+// heard leaves the current member if an error, which may be nil, says that it lost its leader.
 func (m *members) heard(err error) {
 	if err == nil || !errors.Is(err, rpctypes.ErrGRPCNoLeader) {
 		return
@@ -70,14 +70,14 @@ func (m *members) close() {
 	}
 }
 
-// unary is a [grpc.UnaryClientInterceptor] that hears errors.
+// unary is a [grpc.UnaryClientInterceptor] that passes errors to heard.
 func (m *members) unary(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	err := invoke(ctx, method, request, response, conn, options...)
 	m.heard(err)
 	return err
 }
 
-// stream is a [grpc.StreamClientInterceptor] that hears errors.
+// stream is a [grpc.StreamClientInterceptor] that passes errors to heard.
 func (m *members) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, conn, method, options...)
 	if err != nil {
@@ -87,7 +87,7 @@ func (m *members) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.
 	return &heardStream{s, m}, nil
 }
 
-// heardStream is a stream of which errors are heard.
+// heardStream is a stream that passes errors to heard.
 type heardStream struct {
 	grpc.ClientStream
 	members *members

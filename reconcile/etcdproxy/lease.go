@@ -19,10 +19,10 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-var errUnasked = errors.New("a watch that was not asked for, or another lease than that asked for")
+var errUnasked = errors.New("a watch or a lease that was not asked for")
 
-// leaseGrant grants a lease, with the ID that the client asks for or a random one. When a random ID is
-// another lease's already, nothing was granted, and another one is tried.
+// leaseGrant grants a lease, with the ID that the client asks for or a random one. A random ID that is taken
+// already is replaced by another.
 func (c *call) leaseGrant() error {
 	var notes wire.Notes
 	in, err := c.receive(wire.LeaseGrantRequest, &notes)
@@ -39,10 +39,8 @@ func (c *call) leaseGrant() error {
 		return err
 	}
 	out, err := c.grant(&in.frame, asked)
-	for range 3 {
-		if asked == 0 && errors.Is(err, rpctypes.ErrGRPCLeaseExist) {
-			out, err = c.grant(&in.frame, asked)
-		}
+	for tries := 0; tries < 3 && asked == 0 && errors.Is(err, rpctypes.ErrGRPCLeaseExist); tries++ {
+		out, err = c.grant(&in.frame, asked)
 	}
 	leave.Leave(out.outcome(err))
 	if err != nil {
@@ -51,13 +49,11 @@ func (c *call) leaseGrant() error {
 	return c.client.SendMsg(&out)
 }
 
-// grant sends a request to grant a lease, which lacks the ID, with one.
+// grant adds an ID, random if it is 0, to a request to grant a lease, and sends it.
 func (c *call) grant(request *frame, id int64) (frame, error) {
 	for id == 0 || id > wire.MaxLease {
 		var random [8]byte
-		if _, err := rand.Read(random[:]); err != nil {
-			return frame{}, status.Error(codes.Internal, "gitopsd: no random number")
-		}
+		_, _ = rand.Read(random[:]) // never fails
 		id = int64(binary.LittleEndian.Uint64(random[:]) & (1<<etcd.LeaseBits - 1))
 	}
 	in, err := rewritten(request.buf.Len()+16, func(dst []byte) ([]byte, error) {
@@ -79,8 +75,8 @@ func (c *call) grant(request *frame, id int64) (frame, error) {
 	return out, nil
 }
 
-// leaseRevoke revokes a lease. The keys that go with it are the tenant's: etcd lets no user attach
-// a key to a lease with keys of others.
+// leaseRevoke revokes a lease. The keys deleted with it are the tenant's: etcd lets no user attach a key
+// to a lease that has keys of others.
 func (c *call) leaseRevoke() error {
 	var notes wire.Notes
 	in, err := c.receive(wire.LeaseRevokeRequest, &notes)
@@ -96,7 +92,7 @@ func (c *call) leaseRevoke() error {
 	return c.client.SendMsg(&out)
 }
 
-// leaseTimeToLive tells how long a lease lives, and which keys are attached to it.
+// leaseTimeToLive returns how long a lease lives, and the keys attached to it.
 func (c *call) leaseTimeToLive() error {
 	var notes wire.Notes
 	in, err := c.receive(wire.LeaseTimeToLiveRequest, &notes)
@@ -131,7 +127,7 @@ func (c *call) leaseKeepAlive() error {
 	})
 }
 
-// renewals passes on what the client sends, until it sends no more.
+// renewals passes on the client's requests until there are no more.
 func (c *call) renewals(up grpc.ClientStream) error {
 	for {
 		var notes wire.Notes
@@ -148,7 +144,7 @@ func (c *call) renewals(up grpc.ClientStream) error {
 		err = up.SendMsg(&in.frame)
 		leave.Leave(Outcome{Err: err})
 		if err == io.EOF {
-			return nil // the reason comes by the other direction
+			return nil // the other direction receives the reason
 		}
 		if err != nil {
 			return err
@@ -156,11 +152,10 @@ func (c *call) renewals(up grpc.ClientStream) error {
 	}
 }
 
-// leaseLeases lists the tenant's leases. etcd refuses to list leases to a user who may not read the
-// keys attached to any one of them, so these are not asked for: the leases are those that
-// the tenant's keys are attached to, and those granted by this proxy that still live. One that
-// another replica granted, or this one before it was started again, is missing while no key is
-// attached to it.
+// leaseLeases lists the tenant's leases: those that the tenant's keys are attached to, and those that this
+// proxy granted and that still live. etcd itself refuses to list leases to a user who may not read all
+// keys attached to any lease. A lease that another replica granted, or this one before a restart, is
+// missing while no key is attached to it.
 func (c *call) leaseLeases() error {
 	return c.own(wire.LeaseLeasesRequest, func(*wire.Notes) (proto.Message, error) { return c.leases() })
 }
@@ -191,7 +186,7 @@ func (c *call) leases() (*etcdserverpb.LeaseLeasesResponse, error) {
 	return out, nil
 }
 
-// keysPage is how many keys are asked for at once.
+// keysPage is how many keys are read at once.
 const keysPage = 10_000
 
 // attachedLeases returns the leases that the tenant's keys are attached to, all at one revision.
@@ -221,7 +216,7 @@ func (c *call) attachedLeases() (*etcdserverpb.ResponseHeader, map[int64]bool, e
 	}
 }
 
-// maxRemembered bounds the leases that are remembered, each of which is looked up to list them.
+// maxRemembered bounds the remembered leases: listing looks up each of them.
 const maxRemembered = 2000
 
 // remember notes a lease that was granted.

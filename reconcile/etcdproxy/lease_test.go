@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 )
 
-// Two tenants have leases with the same IDs, and each its own: with keys, without, and with IDs that
-// the proxy chose. Neither lists, keeps, or ends the other's.
+// Two tenants have leases of their own with the same IDs: with keys, without, and with IDs that the proxy chose.
+// Neither can list, renew or revoke the other's.
 func TestLeases(t *testing.T) { all(t, testLeases) }
 
 func testLeases(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// connect opens a connection that speaks no TLS yet.
+// connect opens a TCP connection.
 func (r running) connect(t testing.TB) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", r.addr)
@@ -34,7 +34,7 @@ func (r running) connect(t testing.TB) net.Conn {
 	return c
 }
 
-// authenticated opens a connection of a tenant's client that speaks no HTTP/2 yet.
+// authenticated opens a TLS connection of a tenant's client.
 func (r running) authenticated(t testing.TB, x tenantIn) *tls.Conn {
 	t.Helper()
 	c := tls.Client(r.connect(t), &tls.Config{
@@ -56,8 +56,8 @@ func closes(t testing.TB, c net.Conn) bool {
 	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// Whoever connects and sends nothing, too slowly, or nonsense is disconnected, before and after
-// authentication, while a client is served.
+// Connections that send nothing, too slowly, or nonsense are closed, before and after authentication, while a
+// client is served.
 func TestGarbage(t *testing.T) { both(t, testGarbage) }
 
 func testGarbage(t *testing.T) {
@@ -139,8 +139,7 @@ func testGarbage(t *testing.T) {
 	}
 }
 
-// Connections that do not authenticate are no more than so many, and a client gets in once they
-// are gone.
+// The number of connections that are not authenticated is limited, and a client connects once they are gone.
 func TestHandshakes(t *testing.T) { both(t, testHandshakes) }
 
 func testHandshakes(t *testing.T) {
@@ -165,7 +164,7 @@ func testHandshakes(t *testing.T) {
 	}
 }
 
-// What is too large is refused, and the connection goes on.
+// Messages and headers that are too large are refused, and the connection goes on.
 func TestOversize(t *testing.T) { both(t, testOversize) }
 
 func testOversize(t *testing.T) {

@@ -10,23 +10,23 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/member"
 )
 
-// localUpstream makes calls to an etcd in the same process, as the tenant's user. Both walls stand: what
-// is called is rewritten as ever, and etcd asks whether the user may. What it does not make goes by
-// grpc-go, over a connection in memory.
+// localUpstream makes calls to an etcd in the same process, as the tenant's user. Both walls stand: calls
+// are rewritten, and etcd checks the user's rights. Calls that it does not make go through grpc-go, over a
+// connection in memory.
 type localUpstream struct {
 	member *member.Member
 	creds  *upstreamCreds
 
 	mu      sync.Mutex
-	client  *member.Client // nil if there was no login yet
-	version int            // of the certificates that it logged in with
-	after   time.Time      // when to try again
+	client  *member.Client // nil before a successful login
+	version int            // of the certificates of the last login
+	after   time.Time      // when to try a failed login again
 }
 
-// invoke makes a call, or reports that it did not. What is to be sent again is; see [resends].
+// invoke makes a call, or reports that it did not. It resends; see [resends].
 func (l *localUpstream) invoke(ctx context.Context, method string, in, got *frame, most int) (made bool, err error) {
 	md, _ := metadata.FromOutgoingContext(ctx)
-	needsLeader := len(md) > 0 // no more than that is ever in it
+	needsLeader := len(md) > 0 // set by outgoing
 	for try := 0; ; try++ {
 		client := l.login(ctx)
 		if client == nil {
@@ -39,7 +39,7 @@ func (l *localUpstream) invoke(ctx context.Context, method string, in, got *fram
 	}
 }
 
-// login returns the client of the current certificates; nil if etcd does not take them.
+// login returns a client with the current certificates; nil if etcd does not accept them.
 func (l *localUpstream) login(ctx context.Context) *member.Client {
 	l.mu.Lock()
 	defer l.mu.Unlock()

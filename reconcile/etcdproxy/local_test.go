@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/member"
 )
 
-// localConn is what a proxy is to an etcd in its process, as if it rewrote nothing.
+// localConn is a connection to an etcd in this process, like that of a proxy that rewrites nothing.
 type localConn struct {
 	*grpc.ClientConn
 	client *member.Client

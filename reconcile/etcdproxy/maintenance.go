@@ -2,6 +2,7 @@ package etcdproxy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -16,8 +17,8 @@ import (
 // memberID is the ID of the one member that a tenant sees: the proxy.
 const memberID = 1
 
-// status serves Maintenance.Status: the version and the state of the member of etcd that
-// answers, and the size and the quota of the namespace.
+// status serves Maintenance.Status: the version and state of the member of etcd that answers, and the size and
+// quota of the namespace.
 func (c *call) status() error {
 	return c.own(wire.StatusRequest, func(*wire.Notes) (proto.Message, error) {
 		var up etcdserverpb.StatusResponse
@@ -28,8 +29,8 @@ func (c *call) status() error {
 	})
 }
 
-// statusOf returns the tenant's view of a member's status. The index of the log is that of a
-// revision: it would tell of others' leases and reads.
+// statusOf returns the tenant's view of a member's status. The revision stands for the index of the log, which
+// would reveal others' leases and reads.
 func (c *call) statusOf(up *etcdserverpb.StatusResponse) *etcdserverpb.StatusResponse {
 	usage := c.cfg.Gate.Usage(c.tenant.id)
 	revision := uint64(max(up.GetHeader().GetRevision(), 0))
@@ -45,18 +46,14 @@ func (c *call) statusOf(up *etcdserverpb.StatusResponse) *etcdserverpb.StatusRes
 	} else {
 		out.Errors = append(out.Errors, rpctypes.ErrorDesc(rpctypes.ErrGRPCNoLeader))
 	}
-	full := usage.Full
-	for _, e := range up.Errors {
-		full = full || strings.Contains(e, "NOSPACE") // of etcd itself: nobody can write
-	}
-	if full {
+	if usage.Full || slices.ContainsFunc(up.Errors, func(e string) bool { return strings.Contains(e, "NOSPACE") }) {
 		out.Errors = append(out.Errors, fmt.Sprintf("memberID:%d alarm:NOSPACE ", up.GetHeader().GetMemberId()))
 	}
 	return out
 }
 
-// alarms serves Maintenance.Alarm: whether the namespace's quota is used up. Raising and clearing
-// alarms is for etcd's operators.
+// alarms serves Maintenance.Alarm: there is an alarm if the namespace's quota is used up. Only operators of
+// etcd raise and clear alarms.
 func (c *call) alarms() error {
 	return c.own(wire.AlarmRequest, func(notes *wire.Notes) (proto.Message, error) {
 		if notes.Action != int64(etcdserverpb.AlarmRequest_GET) {
@@ -74,7 +71,8 @@ func (c *call) alarms() error {
 	})
 }
 
-// memberList serves Cluster.MemberList: the proxy is the one member.
+// memberList serves Cluster.MemberList: the proxy is the only member, at the host and port that the client
+// asked for.
 func (c *call) memberList() error {
 	var notes wire.Notes
 	in, err := c.receive(wire.MemberListRequest, &notes)
@@ -82,10 +80,7 @@ func (c *call) memberList() error {
 		return err
 	}
 	in.discard()
-	url := c.cfg.ClientURL
-	if url == "" {
-		url = "https://" + strings.Join(c.values(":authority"), "")
-	}
+	url := "https://" + strings.Join(c.values(":authority"), "")
 	return c.answer(&etcdserverpb.MemberListResponse{
 		Header:  &etcdserverpb.ResponseHeader{ClusterId: memberID, MemberId: memberID},
 		Members: []*etcdserverpb.Member{{ID: memberID, Name: "gitopsd", ClientURLs: []string{url}}},

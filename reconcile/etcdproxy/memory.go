@@ -12,19 +12,16 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 )
 
-// What messages take of the process' memory is bounded, whatever tenants do: responses while they
-// come from etcd by [Limits.LargeBytes], and until clients have read them by
-// [Limits.UnreadBytes]; requests while they wait by the same number. Where all tenants together
-// have more than that, those are refused that have more than an even share. What is not counted
-// is small: responses up to smallResponse, one for each call that a gate lets be in progress, and
-// one message of each stream.
+// The memory of messages is bounded, whatever tenants do. [Limits.LargeBytes] bounds responses while they come
+// from etcd, and [Limits.UnreadBytes] until clients have read them; the latter also bounds the requests that
+// wait. When all tenants together exceed it, those with more than an even share are refused. Not counted are
+// responses up to smallResponse, one for each call that a gate lets through at a time, and one message of
+// each stream.
 
-// smallResponse is the size up to which a response is taken without asking for room: any value fits
-// into it that was written through a proxy.
+// smallResponse is the largest response that needs no room. It fits any value written through a proxy.
 const smallResponse = 2 << 20
 
-// fewValues is how many values the response of a write may have to be taken without asking for
-// room.
+// fewValues is how many values the response of a write may have without room.
 const fewValues = 4
 
 var (
@@ -33,10 +30,9 @@ var (
 	errLarge  = status.Error(codes.ResourceExhausted, "etcdserver: too many requests: there are too many large responses at the same time; ask again, or with a limit")
 )
 
-// fetch sends a request to etcd, and frees it. Room for the response is given back by done, which is
-// never nil. A response to a read that turns out to be large, when its first bytes come, is
-// left to etcd, and asked for again once there is room for it: most are small, and need not wait.
-// The error is what the tenant is told.
+// fetch sends a request to etcd, and frees it. done, never nil, gives back the room for the response. Most
+// responses are small, so reads do not wait for room at first: a response whose first bytes announce that it
+// is large is dropped, and asked for again once there is room. The error is for the tenant.
 func (c *call) fetch(method string, in, got *frame, notes *wire.Notes) (done func(), err error) {
 	defer in.free()
 	most := c.cfg.Limits.ResponseBytes
@@ -54,7 +50,7 @@ func (c *call) fetch(method string, in, got *frame, notes *wire.Notes) (done fun
 	}
 	size := min(smallResponse, most)
 	done, err = func() {}, invoke(size)
-	for range 3 { // it may be larger the next time
+	for range 3 { // it may be larger next time
 		is := larger(err)
 		if is == 0 || is > most {
 			break
@@ -69,7 +65,7 @@ func (c *call) fetch(method string, in, got *frame, notes *wire.Notes) (done fun
 	return done, c.told(c.tenant, method, err)
 }
 
-// reads reports whether a request does no more than read.
+// reads reports whether a request only reads.
 func reads(method string, notes *wire.Notes) bool {
 	switch method {
 	case rangeMethod, timeToLiveMethod, statusMethod:
@@ -80,7 +76,7 @@ func reads(method string, notes *wire.Notes) bool {
 	return false
 }
 
-// larger returns the size of a response that was larger than asked for; 0 if err is another error.
+// larger returns the size of a response that was too large; 0 if err is another error.
 func larger(err error) (size int) {
 	if status.Code(err) == codes.ResourceExhausted {
 		var most int
@@ -92,8 +88,7 @@ func larger(err error) (size int) {
 	return 0
 }
 
-// room waits until there is room for a response of a size, which done gives back: for what is
-// received and what is made of it.
+// room waits for room for a response, as received and as rewritten. done, never nil, gives it back.
 func (c *call) room(size int) (done func(), err error) {
 	weight := min(2*int64(size), int64(c.cfg.Limits.LargeBytes))
 	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.Limits.Unread)
@@ -108,7 +103,7 @@ func (c *call) room(size int) (done func(), err error) {
 	return done, c.readsAll()
 }
 
-// readsAll reports an error if too much is held for the tenant's clients to ask for more.
+// readsAll returns an error if the tenant's clients have left too much unread to ask for more.
 func (c *call) readsAll() error {
 	if c.over(c.responses()) {
 		return errUnread
@@ -116,17 +111,17 @@ func (c *call) readsAll() error {
 	return nil
 }
 
-// asksTooMuch reports whether the tenant's requests in progress hold too much for more of them.
+// asksTooMuch reports whether the tenant's requests in progress hold too much memory for another.
 func (c *call) asksTooMuch() bool { return c.over(c.requests()) }
 
-// over reports whether the tenant has more than its share of what is too much in all.
+// over reports whether all tenants hold too much, and this one more than an even share.
 func (c *call) over(h held) bool {
 	most := int64(c.cfg.Limits.UnreadBytes)
 	return h.all.Load() > most && h.tenant.Load() > most/max(c.served.Load(), 1)
 }
 
-// held counts the bytes of messages until they are no longer needed: gRPC takes a message whole,
-// and frees it when it was read. It is a [mem.BufferPool].
+// held counts the bytes of messages until they are freed. gRPC frees a message once it was read. It is a
+// [mem.BufferPool].
 type held struct{ tenant, all *atomic.Int64 }
 
 func (c *call) responses() held { return held{&c.tenant.unread, &c.unread} }
@@ -135,7 +130,7 @@ func (c *call) requests() held  { return held{&c.tenant.asked, &c.asked} }
 // Get implements [mem.BufferPool].
 func (h held) Get(size int) *[]byte { return pool.Get(size) }
 
-// Put implements [mem.BufferPool]; it is called when a message is no longer needed.
+// Put implements [mem.BufferPool]. It is called when a message is freed.
 func (h held) Put(room *[]byte) {
 	h.add(-cap(*room))
 	pool.Put(room)

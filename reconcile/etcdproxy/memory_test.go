@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Large responses wait until there is room for them in memory, and for no longer than that may
-// take; small ones do not wait. What has ended leaves its room.
+// Large responses wait for room in memory for a limited time; small ones do not wait. Responses give their room
+// back.
 func TestLargeResponses(t *testing.T) { all(t, testLargeResponses) }
 
 func testLargeResponses(t *testing.T) {
@@ -87,7 +87,7 @@ func testLargeResponses(t *testing.T) {
 	}
 }
 
-// waiting is a gate that lets nothing pass before it is closed.
+// waiting is a gate that lets nothing through until it is closed.
 type waiting struct {
 	open
 	until chan struct{}
@@ -102,7 +102,7 @@ func (w waiting) Enter(ctx context.Context, _ *Call) (Passage, error) {
 	}
 }
 
-// Requests that wait are held up to a limit. Then the tenant's are refused, and no neighbour's.
+// The memory of waiting requests is limited. Beyond the limit the tenant's are refused, and no neighbour's.
 func TestRequestsHeld(t *testing.T) { both(t, testRequestsHeld) }
 
 func testRequestsHeld(t *testing.T) {
@@ -141,7 +141,7 @@ func testRequestsHeld(t *testing.T) {
 	waitFor(t, "nothing to be held", func() bool { return p.asked.Load() == 0 })
 }
 
-// Nothing is held of a request that could not be sent.
+// A request that could not be sent holds no memory.
 func TestNotSent(t *testing.T) { both(t, testNotSent) }
 
 func testNotSent(t *testing.T) {

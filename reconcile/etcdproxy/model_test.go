@@ -23,8 +23,7 @@ import (
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
-// model makes the same random requests of a tenant behind the proxy and of an etcd that is the
-// tenant's alone.
+// model makes the same random requests to the proxy, as a tenant, and to an etcd of its own.
 type model struct {
 	t             *testing.T
 	random        *rand.Rand
@@ -37,7 +36,7 @@ type model struct {
 
 type revs struct{ tenant, alone int64 }
 
-// Each response is the same, but for IDs of cluster and member and for how revisions are counted.
+// All responses are the same, except for IDs of cluster and member, and the counting of revisions.
 func TestModel(t *testing.T) { all(t, testModel) }
 
 func testModel(t *testing.T) {
@@ -206,7 +205,7 @@ func (m *model) op(depth int) *pb.RequestOp {
 	return &pb.RequestOp{} // nothing in it
 }
 
-// both makes a request of both, and compares.
+// both makes a request to both, and compares the responses.
 func (m *model) both(i int, method string, request, response proto.Message, with func(r proto.Message, tenant bool)) proto.Message {
 	ctx := m.t.Context()
 	have, want := response, response.ProtoReflect().New().Interface()
@@ -259,7 +258,7 @@ func (m *model) learn(have, want proto.Message) {
 	}
 }
 
-// normalize removes what may differ.
+// normalize removes differences that are expected.
 func (m *model) normalize(msg protoreflect.Message, tenant bool) {
 	msg.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch f.Name() {
@@ -293,7 +292,7 @@ func (m *model) normalize(msg protoreflect.Message, tenant bool) {
 	})
 }
 
-// stream compares a RangeStream, put together.
+// stream compares the joined parts of a RangeStream.
 func (m *model) stream(i int) {
 	r := m.rangeRequest()
 	all := func(conn *grpc.ClientConn) (*pb.RangeResponse, error) {
@@ -318,7 +317,7 @@ func (m *model) stream(i int) {
 	m.same(fmt.Sprintf("stream %d: %v", i, r), have, want, haveErr, wantErr)
 }
 
-// creates are watches, of which some fail.
+// creates returns requests to create watches, some of which fail.
 var creates = []*pb.WatchCreateRequest{
 	{Key: []byte("a")},
 	{Key: []byte{0}, RangeEnd: []byte{0}, PrevKv: true},
@@ -333,7 +332,7 @@ var creates = []*pb.WatchCreateRequest{
 	{},
 }
 
-// watch begins the same watches at both.
+// watch creates the same watches at both.
 func (m *model) watch() [2]pb.Watch_WatchClient {
 	var streams [2]pb.Watch_WatchClient
 	var said [2][]string
@@ -361,7 +360,7 @@ func (m *model) watch() [2]pb.Watch_WatchClient {
 	return streams
 }
 
-// compareEvents compares everything that the watches saw.
+// compareEvents compares the events of the watches.
 func (m *model) compareEvents(streams [2]pb.Watch_WatchClient) {
 	if len(m.revs) == 0 {
 		m.t.Fatal("nothing was written")

@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// Answers to pings wait for what is sent next, for pongDelay at most, and no more than maxPongs at a
-// time; they are copied before what is sent if both have no more than maxHeld bytes. See [pongs].
+// At most maxPongs answers to pings wait for the next write, for up to pongDelay. Answers and write are
+// joined by copying if they have at most maxHeld bytes together. See [pongs].
 const (
 	pongDelay = 20 * time.Millisecond
 	maxPongs  = 32
 	maxHeld   = 4 << 10
 )
 
-// pong is how the answer to a ping begins, and pongLength its length.
+// pong is the frame header of an answer to a ping, and pongLength the length of the frame.
 var pong = []byte{0, 0, 8, 6, 1, 0, 0, 0, 0}
 
 const pongLength = 9 + 8
 
-// pongs is a session that gRPC writes to. Its peers send a ping with most of what they send, as soon as
-// the last was answered, to measure the way, and gRPC writes out each answer by itself: of three writes
-// for a call, one was that. Here an answer goes with the next write.
+// pongs is a session that grpc-go's server writes to. grpc-go's clients send a ping with most of the data
+// that they receive, once the last ping was answered, to estimate the bandwidth. The server sends each
+// answer in a write of its own, one of three writes for a call. Here answers go with the next write.
 //
-// All bytes keep their order, so that nothing is lost if what looks like an answer is something else.
+// All bytes keep their order, so nothing breaks if other bytes look like an answer.
 type pongs struct {
 	*session
 
 	mu    sync.Mutex
 	held  []byte
-	since time.Time   // the first of them is
-	timer *time.Timer // for those that nothing goes with; nil if there never was one
-	timed bool        // it runs
+	since time.Time   // when the first of them came
+	timer *time.Timer // calls late; nil before the first answer
+	timed bool        // timer runs
 }
 
 // Write implements [net.Conn].
@@ -66,7 +66,7 @@ func (p *pongs) Write(b []byte) (int, error) {
 	return p.session.Write(b)
 }
 
-// flush writes out what is held. The lock is held, too.
+// flush writes the held bytes. The caller holds p.mu.
 func (p *pongs) flush() error {
 	if len(p.held) == 0 {
 		return nil
@@ -81,7 +81,7 @@ func (p *pongs) late() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left := pongDelay - time.Since(p.since)
-	if p.timed = len(p.held) > 0 && left > 0; p.timed { // the ones that it was for have gone
+	if p.timed = len(p.held) > 0 && left > 0; p.timed { // those that it was set for have gone
 		p.timer.Reset(left)
 		return
 	}

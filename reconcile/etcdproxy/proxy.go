@@ -1,25 +1,28 @@
 // Package etcdproxy serves namespaces of one etcd to tenants that do not see each other.
 //
-// Two walls keep them apart. The proxy rewrites the keys and the IDs of leases in the calls
-// that it knows, and refuses all others; and it sends them to etcd as the user of the
-// namespace, whose role is the range of its keys. A client is the tenant that the URI in its
-// certificate names, verified against the certificate authorities of that tenant alone.
+// Two walls keep them apart. The proxy rewrites the keys and lease IDs in the calls that it
+// knows, and refuses all other calls. And it calls etcd as the user of the namespace, whose role
+// is limited to the namespace's keys. The URI in a client's certificate names its tenant; the
+// certificate is verified against the certificate authorities of that tenant alone.
 //
-//   - proxy.go: [Config], [Tenant], [Proxy]; what is served and how that changes
-//   - identity.go, session.go: who a connection belongs to, and closing it once it no longer may
-//   - upstream.go, leader.go: the connection to etcd that a tenant has, and leaving a member
-//   - fast.go: the same without grpc-go, for what is called most
+//   - proxy.go: [Config], [Tenant], [Proxy], serving
+//   - tenant.go: the tenants and their replacement, [Proxy.Set]
+//   - identity.go, session.go: authenticating connections, and closing those no longer trusted
+//   - upstream.go, leader.go: a tenant's connection to etcd, and leaving a member
+//   - fast.go: the transport without grpc-go
 //   - local.go: an etcd in the same process
-//   - calls.go: each method, and how it is served; refusal of all others
-//   - unary.go, watch.go, lease.go, maintenance.go, compact.go: the calls
-//   - resend.go: what is sent to etcd again
-//   - frame.go, errors.go: messages as bytes, and what a tenant is told of errors
-//   - gate.go: the seam for quota and throttling, which package guard has
+//   - calls.go: the methods and their handlers
+//   - unary.go, watch.go, lease.go, maintenance.go, compact.go: the handlers
+//   - resend.go: calls that are sent to etcd again
+//   - frame.go, errors.go: messages as bytes, and errors for tenants
+//   - gate.go: [Gate], for quota and throttling
 //   - slow.go: clients that do not read
-//   - memory.go: what messages take of the process' memory
+//   - memory.go: bounds of the memory of messages
+//   - pong.go: answers to pings of grpc-go's clients
+//   - counts.go: [Counts]
 //
-// The rewriting itself is pure, in the package wire. The package provisions nothing: users,
-// roles and certificates are reconcile/etcd's.
+// Package wire rewrites messages. Package guard is the Gate of gitopsd. Users, roles and
+// certificates are provisioned by reconcile/etcd.
 package etcdproxy
 
 import (
@@ -44,27 +47,22 @@ import (
 
 // Config configures a [Proxy].
 type Config struct {
-	// Log gets a line for what an operator should look at; required. Keys and values are
-	// never logged.
+	// Log gets what an operator should look at; required. Keys and values are never logged.
 	Log *slog.Logger
-	// Certificate returns the certificate to serve with; required. It is called for each
-	// connection, so that a renewed certificate needs no restart.
+	// Certificate returns the serving certificate; required. It is called for each connection,
+	// so that a renewed certificate needs no restart.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ClientURL is what MemberList answers, such as "https://sample-etcd.default.svc:2379".
-	// If empty, it is the host and port that the client asked for.
-	ClientURL string
 	// Gate decides on requests and knows how much is used; nil for none.
 	Gate Gate
-	// Floors keeps the revisions up to which tenants compacted; nil keeps them in memory.
+	// Floors keeps the revisions that tenants compacted to; nil keeps them in memory.
 	Floors Floors
-	// Limits bound what one client may cost.
+	// Limits bound what clients may cost.
 	Limits Limits
-	// Member is the etcd of all tenants if it is in this process, which is then reached without
-	// sockets, whatever the endpoints; nil if it is not. See local.go.
+	// Member is the etcd of all tenants if it runs in this process. It is reached without sockets,
+	// whatever the endpoints. nil if etcd runs elsewhere. See local.go.
 	Member *member.Member
-	// GRPCGo has grpc-go serve clients and make all calls, which takes more CPU. Otherwise frames of
-	// HTTP/2 are relayed without it, on the way of calls that have one request and one response;
-	// see fast.go.
+	// GRPCGo has grpc-go serve clients and make all calls, which takes more CPU. By default package
+	// h2 serves clients, and makes the calls with one request and one response; see fast.go.
 	GRPCGo bool
 }
 
@@ -76,32 +74,30 @@ type Limits struct {
 	// ResponseBytes is the size of the largest response of etcd, which is held in memory as
 	// a whole; 128 MiB by default. Larger ranges need a limit, or RangeStream.
 	ResponseBytes int
-	// LargeBytes is how much memory responses of etcd that are not small may take, of all
-	// tenants together, until they are ready for clients; twice ResponseBytes by default.
-	// Others wait.
+	// LargeBytes is how much memory large responses of etcd may take until they are ready for
+	// clients, of all tenants together; twice ResponseBytes by default. Others wait.
 	LargeBytes int
 	// HeaderBytes is the size of the largest list of headers; 16 KiB by default.
 	HeaderBytes uint32
 	// Streams is the largest number of calls in progress on a connection; 1000 by default.
 	Streams uint32
-	// Calls is the largest number of calls in progress of a tenant, streams and those that
-	// wait included; 10000 by default.
+	// Calls is the largest number of calls in progress of a tenant, including streams and calls
+	// that wait; 10000 by default.
 	Calls int
-	// Unread is how long a client may leave unread what a stream has for it; a minute by
-	// default. Then the stream ends.
+	// Unread is how long a client may leave a message of a stream unread before the stream ends;
+	// a minute by default.
 	Unread time.Duration
-	// UnreadBytes is how much is held of responses that clients do not read, of all tenants
-	// together, before reads are refused to those who have more than an even share of it;
-	// half of ResponseBytes by default. As much is held of requests.
+	// UnreadBytes is how many bytes of unread responses are held, of all tenants together, before
+	// reads are refused to tenants with more than an even share; half of ResponseBytes by default.
+	// It also bounds requests.
 	UnreadBytes int
 	// Connections is the largest number of connections of a tenant; 5000 by default. A
 	// kube-apiserver has one for each type of its objects.
 	Connections int
 	// Handshakes is the largest number of connections that are not authenticated yet; 1000 by
-	// default. Beyond it new ones are closed at once.
+	// default. More are closed at once.
 	Handshakes int
-	// Handshake is how long a connection may take until it is authenticated; 10 seconds by
-	// default.
+	// Handshake is how long a handshake may take; 10 seconds by default.
 	Handshake time.Duration
 	// Drain is how long calls in progress may go on when Serve ends; 10 seconds by default.
 	Drain time.Duration
@@ -129,39 +125,39 @@ type Tenant struct {
 	// ClientCAs sign the certificates of its clients, and of no other tenant's; required.
 	// There are several while one replaces another.
 	ClientCAs *x509.CertPool
-	// Upstream is how etcd is reached as the user of the namespace.
+	// Upstream says how to reach etcd as the user of the namespace.
 	Upstream Upstream
 }
 
-// Upstream is how a tenant's requests reach etcd.
+// Upstream says how a tenant's requests reach etcd.
 type Upstream struct {
-	// Endpoints are URLs as in "https://10.0.0.1:2379"; required. They are tried in a random
-	// order, and the next one if a connection fails.
+	// Endpoints are URLs as in "https://10.0.0.1:2379"; required. They are tried in random
+	// order.
 	Endpoints []string
-	// Certificate is that of the namespace's own user in etcd; required. Connections that
-	// are open when it is replaced stay.
+	// Certificate is the certificate of the namespace's user in etcd; required. Open connections
+	// stay when it is replaced.
 	Certificate tls.Certificate
 	// CAs sign etcd's serving certificates; required.
 	CAs *x509.CertPool
-	// ServerName is verified in etcd's certificate instead of the host of the endpoint.
+	// ServerName is the name to verify in etcd's certificate; the host of the endpoint if empty.
 	ServerName string
 }
 
-// Proxy serves tenants. Its methods may be called at the same time.
+// Proxy serves tenants. Its methods may be called concurrently.
 type Proxy struct {
 	cfg        Config
 	handshakes chan struct{} // one element for each connection that is not authenticated yet
 	large      *semaphore.Weighted
-	unread     atomic.Int64 // bytes of responses that are not read, of all tenants
+	unread     atomic.Int64 // bytes of unread responses, of all tenants
 	asked      atomic.Int64 // bytes of requests in progress
-	served     atomic.Int64 // tenants
+	served     atomic.Int64 // number of tenants
 
-	setting sync.Mutex // held by Set as a whole
+	setting sync.Mutex // held during Set
 	mu      sync.Mutex
 	tenants map[string]*tenant // by the URI of their clients; the map is replaced as a whole
 }
 
-// New returns a proxy that serves no tenant yet.
+// New returns a proxy without tenants; see [Proxy.Set].
 func New(cfg Config) (*Proxy, error) {
 	switch {
 	case cfg.Log == nil:
@@ -183,8 +179,8 @@ func New(cfg Config) (*Proxy, error) {
 	}, nil
 }
 
-// Serve serves on a listener until ctx ends or the listener fails. It then refuses new calls,
-// lets those in progress end for [Limits.Drain], and closes the listener and its connections.
+// Serve serves on a listener until ctx ends or the listener fails. When ctx ends, it refuses new calls,
+// waits up to [Limits.Drain] for those in progress, and closes the listener and its connections.
 // The error is nil if ctx ended.
 func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	server := p.server()
@@ -211,27 +207,24 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// Close closes the connections to etcd and of clients. Nothing is served afterwards.
+// Close removes all tenants, and closes their connections.
 func (p *Proxy) Close() error { return p.Set(nil) }
 
-// tenantOf returns who the URI of a certificate names; nil if that is nobody.
+// tenantOf returns the tenant that the URI of a certificate names; nil for none.
 func (p *Proxy) tenantOf(uri string) *tenant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.tenants[uri]
 }
 
-// server serves connections.
+// server is a [grpc.Server] or an h2.Server.
 type server interface {
 	Serve(net.Listener) error
 	GracefulStop()
 	Stop()
 }
 
-// streamWorkers are the goroutines that serve calls one after the other.
-const streamWorkers = 256
-
-// server returns a server of gRPC that hands each call to the proxy as bytes.
+// server returns a server that hands each call to the proxy as bytes.
 func (p *Proxy) server() server {
 	if !p.cfg.GRPCGo {
 		return p.fastServer()
@@ -246,15 +239,15 @@ func (p *Proxy) server() server {
 		grpc.MaxSendMsgSize(l.ResponseBytes),
 		grpc.MaxHeaderListSize(l.HeaderBytes),
 		grpc.MaxConcurrentStreams(l.Streams),
-		// Fixed windows bound what a client can have the proxy hold: a request that nobody
-		// waits for stays with the client.
+		// Fixed windows bound what a client can make the proxy hold: a request that no call waits
+		// for stays with the client.
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(enforcement),
 		grpc.KeepaliveParams(serverKeepalive),
 		grpc.WaitForHandlers(true),
-		// Calls beyond these have goroutines of their own, whose stacks grow each time: that was an
-		// eighth of the CPU of a put. A watch keeps one of these while it lasts.
-		grpc.NumStreamWorkers(streamWorkers),
+		// Each call beyond these has a new goroutine whose stack has to grow, which took an eighth of
+		// the CPU of a put. A watch keeps a worker while it lasts.
+		grpc.NumStreamWorkers(256),
 	)
 }

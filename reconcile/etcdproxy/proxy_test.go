@@ -7,7 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A tenant reads, writes and watches its own keys, and sees no other's.
+// A tenant reads, writes and watches its own keys, and sees no others.
 func TestServes(t *testing.T) { all(t, testServes) }
 
 func testServes(t *testing.T) {
@@ -34,8 +34,7 @@ func testServes(t *testing.T) {
 	}
 }
 
-// Where the new way to etcd cannot be used, a tenant goes on by the old one, and without a
-// connection or a watch lost.
+// If the new Upstream is invalid, a tenant keeps the old one, and its connections and watches.
 func TestBadUpstream(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")

@@ -9,17 +9,16 @@ import (
 	"google.golang.org/grpc"
 )
 
-// resends is how often a call is sent again that etcd refused because users or roles changed while it
-// was on its way. Otherwise each namespace that is made or removed would show in the others.
+// resends is how often to resend a call that etcd refused because users or roles changed while it was under
+// way. Without that, creating or removing a namespace would cause errors in the others.
 //
-// It is safe for writes, too. A request carries the revision of etcd's users from when it was
-// received, and is refused if that is not the current one (etcd's auth/store.go, isOpPermitted).
-// For what goes through the log this is found out by each member before it applies anything of the
-// request (etcdserver/apply/auth.go): it never was, and never will be, done. A read may have been
-// done, and its response is thrown away.
+// It is safe for writes, too. A request carries the revision of etcd's users at the time it was received, and
+// is refused if that is not the current one (etcd's auth/store.go, isOpPermitted). For requests that go
+// through the log each member decides this before it applies any part of them (etcdserver/apply/auth.go), so
+// they were never applied and never will be. A read may have been executed; its response is dropped.
 const resends = 12
 
-// again reports, after a pause, whether to send a call again that failed so often before.
+// again reports, after a pause, whether to resend a call after an error, given how often it was resent before.
 func again(ctx context.Context, err error, before int) bool {
 	if before >= resends || !errors.Is(err, rpctypes.ErrGRPCAuthOldRevision) {
 		return false
@@ -32,8 +31,8 @@ func again(ctx context.Context, err error, before int) bool {
 	}
 }
 
-// resend has calls sent again; see [resends]. It is a [grpc.UnaryClientInterceptor], and frees a frame
-// whatever comes of the call.
+// resend is a [grpc.UnaryClientInterceptor] that resends calls; see [resends]. It frees a request that is a
+// frame.
 func resend(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	in, bytes := request.(*frame)
 	if bytes {

@@ -13,8 +13,7 @@ import (
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
-// While etcd's users and roles change all the time, a tenant does not notice: nothing fails, and no
-// write is done twice.
+// While etcd's users and roles change all the time, no call of a tenant fails, and no write is applied twice.
 func TestUsersChange(t *testing.T) { all(t, testUsersChange) }
 
 func testUsersChange(t *testing.T) {

@@ -12,8 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// session is a connection of a tenant's client. It is what gRPC reads and writes, and what it
-// hands to each call as the identity of its peer.
+// session is a connection of a tenant's client, and the [credentials.AuthInfo] of its calls.
 type session struct {
 	net.Conn
 	tenant *tenant
@@ -25,7 +24,7 @@ type session struct {
 // AuthType implements [credentials.AuthInfo].
 func (*session) AuthType() string { return "tls" }
 
-// GetCommonAuthInfo tells gRPC that the connection is private and not to be tampered with.
+// GetCommonAuthInfo tells gRPC that the connection has privacy and integrity.
 func (*session) GetCommonAuthInfo() credentials.CommonAuthInfo {
 	return credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
 }
@@ -41,7 +40,7 @@ func (s *session) Close() error {
 	return s.Conn.Close()
 }
 
-// CloseWrite tells the client that nothing more comes.
+// CloseWrite closes the writing side of the connection.
 func (s *session) CloseWrite() error {
 	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -49,9 +48,8 @@ func (s *session) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// close ends a connection whose client is no longer to be trusted, and with it its calls. It waits
-// for nothing: the alert that TLS sends at the end could block behind a client that reads
-// nothing.
+// close ends a connection that is no longer trusted, and with it its calls. It does not wait: the alert that
+// TLS sends at the end could block behind a client that does not read.
 func (s *session) close() {
 	if raw, ok := s.Conn.(interface{ NetConn() net.Conn }); ok {
 		raw.NetConn().Close()
@@ -59,7 +57,7 @@ func (s *session) close() {
 	s.Close()
 }
 
-// sessionOf returns the connection that a call came by; nil if it was not authenticated.
+// sessionOf returns the connection of a call; nil if it is not authenticated.
 func sessionOf(ctx context.Context) *session {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -12,10 +12,8 @@ var (
 	errTooManyCalls = status.Error(codes.ResourceExhausted, "gitopsd: the namespace has too many calls in progress")
 )
 
-// tell sends a part of a stream to the client, and notes if that takes the client too long. It is
-// called by one goroutine.
-// Meanwhile nothing is read from etcd: the little that is under way is all that is held for
-// a slow client.
+// tell sends a message of a stream to the client, and signals c.slow if that takes too long. It is called by
+// one goroutine, which reads nothing from etcd meanwhile, so that little is held for a slow client.
 func (c *call) tell(out *frame) error {
 	if c.patience == nil {
 		c.patience = time.AfterFunc(c.cfg.Limits.Unread, func() {
@@ -31,8 +29,8 @@ func (c *call) tell(out *frame) error {
 	return c.client.SendMsg(out)
 }
 
-// attended runs what serves a stream, and ends the call when the client is too slow. What
-// it runs ends soon after, as the call's streams do.
+// attended calls serve, and ends the call when the client is too slow. serve then ends soon after, with the
+// call's streams.
 func (c *call) attended(serve func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- serve() }()

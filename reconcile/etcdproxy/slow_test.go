@@ -29,9 +29,8 @@ func (r running) raw(t testing.TB, x tenantIn) *grpc.ClientConn {
 	return conn
 }
 
-// A client that does not read its watch has it ended with an error that says so. Meanwhile the
-// proxy holds little of what the watch has for it, and the same tenant's other streams and the
-// neighbour's go on.
+// The watch of a client that does not read it ends with an error. Meanwhile the proxy holds little for it, and
+// other streams of the tenant and its neighbour go on.
 func TestSlowWatch(t *testing.T) { both(t, testSlowWatch) }
 
 func testSlowWatch(t *testing.T) {
@@ -90,7 +89,7 @@ func testSlowWatch(t *testing.T) {
 	}
 }
 
-// A range in parts waits for its reader, and not for ever.
+// A range in parts waits for its reader for a limited time.
 func TestSlowRange(t *testing.T) { both(t, testSlowRange) }
 
 func testSlowRange(t *testing.T) {
@@ -117,8 +116,8 @@ func testSlowRange(t *testing.T) {
 	}
 }
 
-// Responses that clients leave unread are held up to a limit. Then the tenant's calls are refused
-// until they are read, and no neighbour's.
+// The memory of unread responses is limited. Beyond the limit the tenant's calls are refused until they are read,
+// and no neighbour's.
 func TestUnread(t *testing.T) { both(t, testUnread) }
 
 func testUnread(t *testing.T) {
@@ -167,7 +166,7 @@ func testUnread(t *testing.T) {
 	waitFor(t, "calls to go on", func() bool { _, err := c.Get(ctx, "other"); return err == nil })
 }
 
-// A tenant has no more calls in progress than it may, whatever they wait for.
+// The number of calls in progress of a tenant is limited, whatever they wait for.
 func TestTooManyCalls(t *testing.T) { both(t, testTooManyCalls) }
 
 func testTooManyCalls(t *testing.T) {

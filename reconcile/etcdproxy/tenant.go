@@ -13,8 +13,8 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// tenant is a namespace that is served. Who may be its client and how etcd is reached change
-// while it is served; its keys do not.
+// tenant is a namespace that is served. Its clients and its way to etcd may change meanwhile, its prefix and
+// number do not.
 type tenant struct {
 	id       etcd.ID
 	prefix   string
@@ -22,41 +22,42 @@ type tenant struct {
 	space    *wire.Space
 	upstream *upstream
 	counts   counts
-	quota    atomic.Int64 // in bytes; 0 is none
-	unread   atomic.Int64 // bytes of responses that are not read
+	quota    atomic.Int64 // in bytes; 0 for none
+	unread   atomic.Int64 // bytes of unread responses
 	asked    atomic.Int64 // bytes of requests in progress
-	alarmed  atomic.Int64 // when an alarm was last logged, in seconds
+	alarmed  atomic.Int64 // Unix time of the last alarm
 
 	mu       sync.Mutex
-	clients  clients // who may be one
+	clients  clients
 	sessions map[*session]struct{}
-	leases   map[int64]struct{} // the tenant's IDs that were granted here
+	leases   map[int64]struct{} // the tenant's IDs of leases granted by this proxy
 }
 
-// Set replaces what is served. Calls and connections of tenants that stay go on, except those of
-// clients that are no longer to be trusted. A tenant that cannot be served, and each of two whose
-// keys overlap, is not; the error names it and the others are served. One that is served already
-// keeps its way to etcd if the new one cannot be used.
+// Set replaces the tenants. Calls and connections of tenants that stay go on, except those of clients that
+// are no longer trusted. A tenant that is invalid or overlaps another is not served; the error names it, and
+// the others are served. A tenant that is served already keeps its [Upstream] if the new one is invalid; the
+// error names it, too.
 func (p *Proxy) Set(tenants []Tenant) error {
 	p.setting.Lock()
 	defer p.setting.Unlock()
 	var errs []error
 	old, next := p.tenants, make(map[string]*tenant)
 	for i, t := range tenants {
-		err := check(t, i, tenants)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("etcd namespace %s: %w", t.ID, err))
-			continue
-		}
 		uri := t.ID.URI().String()
 		serving := old[uri]
-		if serving == nil || serving.prefix != t.Prefix || serving.number != t.Number {
+		err := check(t, i, tenants)
+		switch {
+		case err != nil:
+			serving = nil
+		case serving == nil || serving.prefix != t.Prefix || serving.number != t.Number:
 			serving, err = p.newTenant(t)
-		} else if err := serving.upstream.set(t.Upstream); err != nil {
-			errs = append(errs, fmt.Errorf("etcd namespace %s: %w", t.ID, err))
+		default:
+			err = serving.upstream.set(t.Upstream)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("etcd namespace %s: %w", t.ID, err))
+		}
+		if serving == nil {
 			continue
 		}
 		serving.quota.Store(t.Quota.Storage)
@@ -68,8 +69,7 @@ func (p *Proxy) Set(tenants []Tenant) error {
 	p.served.Store(int64(len(next)))
 	p.mu.Unlock()
 
-	// From here on new connections are judged by what is wanted now; those that were
-	// authenticated before are judged again.
+	// From here on new connections are judged by the new tenants; earlier ones are judged again.
 	for _, t := range tenants {
 		if serving := next[t.ID.URI().String()]; serving != nil {
 			serving.admit(clientsOf(t))
@@ -101,13 +101,13 @@ func (p *Proxy) newTenant(t Tenant) (*tenant, error) {
 	}, nil
 }
 
-// close ends everything that is in progress for a tenant.
+// close ends the connections of a tenant, and their calls.
 func (t *tenant) close() {
 	t.admit(clients{})
 	t.upstream.close()
 }
 
-// admit replaces who may be a client, and closes the connections of those who no longer may.
+// admit replaces the clients, and closes the connections of those no longer trusted.
 func (t *tenant) admit(c clients) {
 	t.mu.Lock()
 	t.clients = c
@@ -120,7 +120,7 @@ func (t *tenant) admit(c clients) {
 	}
 }
 
-// check reports why a tenant cannot be served beside the others.
+// check returns an error if tenant i of all cannot be served beside the others.
 func check(t Tenant, i int, all []Tenant) error {
 	if err := valid(t); err != nil {
 		return err
@@ -130,7 +130,7 @@ func check(t Tenant, i int, all []Tenant) error {
 		case j == i:
 		case other.ID == t.ID:
 			return errors.New("is named twice")
-		case valid(other) != nil: // is not served
+		case valid(other) != nil: // it is not served
 		case strings.HasPrefix(other.Prefix, t.Prefix) || strings.HasPrefix(t.Prefix, other.Prefix):
 			return fmt.Errorf("prefix %s overlaps %s of %s", t.Prefix, other.Prefix, other.ID)
 		case other.Number == t.Number:
@@ -140,7 +140,7 @@ func check(t Tenant, i int, all []Tenant) error {
 	return nil
 }
 
-// valid reports why a tenant cannot be served.
+// valid returns an error if a tenant cannot be served.
 func valid(t Tenant) error {
 	switch {
 	case t.ID.Cluster == "":

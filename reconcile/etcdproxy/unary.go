@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 )
 
-// unary returns how a call is served that is a request and a response of etcd.
+// unary returns the handler of a call with one request and one response.
 func unary(request, response *wire.Message) func(*call) error {
 	return func(c *call) error {
 		var notes wire.Notes
@@ -27,14 +27,13 @@ func unary(request, response *wire.Message) func(*call) error {
 	}
 }
 
-// received is a request, ready to be sent to etcd.
+// received is a rewritten request.
 type received struct {
 	frame
-	// The notes of the request are parts of this.
-	from frame
+	from frame // as the client sent it; notes refer to it
 }
 
-// receive returns a client's request, rewritten.
+// receive receives and rewrites a client's request.
 func (c *call) receive(m *wire.Message, notes *wire.Notes) (received, error) {
 	var from frame
 	if err := c.client.RecvMsg(&from); err != nil {
@@ -64,15 +63,14 @@ func (c *call) request(m *wire.Message, from *frame, notes *wire.Notes) (receive
 	return received{frame: to, from: *from}, nil
 }
 
-// discard frees a request that is not sent.
+// discard frees both frames.
 func (r *received) discard() {
 	r.frame.free()
 	r.from.free()
 }
 
-// invoke sends a request to etcd if floor and gate let it, and returns the response, rewritten. It is sent
-// once, but for [resend]: whether a write that failed was done is for the client to find out, as with
-// etcd.
+// invoke sends a request to etcd if floor and gate permit it, and returns the rewritten response. Except for
+// [resends] it sends it once: as with etcd, the client has to find out whether a failed write was applied.
 func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, error) {
 	err := c.aboveFloor(notes)
 	if err == nil && len(notes.Puts) == 0 && notes.Deletes == 0 {
@@ -93,7 +91,7 @@ func (c *call) invoke(in received, m *wire.Message, notes *wire.Notes) (frame, e
 	return out, err
 }
 
-// roundTrip sends a request to etcd and returns the response, rewritten.
+// roundTrip sends a request to etcd and returns the rewritten response.
 func (c *call) roundTrip(in *frame, m *wire.Message, notes *wire.Notes) (frame, error) {
 	var got frame
 	done, err := c.fetch(c.method, in, &got, notes)
@@ -145,8 +143,8 @@ func (c *call) rangeStream() error {
 	})
 }
 
-// parts sends a request and passes on the parts of the response. It returns their size. What etcd
-// refused before the first part is sent again as a call is that has one response.
+// parts sends a request and passes on the parts of the response. It returns their size. A request that etcd
+// refused before the first part is resent; see [resends].
 func (c *call) parts(in *frame, answered func()) (size int, err error) {
 	defer in.free()
 	for try := 0; ; try++ {
@@ -157,7 +155,7 @@ func (c *call) parts(in *frame, answered func()) (size int, err error) {
 	}
 }
 
-// stream is parts, once.
+// stream is parts without resending.
 func (c *call) stream(in *frame, answered func()) (size int, err error) {
 	up, err := c.tenant.upstream.conn.NewStream(c.ctx, serverStreams, c.method)
 	if err != nil {
@@ -178,8 +176,8 @@ func (c *call) stream(in *frame, answered func()) (size int, err error) {
 		case err == io.EOF:
 			return size, nil
 		case whole && errors.Is(err, rpctypes.ErrGRPCAuthOldRevision):
-			// Etcd finds that users changed once it has sent everything, of one revision. If the
-			// namespace is its user's still, nobody was shown too much.
+			// Etcd checks again whether users changed after it has sent everything, at one revision. If
+			// the user may still read the namespace, it received nothing that it should not have.
 			_, err := c.head()
 			return size, err
 		case err != nil:

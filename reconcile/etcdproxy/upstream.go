@@ -2,6 +2,7 @@ package etcdproxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -22,42 +23,39 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/inprocess"
 )
 
-// Windows of flow control: what one stream, and all of a connection together, may have sent
-// before it is read.
+// Windows of flow control: how many bytes a stream and a connection may send before they are read.
 const (
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
 )
 
-// enforcement is how often clients may ping, as etcd has it.
+// enforcement says how often clients may ping, as etcd does.
 var enforcement = keepalive.EnforcementPolicy{MinTime: 5 * time.Second}
 
-// serverKeepalive finds clients that vanished; connections have no age.
+// serverKeepalive detects clients that vanished. Connections have no maximum age.
 var serverKeepalive = keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 20 * time.Second}
 
-// clientKeepalive finds an etcd that vanished, so that watches move to another one.
+// clientKeepalive detects an etcd that vanished, so that watches move to another.
 var clientKeepalive = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}
 
-// minConnect is how long a connection to etcd may take until it is authenticated.
+// minConnect is how long opening and authenticating a connection to etcd may take.
 const minConnect = 3 * time.Second
 
-// reconnect is how long to wait before etcd is tried again; clients wait for it.
+// reconnect is how long to wait before connecting to etcd again. Clients wait meanwhile.
 var reconnect = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
 
-// upstream is the connection of a tenant to etcd. It is opened by the first call, and closed
-// when there was none for a long time.
+// upstream is a tenant's connection to etcd. The first call opens it, and idleness closes it.
 type upstream struct {
 	conn    *grpc.ClientConn
 	members *members
 	creds   *upstreamCreds
-	// Other ways of calls with one request and response; nil if there is none.
+	// For calls with one request and one response, before conn; at least one is nil.
 	local *localUpstream
 	fast  *fastUpstream
 }
 
-// serviceConfig has the endpoints tried in a random order, and the one that works kept: the
-// reads of a tenant that need not be linearizable do not go back in time by jumping between
-// members.
+// serviceConfig tries the endpoints in random order, and stays with one that works: serializable reads do
+// not go back in time by moving between members.
 const serviceConfig = `{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}`
 
 func newUpstream(u Upstream, cfg Config) (*upstream, error) {
@@ -71,7 +69,7 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 	if cfg.Member != nil {
 		creds.open = cfg.Member.Dial
 	}
-	of := &members{where: where, creds: creds, all: state}
+	all := &members{where: where, creds: creds, all: state}
 	conn, err := grpc.NewClient("etcd:///etcd",
 		grpc.WithContextDialer(creds.dial),
 		grpc.WithResolvers(where),
@@ -80,12 +78,12 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 		grpc.WithDisableServiceConfig(),
 		// gRPC may still send a call again that etcd certainly did not process.
 		grpc.WithDisableRetry(),
-		grpc.WithChainUnaryInterceptor(of.unary, resend),
-		grpc.WithStreamInterceptor(of.stream),
+		grpc.WithChainUnaryInterceptor(all.unary, resend),
+		grpc.WithStreamInterceptor(all.stream),
 		grpc.WithKeepaliveParams(clientKeepalive),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: minConnect}),
 		grpc.WithNoProxy(),
-		// What a client does not read stays in etcd, beyond these windows.
+		// Beyond these windows, messages that a client does not read stay in etcd.
 		grpc.WithInitialWindowSize(streamWindow),
 		grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithDefaultCallOptions(
@@ -97,7 +95,7 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	up := &upstream{conn: conn, members: of, creds: creds}
+	up := &upstream{conn: conn, members: all, creds: creds}
 	switch {
 	case cfg.Member != nil:
 		up.local = &localUpstream{member: cfg.Member, creds: creds}
@@ -107,8 +105,8 @@ func newUpstream(u Upstream, cfg Config) (*upstream, error) {
 	return up, nil
 }
 
-// invoke makes a call that has one request and one response, of which it leaves more than most bytes
-// to etcd. The request stays the caller's.
+// invoke makes a call that has one request and one response. A response of more than most bytes is an error.
+// The request stays the caller's.
 func (u *upstream) invoke(ctx context.Context, method string, in, got *frame, most int) error {
 	if u.local != nil {
 		if made, err := u.local.invoke(ctx, method, in, got, most); made {
@@ -124,14 +122,13 @@ func (u *upstream) invoke(ctx context.Context, method string, in, got *frame, mo
 	return u.conn.Invoke(ctx, method, in.lend(), got, grpc.MaxCallRecvMsgSize(most)) // resend frees it
 }
 
-// set replaces how etcd is reached. Connections that are open stay, unless to an endpoint that is
-// no longer one.
+// set replaces the endpoints and certificates. Open connections stay, except those to removed endpoints.
 func (u *upstream) set(to Upstream) error {
 	state, err := endpoints(to)
 	if err != nil {
 		return err
 	}
-	if changed := u.creds.set(to, state); changed {
+	if moved := u.creds.set(to, state); moved {
 		u.members.set(state)
 	}
 	return nil
@@ -145,7 +142,7 @@ func (u *upstream) close() {
 	u.conn.Close()
 }
 
-// endpoints returns the addresses of etcd.
+// endpoints returns the addresses of etcd, or an error if u is invalid.
 func endpoints(u Upstream) (resolver.State, error) {
 	switch {
 	case len(u.Endpoints) == 0:
@@ -165,18 +162,13 @@ func endpoints(u Upstream) (resolver.State, error) {
 		if at.Port() == "" {
 			host = net.JoinHostPort(at.Hostname(), "2379")
 		}
-		// The name is verified in etcd's certificate.
-		name := u.ServerName
-		if name == "" {
-			name = at.Hostname()
-		}
-		state.Addresses = append(state.Addresses, resolver.Address{Addr: host, ServerName: name})
+		state.Addresses = append(state.Addresses, resolver.Address{Addr: host, ServerName: cmp.Or(u.ServerName, at.Hostname())})
 	}
 	return state, nil
 }
 
-// upstreamCreds is the client's side of transport security: each new connection uses the
-// certificate that is current then. It implements [credentials.TransportCredentials].
+// upstreamCreds authenticates connections to etcd. Each new connection uses the current certificate. It
+// implements [credentials.TransportCredentials] for clients.
 type upstreamCreds struct {
 	open func(ctx context.Context, address string) (net.Conn, error)
 
@@ -184,20 +176,20 @@ type upstreamCreds struct {
 	now Upstream
 	// version changes with the certificates.
 	version int
-	// dialing are the addresses of connections that are not authenticated yet, and at is where
-	// the last one is that was.
+	// dialing has the addresses of connections that are not authenticated yet, and at is the place of
+	// the last one that was.
 	dialing map[net.Conn]string
 	at      place
 }
 
-// place is an etcd by its address, and the name in its certificate.
+// place is the address of an etcd with the name in its certificate.
 type place struct{ address, name string }
 
 func dialTCP(ctx context.Context, address string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", address)
 }
 
-// dial opens a connection, which is not authenticated yet.
+// dial opens a connection without authenticating it.
 func (c *upstreamCreds) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := c.open(ctx, address)
 	if err == nil {
@@ -208,27 +200,24 @@ func (c *upstreamCreds) dial(ctx context.Context, address string) (net.Conn, err
 	return conn, err
 }
 
-// where returns where gRPC is connected to, or was last; nowhere if that is no longer an endpoint.
+// where returns the place that grpc-go is connected to, or was last; the zero place if that is no longer an
+// endpoint.
 func (c *upstreamCreds) where() place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.at
 }
 
-// current returns how etcd is reached now, the version of that, and the name that is verified in etcd's
+// current returns the current Upstream, the version of its certificates, and the name to verify in etcd's
 // certificate.
 func (c *upstreamCreds) current() (u Upstream, version int, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name = c.now.ServerName
-	if name == "" {
-		at, _ := url.Parse(c.now.Endpoints[0]) // which was checked
-		name = at.Hostname()
-	}
-	return c.now, c.version, name
+	at, _ := url.Parse(c.now.Endpoints[0]) // endpoints has checked it
+	return c.now, c.version, cmp.Or(c.now.ServerName, at.Hostname())
 }
 
-// set replaces the certificates, and reports whether the endpoints are others.
+// set replaces the Upstream, and reports whether the endpoints have changed.
 func (c *upstreamCreds) set(u Upstream, state resolver.State) (moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,17 +251,17 @@ func (c *upstreamCreds) handshake(ctx context.Context, authority string, raw net
 	return inprocess.Credentials(now.credentials()).ClientHandshake(ctx, authority, raw)
 }
 
-// credentials are those of the tenant's user.
+// credentials returns the credentials of the tenant's user.
 func (u Upstream) credentials() credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
-		MinVersion:   tls.VersionTLS12, // of etcd's that the operator configured so
+		MinVersion:   tls.VersionTLS12, // an operator may have limited etcd to it
 		Certificates: []tls.Certificate{u.Certificate},
 		RootCAs:      u.CAs,
 		ServerName:   u.ServerName,
 	})
 }
 
-// ServerHandshake is not the client's.
+// ServerHandshake implements [credentials.TransportCredentials]. It fails.
 func (*upstreamCreds) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("only for clients")
 }

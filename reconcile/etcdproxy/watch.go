@@ -16,8 +16,8 @@ import (
 
 var bothStreams = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 
-// watch serves a stream of watches by one stream to etcd. What etcd sends is passed on one to one
-// and in order. Only a watch that begins below the tenant's floor is different; see [watching].
+// watch serves a stream of watches by one stream to etcd. Responses are passed on one to one and in order,
+// except those for a watch that begins below the tenant's floor; see [watching].
 func (c *call) watch() error {
 	up, err := c.tenant.upstream.conn.NewStream(c.ctx, bothStreams, c.method)
 	if err != nil {
@@ -28,12 +28,11 @@ func (c *call) watch() error {
 	return c.relay(up, w.requests, w.response)
 }
 
-// errEnded is told where etcd ends a stream as if the client had: the client is to begin anew.
+// errEnded is the error when etcd ends a stream that the client has not ended. The client should begin anew.
 var errEnded = status.Error(codes.Unavailable, "gitopsd: etcd ended the stream")
 
-// relay runs both directions of a stream until one of them ends it. Requests has an error if the
-// client's or the stream to etcd failed, io.EOF if the client sends no more; response handles one
-// response.
+// relay runs both directions of a stream until one of them ends it. requests passes on the client's requests;
+// its error is io.EOF if the client sends no more. response handles one response.
 func (c *call) relay(up grpc.ClientStream, requests func() error, response func(*frame) error) error {
 	var finished atomic.Bool // the client sends no more
 	failed := make(chan error, 1)
@@ -64,8 +63,8 @@ func (c *call) relay(up grpc.ClientStream, requests func() error, response func(
 			}
 		}
 	}()
-	// Neither goroutine outlives the call by more than it takes them to notice: with the
-	// handler's return the client's stream ends, and with ctx the one to etcd.
+	// Both goroutines end soon after the call: the handler's return ends the client's stream, and
+	// the end of ctx the one to etcd.
 	for {
 		select {
 		case <-c.slow:
@@ -83,39 +82,38 @@ func (c *call) relay(up grpc.ClientStream, requests func() error, response func(
 
 // watching is a stream of watches.
 //
-// A watch below the floor gets what etcd would have sent if it were compacted there: the watch is
-// created, and canceled with the floor as the revision of the compaction. To know the ID, and to
-// keep the order, etcd creates it, too, but with no event to wait for; it is canceled there as
-// soon as it is known. A watch that the gate refuses goes the same way, with the reason.
+// The client of a watch below the floor receives the responses of an etcd that is compacted at the floor: the
+// watch is created, and canceled with the floor as the compact revision. etcd assigns the ID and keeps the
+// order, so it creates a watch, too, but one without events, which is canceled at once. A watch that the
+// gate refuses is treated the same, with the reason.
 //
-// A watch that etcd did not create because its users changed meanwhile is asked for again, unless
-// the client asked for others before it was answered: their order would be another one.
+// If etcd did not create a watch because its users changed meanwhile, the request is resent, unless the client
+// has sent others before the answer: that would change their order.
 type watching struct {
 	*call
 	up grpc.ClientStream
 
 	sending sync.Mutex // of messages to etcd, by both directions
 	mu      sync.Mutex
-	// creating are the watches that etcd was asked for and has not answered, in order.
+	// creating are the requests to create watches that etcd has not answered, in order.
 	creating []creating
-	open     map[int64]bool // by ID; false for those that the client does not know of
+	open     map[int64]bool // by ID; false if it is canceled for the client already
 	over     bool
 }
 
-// creating is a watch that etcd was asked for. It ends at once if it is below the floor, which
-// is not 0 then, or was refused, for a reason.
+// creating is a request to create a watch. The watch ends at once if it is below the floor or refused.
 type creating struct {
-	floor   int64
-	refused string
-	// request is what etcd was asked for, so often before; it is empty if others were being
-	// created then.
+	floor   int64  // 0 unless the watch is below it
+	refused string // the reason
+	// request is the request, and before how often it was resent; empty if others were waiting when
+	// it was sent.
 	request frame
 	before  int
 }
 
 func (c creating) ends() bool { return c.floor > 0 || c.refused != "" }
 
-// requests passes on what the client sends, until it sends no more.
+// requests passes on the client's requests until there are no more.
 func (w *watching) requests() error {
 	for {
 		var from frame
@@ -159,12 +157,12 @@ func (w *watching) pass(from *frame) error {
 	in.from.free()
 	leave.Leave(Outcome{Err: err})
 	if err == io.EOF {
-		return nil // the reason comes by the other direction
+		return nil // the other direction receives the reason
 	}
 	return err
 }
 
-// hesitate slows down a client that goes on asking for what is refused.
+// hesitate slows down a client that repeats refused requests.
 func (w *watching) hesitate() error {
 	select {
 	case <-time.After(100 * time.Millisecond):
@@ -231,7 +229,7 @@ func (w *watching) response(got *frame) error {
 	return w.forget(notes.Watch)
 }
 
-// declined passes on that etcd did not create a watch, and why, unless etcd is asked again.
+// declined passes on the response that etcd did not create a watch, unless the request is resent.
 func (w *watching) declined(out *frame, create creating, reason string) error {
 	if reason == rpctypes.ErrGRPCAuthOldRevision.Error() && w.resend(create) {
 		out.free()
@@ -244,7 +242,7 @@ func (w *watching) declined(out *frame, create creating, reason string) error {
 	return w.tell(out)
 }
 
-// resend asks etcd again for a watch, and reports whether it did.
+// resend resends a request to create a watch, and reports whether it did.
 func (w *watching) resend(create creating) bool {
 	if create.request.buf == nil || !again(w.ctx, rpctypes.ErrGRPCAuthOldRevision, create.before) {
 		return false
@@ -260,19 +258,19 @@ func (w *watching) resend(create creating) bool {
 	w.mu.Unlock()
 	if first {
 		lent := create.request.lend()
-		_ = w.up.SendMsg(lent) // receiving tells why it fails
+		_ = w.up.SendMsg(lent) // RecvMsg returns the error
 		lent.reclaim()
 	}
 	return first
 }
 
-// note keeps count of the watches that are open. It returns what was asked for if a watch was
-// created, and whether the response is not for the client.
+// note keeps account of the open watches. It returns the request if the response answers one, and whether to
+// hide the response from the client.
 func (w *watching) note(n *wire.Notes) (create creating, hide bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.over {
-		return creating{}, true, nil // the call has ended
+		return creating{}, true, nil
 	}
 	if n.Created {
 		if len(w.creating) == 0 {
@@ -280,7 +278,7 @@ func (w *watching) note(n *wire.Notes) (create creating, hide bool, err error) {
 		}
 		create, w.creating = w.creating[0], w.creating[1:]
 		if n.Canceled {
-			return create, false, nil // etcd refused it, and tells why
+			return create, false, nil // etcd refused it
 		}
 		if create.floor > 0 && create.refused == "" {
 			w.cfg.Gate.Unwatch(w.tenant.id)
@@ -299,7 +297,7 @@ func (w *watching) note(n *wire.Notes) (create creating, hide bool, err error) {
 	return creating{}, is && !known, nil
 }
 
-// forget has etcd cancel a watch that the client thinks is gone.
+// forget cancels a watch in etcd that the client knows as canceled.
 func (w *watching) forget(id int64) error {
 	in, err := rewritten(16, func(dst []byte) ([]byte, error) { return wire.CancelWatch(dst, id), nil })
 	if err != nil {
@@ -313,7 +311,7 @@ func (w *watching) forget(id int64) error {
 	return nil
 }
 
-// end counts the watches that end with the stream.
+// end reports the watches that end with the stream to the gate.
 func (w *watching) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

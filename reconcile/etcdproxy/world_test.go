@@ -27,7 +27,7 @@ import (
 var (
 	shared = sync.OnceValues(etcdserver.Start)
 	used   atomic.Bool
-	// local is the same for clients in this process.
+	// local is shared for clients in this process.
 	local = sync.OnceValues(func() (*member.Member, error) {
 		s, err := shared()
 		if err != nil {
@@ -77,7 +77,7 @@ func sharedMember(t testing.TB) *member.Member {
 // numbers are given to tenants.
 var numbers atomic.Int64
 
-// tenantIn is a tenant of the shared etcd, and what its clients need.
+// tenantIn is a tenant of the shared etcd, with the CA of its clients.
 type tenantIn struct {
 	Tenant
 	ca *etcdserver.Authority // of its clients
@@ -113,7 +113,7 @@ func newTenantOf(t testing.TB, s *etcdserver.Server, name string) tenantIn {
 	}
 }
 
-// certificate returns one of a client of the tenant.
+// certificate issues a certificate for a client of the tenant.
 func (x tenantIn) certificate(t testing.TB) tls.Certificate {
 	t.Helper()
 	return issue(t, x.ca, x.ID)
@@ -132,7 +132,7 @@ func issue(t testing.TB, by *etcdserver.Authority, ids ...etcd.ID) tls.Certifica
 	return cert
 }
 
-// both runs a test with either transport; [serve] looks at its name.
+// both runs a test with each transport; [serve] chooses it by the test's name.
 func both(t *testing.T, test func(*testing.T)) {
 	t.Parallel()
 	for _, name := range []string{"fast", "grpc"} {
@@ -140,19 +140,19 @@ func both(t *testing.T, test func(*testing.T)) {
 	}
 }
 
-// all runs a test with either transport, and with the shared etcd as one in the proxy's process.
+// all runs a test with each transport, and with the shared etcd as a member in the proxy's process.
 func all(t *testing.T, test func(*testing.T)) {
 	both(t, test)
 	t.Run("local", test)
 }
 
-// isLocal reports whether a test is one with an etcd in the proxy's process.
+// isLocal reports whether a test uses an etcd in the proxy's process.
 func isLocal(t testing.TB) bool { return strings.Contains(t.Name()+"/", "/local/") }
 
-// isGRPC reports whether a test is one with grpc-go as the transport.
+// isGRPC reports whether a test uses grpc-go as the transport.
 func isGRPC(t testing.TB) bool { return strings.Contains(t.Name()+"/", "/grpc/") }
 
-// running is a proxy that serves.
+// running is a serving proxy.
 type running struct {
 	*Proxy
 	addr string
@@ -235,7 +235,7 @@ func (r running) client(t testing.TB, x tenantIn) *clientv3.Client {
 	return r.dial(t, x.certificate(t))
 }
 
-// plain connects without etcd's client library, which sends some calls again by itself.
+// plain connects without etcd's client library, which retries some calls.
 func (r running) plain(t testing.TB, cert tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(r.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: r.ca.Pool(), Certificates: []tls.Certificate{cert}})))

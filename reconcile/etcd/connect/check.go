@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// check returns why nothing may be done in the etcd.
+// check returns an error if the etcd must not be used.
 func (s *Session) check(ctx context.Context, tls *tls.Config) error {
 	if err := s.otherMembers(ctx, tls); err != nil {
 		return err
@@ -44,8 +44,8 @@ func (s *Session) check(ctx context.Context, tls *tls.Config) error {
 	return nil
 }
 
-// otherMembers asks the members that the configuration does not name, too: requests of
-// tenants never reach them, but they apply what tenants write.
+// otherMembers checks the versions of the members that the configuration does not name: they do not get
+// requests of tenants, but apply their writes.
 func (s *Session) otherMembers(ctx context.Context, tls *tls.Config) error {
 	list, err := s.MemberList(ctx)
 	if errors.Is(err, rpctypes.ErrUserEmpty) {
@@ -57,10 +57,9 @@ func (s *Session) otherMembers(ctx context.Context, tls *tls.Config) error {
 	if err != nil {
 		return fmt.Errorf("etcd: its members: %w", err)
 	}
-	configured := slices.Clone(s.Config.Endpoints)
 	var others []string
 	for _, m := range list.Members {
-		if slices.ContainsFunc(m.GetClientURLs(), func(u string) bool { return slices.Contains(configured, strings.TrimSuffix(u, "/")) }) {
+		if slices.ContainsFunc(m.GetClientURLs(), func(u string) bool { return slices.Contains(s.Config.Endpoints, strings.TrimSuffix(u, "/")) }) {
 			continue
 		}
 		for _, text := range m.GetClientURLs() {
@@ -86,8 +85,8 @@ func (s *Session) otherMembers(ctx context.Context, tls *tls.Config) error {
 	return nil
 }
 
-// oldest are the versions from which on a role cannot reach keys outside its range, by
-// minor version. Newer minors have the repairs.
+// oldest has, by minor version, the first version in which a role cannot reach keys outside its range.
+// Newer minor versions have the fixes.
 var oldest = map[uint64]*semver.Version{6: semver.MustParse("3.6.14"), 7: semver.MustParse("3.7.1")}
 
 const (
@@ -96,7 +95,7 @@ const (
 Namespaces would not be apart. Upgrade every member to 3.6.14 or 3.7.1 at least; nothing was changed in this etcd`
 )
 
-// checkVersion returns why an etcd of a version keeps no namespaces apart.
+// checkVersion returns an error if a version of etcd does not keep namespaces apart.
 func checkVersion(text string) error {
 	v, err := semver.StrictNewVersion(text)
 	if err != nil {
@@ -111,10 +110,10 @@ func checkVersion(text string) error {
 	return nil
 }
 
-// rootRole is the role that may do everything.
+// rootRole is the role with all rights.
 const rootRole = "root"
 
-// authOff says what to do about an etcd in which everybody may do everything.
+// authOff says what to do about an etcd without authentication.
 func (s *Session) authOff() error {
 	return fmt.Errorf(`etcd %s does not authenticate its clients: whoever connects reads and writes every namespace.
 gitopsd does not change that by itself, since clients without a user of their own would be locked out. Enable it:
@@ -127,14 +126,14 @@ gitopsd does not change that by itself, since clients without a user of their ow
   4. etcdctl auth enable`, s.Server.Members[0].Endpoint, s.User)
 }
 
-// noCertAuth says what to do about an etcd that looks at no certificates.
+// noCertAuth says what to do about an etcd that does not take users from certificates.
 func (s *Session) noCertAuth(endpoint string) error {
 	return fmt.Errorf(`etcd %s does not take a client's certificate for its user (user %s was not recognised).
 Start each member with --client-cert-auth and --trusted-ca-file=<CA that signed gitopsd's certificate>, and without --listen-client-urls that begin with http://, where nobody asks for one`,
 		endpoint, s.User)
 }
 
-// noRoot says what to do about a user who may not provision.
+// noRoot says what to do about a user without the role root.
 func (s *Session) noRoot() error {
 	return fmt.Errorf(`etcd %s: user %s, the common name of gitopsd's certificate, does not have the role root, which is needed to make users and roles.
 As root:

@@ -1,9 +1,9 @@
 // Package connect connects to an etcd as its administrator.
 //
-// It owns the connection (connect.go), over mutual TLS to whichever members answer; what an
-// etcd must be before anything is done in it (check.go): its version, and authentication by
-// client certificates, of which gitopsd changes nothing and says what to do; and snapshots
-// (snapshot.go).
+//   - connect.go: [Connect], over mutual TLS to the members that answer
+//   - check.go: checks of the versions and of authentication by client certificates; the errors
+//     say what to do, and gitopsd changes nothing
+//   - snapshot.go: [Snapshot]
 package connect
 
 import (
@@ -31,33 +31,33 @@ const (
 	defaultTimeout     = 30 * time.Second
 )
 
-// Config says which etcd, and as whom.
+// Config configures a connection to an etcd.
 type Config struct {
+	// Log may be nil.
 	Log *slog.Logger
 	// Endpoints are the client URLs of the members, all https.
 	Endpoints []string
-	// CAFile has the CAs of the members' certificates. CertFile and KeyFile are the
-	// certificate of a user with etcd's root role. They are read for each operation, so
-	// that they can be replaced at any time.
+	// CAFile has the CAs of the members' certificates. CertFile and KeyFile are the certificate of a
+	// user with etcd's root role. They are read for each operation, so they can be replaced at any
+	// time.
 	CAFile, CertFile, KeyFile string
-	// ClientCACertFile and ClientCAKeyFile are a CA that etcd trusts for clients. It
-	// signs the certificates of namespaces' users.
+	// ClientCACertFile and ClientCAKeyFile are a CA that etcd trusts for clients. It signs the
+	// certificates of namespaces' users.
 	ClientCACertFile, ClientCAKeyFile string
 	// Fleet distinguishes the records of this fleet from those of others.
 	Fleet string
-	// MayCompact reports whether gitopsd may compact the etcd, which it does for
-	// everybody in it.
+	// MayCompact reports whether gitopsd may compact the etcd, which affects all its clients.
 	MayCompact bool
-	// DialTimeout bounds how long a member may take to answer at first, and Timeout a
-	// whole operation. Zero means 5 and 30 seconds.
+	// DialTimeout bounds how long a member may take to answer first, and Timeout a whole operation.
+	// Zero means 5 and 30 seconds.
 	DialTimeout, Timeout time.Duration
 	// Intercept are called around each request, the first one outermost.
 	Intercept []grpc.UnaryClientInterceptor
 }
 
-// Server is an etcd that may be used.
+// Server is an etcd that passed the checks.
 type Server struct {
-	// Members are those that answered.
+	// Members are the members that answered.
 	Members []Member
 	// Notes say what people should know, such as members that do not answer.
 	Notes []string
@@ -66,14 +66,14 @@ type Server struct {
 // Member is a member of an etcd.
 type Member struct {
 	Endpoint, Version string
-	// Bytes is the size of its database and Quota the largest that it may have.
+	// Bytes is the size of its database, and Quota the largest allowed size.
 	Bytes, Quota int64
-	// Revision is the newest that it has.
+	// Revision is its current revision.
 	Revision int64
 }
 
-// Complete returns a configuration with its defaults, or what is wrong with it. It reads
-// no file and asks nobody.
+// Complete returns the configuration with its defaults, or an error if it is invalid. It reads no file
+// and sends nothing.
 func (c Config) Complete() (Config, error) {
 	if len(c.Endpoints) == 0 {
 		return c, errors.New("etcd: no endpoints; name the client URLs of its members")
@@ -100,7 +100,7 @@ func (c Config) Complete() (Config, error) {
 	return c, nil
 }
 
-// redacted returns an endpoint without a password, or nothing of one that is no URL.
+// redacted returns an endpoint without its password; "(garbled)" if it is no URL.
 func redacted(endpoint string) string {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -109,7 +109,7 @@ func redacted(endpoint string) string {
 	return u.Redacted()
 }
 
-// LoadTLS reads the files of a configuration. It needs no others of its fields.
+// LoadTLS reads the files of a configuration. It uses no other fields.
 func LoadTLS(c Config) (*tls.Config, error) {
 	cas, err := os.ReadFile(c.CAFile)
 	if err != nil {
@@ -136,17 +136,17 @@ func LoadTLS(c Config) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// Session is one operation's connection, to an etcd that was found fit.
+// Session is the connection of one operation to an etcd that passed the checks.
 type Session struct {
 	*clientv3.Client
 	Config Config
 	Server Server
-	// User is the name of our own.
+	// User is gitopsd's user in the etcd.
 	User string
 }
 
-// Connect connects to the members that answer, and checks the etcd. The configuration is
-// a complete one. The caller closes the session.
+// Connect connects to the members that answer, and checks the etcd. The configuration must be from
+// [Config.Complete]. The caller closes the session.
 func Connect(ctx context.Context, c Config) (*Session, error) {
 	tls, err := LoadTLS(c)
 	if err != nil {
@@ -173,8 +173,8 @@ func Connect(ctx context.Context, c Config) (*Session, error) {
 	return s, nil
 }
 
-// dial makes a client; it connects by and by. One that is to be impatient fails where it
-// cannot connect, instead of trying until the time is up.
+// dial returns a client, which connects in the background. Calls of an impatient one fail without a
+// connection, instead of waiting.
 func (s *Session) dial(ctx context.Context, tls *tls.Config, endpoints []string, impatient bool) (*clientv3.Client, error) {
 	around, attempts := slices.Clone(s.Config.Intercept), uint(0)
 	if impatient {
@@ -191,13 +191,13 @@ func (s *Session) dial(ctx context.Context, tls *tls.Config, endpoints []string,
 	return c, nil
 }
 
-// fail has a request fail if there is no connection.
+// fail makes a request fail if there is no connection.
 func fail(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	return invoke(ctx, method, req, reply, cc, append(slices.Clone(opts), grpc.WaitForReady(false))...)
 }
 
-// again sends a request again that etcd refused because users or roles were changed
-// while it was on its way; it did nothing.
+// again resends a request that etcd refused because users or roles changed while it was under way. etcd
+// has not applied it.
 func again(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	for pause := 5 * time.Millisecond; ; pause *= 2 {
 		err := invoke(ctx, method, req, reply, cc, opts...)
@@ -212,8 +212,8 @@ func again(ctx context.Context, method string, req, reply any, cc *grpc.ClientCo
 	}
 }
 
-// probe asks all endpoints at the same time who they are. Those that have no leader or do
-// not answer in time are left out.
+// probe gets the status of all endpoints concurrently. It leaves out those that have no leader or do not
+// answer in time, and fails if none is left.
 func (s *Session) probe(ctx context.Context, tls *tls.Config, endpoints []string) error {
 	type answer struct {
 		member Member
@@ -247,7 +247,7 @@ func (s *Session) probe(ctx context.Context, tls *tls.Config, endpoints []string
 
 var errNoLeader = errors.New("it has no leader; most of the members must run and reach each other")
 
-// ask asks one member who it is.
+// ask gets the status of one member.
 func (s *Session) ask(ctx context.Context, tls *tls.Config, endpoint string) (Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Config.DialTimeout)
 	defer cancel()

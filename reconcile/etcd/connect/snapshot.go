@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Snapshot writes a snapshot of the whole etcd into a new file, which its owner alone can
-// read: it has everybody's data. The file is there once it is complete.
+// Snapshot writes a snapshot of the whole etcd into a new file, with mode 0600. The file exists once it
+// is complete.
 func Snapshot(ctx context.Context, c Config, file string) (err error) {
 	if _, err := os.Lstat(file); err == nil {
 		return fmt.Errorf("snapshot: %s exists; name a new file", file)
@@ -37,9 +37,9 @@ func Snapshot(ctx context.Context, c Config, file string) (err error) {
 	if err := out.Close(); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
-	err = os.Link(out.Name(), file) // which replaces nothing
+	err = os.Link(out.Name(), file) // replaces no file
 	if err != nil && !errors.Is(err, fs.ErrExist) {
-		err = os.Rename(out.Name(), file) // where the file system has no links
+		err = os.Rename(out.Name(), file) // for file systems without links
 	}
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
@@ -47,7 +47,7 @@ func Snapshot(ctx context.Context, c Config, file string) (err error) {
 	return nil
 }
 
-// ignore returns an error unless it is one of a kind.
+// ignore returns err unless it is kind.
 func ignore(err, kind error) error {
 	if errors.Is(err, kind) {
 		return nil
@@ -55,8 +55,8 @@ func ignore(err, kind error) error {
 	return err
 }
 
-// save writes a snapshot, and checks what was written. A snapshot may take long, so it is
-// bounded by how long nothing comes.
+// save writes a snapshot and verifies it. The timeout bounds how long etcd may send nothing: a whole
+// snapshot may take long.
 func (s *Session) save(ctx context.Context, out *os.File) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -77,7 +77,7 @@ func (s *Session) save(ctx context.Context, out *os.File) error {
 	return VerifySnapshot(ctx, out, size)
 }
 
-// progress is a reader that tells when it has read something.
+// progress is a reader that calls tell after each Read.
 type progress struct {
 	io.Reader
 	tell func()
@@ -89,10 +89,9 @@ func (p progress) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// VerifySnapshot returns an error unless a snapshot of a size ends with the hash of what
-// is before it.
+// VerifySnapshot returns an error unless a snapshot of a size ends with the hash of its content.
 func VerifySnapshot(ctx context.Context, file io.ReaderAt, size int64) error {
-	// Databases have whole pages, which are at least 512 bytes.
+	// Databases consist of pages of at least 512 bytes.
 	if size <= sha256.Size || size%512 != sha256.Size {
 		return fmt.Errorf("is no complete snapshot of an etcd: it has %d bytes; use a file that `gitopsd etcd snapshot` or `etcdctl snapshot save` made", size)
 	}

@@ -1,23 +1,27 @@
 // Package embedded is an etcd of one member inside gitopsd, in a directory of its own.
 //
-// It owns the server's start and stop (embedded.go), its CA and certificates (pki.go),
-// how etcd logs (log.go), and snapshots of it and the restoration from one (snapshot.go).
-// At its first start authentication is enabled, with a root user by certificate.
+//   - embedded.go: starting and stopping the [Server]
+//   - pki.go: its CA and certificates
+//   - log.go: etcd's log
+//   - snapshot.go: [Snapshot] and [Restore]
+//
+// The first start enables authentication by certificate, with a root user.
 //
 // The directory has
 //
 //	lock                  held while the etcd runs
-//	ca.crt ca.key         signs the member's certificate, and those of clients
-//	server.crt server.key the member's
-//	root.crt root.key     of the root user, for gitopsd and etcdctl
+//	ca.crt ca.key         the CA of the member's and the clients' certificates
+//	server.crt server.key the member's certificate
+//	root.crt root.key     the root user's certificate, for gitopsd and etcdctl
 //	proxy/                tls.crt, tls.key and ca.crt for gitopsd's own proxy in front of it
-//	endpoint              where the etcd runs now
-//	etcd/                 etcd's own data directory
+//	endpoint              the URL while the etcd runs
+//	etcd/                 etcd's data directory
 //
-// All of it is its owner's alone to read: ca.key lets whoever has it be root.
+// Only its owner can read it: with ca.key anybody can be root.
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,46 +49,36 @@ import (
 
 // Config configures a [Server].
 type Config struct {
+	// Log may be nil.
 	Log *slog.Logger
-	// Dir has everything. It is made if it does not exist, for its owner alone.
+	// Dir is the directory; required. It is created if it does not exist, with mode 0700.
 	Dir string
-	// Listen is the address for clients: an IP address and a port. Empty means
-	// 127.0.0.1:0, a free port of this machine alone.
+	// Listen is the address for clients: an IP address and a port. Empty means 127.0.0.1:0, a
+	// free port of the loopback interface.
 	Listen string
-	// Names are further DNS names and IP addresses by which clients reach it, or the proxy
-	// in front of it.
+	// Names are more DNS names and IP addresses of the etcd, or of the proxy in front of it.
 	Names []string
-	// QuotaBytes is the largest size of the database. Zero means 2 GiB.
-	QuotaBytes int64
 	// Now is the clock for certificates; nil means time.Now.
 	Now func() time.Time
-	// RestoreCommand is a command that calls [RestoreData] with its last two arguments, for
-	// [Restore], in a process of its own. If there is none, a crafted snapshot may end this
-	// process.
+	// RestoreCommand is a command that calls [RestoreData] with its last two arguments, so that
+	// [Restore] does so in a process of its own. Without it a crafted snapshot may end this process.
 	RestoreCommand []string
 
 	// intercept are called around each request of the first start, in tests.
 	intercept []grpc.UnaryClientInterceptor
 }
 
-const defaultQuota = 2 << 30
+// quota is the largest size of the database in bytes.
+const quota = 2 << 30
 
-// check returns the host and the port of Listen, and fills in defaults.
+// check returns the host and the port of Listen, and sets defaults.
 func (c *Config) check() (host, port string, err error) {
 	if c.Dir == "" {
 		return "", "", errors.New("embedded etcd: a directory is needed")
 	}
-	if c.Listen == "" {
-		c.Listen = "127.0.0.1:0"
-	}
+	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	if host, port, err = net.SplitHostPort(c.Listen); err != nil || net.ParseIP(host) == nil {
 		return "", "", fmt.Errorf("embedded etcd: cannot listen at %q; use an IP address and a port, such as 127.0.0.1:2379", c.Listen)
-	}
-	if c.QuotaBytes == 0 {
-		c.QuotaBytes = defaultQuota
-	}
-	if c.QuotaBytes < 0 {
-		return "", "", fmt.Errorf("embedded etcd: a quota of %d bytes; use a positive number", c.QuotaBytes)
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -111,12 +105,11 @@ type Server struct {
 	err      error
 }
 
-// startTimeout bounds how long an etcd of one member takes to read its data and to elect
-// itself.
+// startTimeout bounds how long an etcd of one member may take to read its data and to elect itself.
 const startTimeout = 2 * time.Minute
 
-// Start starts the etcd, and prepares it if it is new. It returns once it serves. A
-// process that was killed at any point of this starts it again.
+// Start starts the etcd, and sets it up if it is new. It returns once the etcd serves. After a crash at
+// any point it can be called again. The error wraps [ErrInUse] if the etcd runs already.
 func Start(ctx context.Context, c Config) (*Server, error) {
 	host, port, err := c.check()
 	if err != nil {
@@ -135,7 +128,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	return s, nil
 }
 
-// acquire makes a directory and locks it.
+// acquire creates a directory and locks it.
 func acquire(dir string) (*flock.Flock, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("embedded etcd: %w", err)
@@ -151,7 +144,7 @@ func acquire(dir string) (*flock.Flock, error) {
 	return lock, nil
 }
 
-// ErrInUse is returned for a directory whose etcd runs.
+// ErrInUse is the error for a directory with a running etcd.
 var ErrInUse = errors.New("is in use by another process; stop that one, or give each its own directory")
 
 func (s *Server) start(ctx context.Context, host, port string) error {
@@ -175,7 +168,7 @@ func (s *Server) start(ctx context.Context, host, port string) error {
 	if err := s.enableAuth(ctx); err != nil {
 		return fmt.Errorf("enable authentication: %w", err)
 	}
-	// From here on nobody gets in without a certificate that has a user.
+	// From here on every client needs a certificate with a user.
 	if s.member, err = member.Serve(s.etcd); err != nil {
 		return err
 	}
@@ -189,8 +182,8 @@ func (s *Server) start(ctx context.Context, host, port string) error {
 	return nil
 }
 
-// listen starts etcd. Etcd tells its clients where it listens, so a free port is chosen
-// before; if somebody takes it meanwhile, another one is.
+// listen starts etcd. etcd tells clients its address, so a free port has to be chosen before. If another
+// process takes it meanwhile, listen chooses another.
 func (s *Server) listen(host, port string) (err error) {
 	for range 10 {
 		at := port
@@ -213,7 +206,7 @@ func (s *Server) listen(host, port string) (err error) {
 	return err
 }
 
-// reachable returns the address by which a listener on an address is reached from here.
+// reachable returns the address at which this machine reaches a listener on an address.
 func reachable(host string) string {
 	if ip := net.ParseIP(host); ip.IsUnspecified() {
 		if ip.To4() == nil {
@@ -224,11 +217,10 @@ func reachable(host string) string {
 	return host
 }
 
-// name is the member's. There is one, so nobody asks for it, nor for its peer URL.
+// name and peerURL are the member's. Nothing uses them, since it is the only one.
 const name, peerURL = "gitopsd", "https://127.0.0.1:2380"
 
-// config returns how etcd is run. Nothing of what it listens to is without TLS and
-// certificates of clients.
+// config returns etcd's configuration. All listeners require TLS and client certificates.
 func (s *Server) config(host, port string) *embed.Config {
 	c := embed.NewConfig()
 	at := func(host, port string) []url.URL {
@@ -244,15 +236,15 @@ func (s *Server) config(host, port string) *embed.Config {
 	file := func(name string) string { return filepath.Join(s.cfg.Dir, name) }
 	c.ClientTLSInfo = transport.TLSInfo{CertFile: file("server.crt"), KeyFile: file("server.key"), TrustedCAFile: file("ca.crt"), ClientCertAuth: true}
 	c.PeerTLSInfo = c.ClientTLSInfo
-	c.PeerTLSInfo.AllowedCNs = []string{"a peer of gitopsd"} // nobody has such a certificate
-	c.QuotaBackendBytes = s.cfg.QuotaBytes
+	c.PeerTLSInfo.AllowedCNs = []string{"a peer of gitopsd"} // there is no such certificate
+	c.QuotaBackendBytes = quota
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "0" // gitopsd compacts
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log, &s.quiet))
 	return c
 }
 
-// enableAuth makes the root user, who has no password, and enables authentication. What
-// an earlier start has done is not done again.
+// enableAuth creates the root user, without a password, and enables authentication. It continues what an
+// earlier start has begun.
 func (s *Server) enableAuth(ctx context.Context) error {
 	tls, err := connect.LoadTLS(s.Admin())
 	if err != nil {
@@ -279,14 +271,14 @@ func (s *Server) enableAuth(ctx context.Context) error {
 	return err
 }
 
-// ProxyDir is the directory with the certificate of gitopsd's own proxy in front of it, as
-// Kubernetes mounts Secrets of TLS.
+// ProxyDir returns the directory with the certificate of gitopsd's own proxy in front of the etcd. Its
+// files are named as in a Secret of type kubernetes.io/tls.
 func (s *Server) ProxyDir() string { return filepath.Join(s.cfg.Dir, proxyDir) }
 
-// Admin returns how to administer the etcd. Log and Fleet are the caller's.
+// Admin returns a configuration to administer the etcd. The caller sets Log and Fleet.
 func (s *Server) Admin() admin.Config { return adminOf(s.cfg.Dir, s.endpoint) }
 
-// Member is the etcd for clients in this process. It stops with the Server.
+// Member returns the etcd for clients in this process. It stops with the Server.
 func (s *Server) Member() *member.Member { return s.member }
 
 // Endpoint returns the URL for clients.
@@ -300,7 +292,7 @@ func adminOf(dir, endpoint string) admin.Config {
 	}
 }
 
-// watch notes that the etcd stopped by itself.
+// watch sets s.err if the etcd stops by itself.
 func (s *Server) watch(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -316,10 +308,10 @@ func (s *Server) watch(ctx context.Context) {
 
 func (s *Server) stopped() { s.ended.Do(func() { close(s.done) }) }
 
-// Done is closed once the etcd has stopped, by Close or by itself.
+// Done returns a channel that is closed once the etcd has stopped, by Close or by itself.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Close stops the etcd and waits until it has. The error is why it stopped before.
+// Close stops the etcd, and waits for that. The error says why it had stopped before, if it had.
 func (s *Server) Close() error {
 	s.closing.Do(s.close)
 	if s.err != nil {
@@ -342,7 +334,7 @@ func (s *Server) close() {
 	}
 	s.stopped()
 	if s.lock != nil {
-		_ = os.Remove(filepath.Join(s.cfg.Dir, "endpoint")) // a hint
-		_ = s.lock.Unlock()                                 // the process' end does it too
+		_ = os.Remove(filepath.Join(s.cfg.Dir, "endpoint")) // a stale one is harmless
+		_ = s.lock.Unlock()                                 // the end of the process unlocks, too
 	}
 }

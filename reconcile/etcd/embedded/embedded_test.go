@@ -28,7 +28,7 @@ import (
 	"gitopsd.dev/reconcile/etcd/connect"
 )
 
-// TestMain is also the process that reads a snapshot; see restoreCommand.
+// TestMain also runs the process that reads a snapshot; see restoreCommand.
 func TestMain(m *testing.M) {
 	if len(os.Args) != 4 || os.Args[1] != "restore" {
 		os.Exit(m.Run())
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// restoreCommand has this program read a snapshot.
+// restoreCommand runs this program to read a snapshot.
 func restoreCommand(t *testing.T) []string {
 	t.Helper()
 	self, err := os.Executable()
@@ -64,7 +64,7 @@ func start(t *testing.T, c Config) *Server {
 	return s
 }
 
-// client connects as the root user, or with another configuration of TLS.
+// client connects as the root user, or with another TLS configuration.
 func client(t *testing.T, s *Server, config *tls.Config) *clientv3.Client {
 	t.Helper()
 	if config == nil {
@@ -81,7 +81,7 @@ func client(t *testing.T, s *Server, config *tls.Config) *clientv3.Client {
 	return c
 }
 
-// good fails the test unless the etcd is what Start promises.
+// good fails the test unless the etcd is as Start documents.
 func good(t *testing.T, s *Server) {
 	t.Helper()
 	cfg := s.Admin()
@@ -91,17 +91,17 @@ func good(t *testing.T, s *Server) {
 		t.Fatal(err)
 	}
 	server, err := a.Check(t.Context())
-	if err != nil || len(server.Members) != 1 || len(server.Notes) > 0 || server.Members[0].Quota != s.cfg.QuotaBytes {
+	if err != nil || len(server.Members) != 1 || len(server.Notes) > 0 || server.Members[0].Quota != quota {
 		t.Errorf("%+v, %v", server, err)
 	}
 }
 
-// A new etcd lets nobody in without a certificate of a user, is locked, and has what was
-// written when it is started again.
+// A new etcd refuses clients without the certificate of a user, is locked, and keeps its data over a
+// restart.
 func TestStart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "etcd")
-	s := start(t, Config{Dir: dir, QuotaBytes: 64 << 20})
+	s := start(t, Config{Dir: dir})
 	good(t, s)
 	if _, err := client(t, s, nil).Put(t.Context(), "/a", "1"); err != nil {
 		t.Fatal(err)
@@ -145,15 +145,15 @@ func TestStart(t *testing.T) {
 	default:
 		t.Error("it is not done")
 	}
-	again := start(t, Config{Dir: dir, QuotaBytes: 64 << 20})
+	again := start(t, Config{Dir: dir})
 	good(t, again)
 	if r, err := client(t, again, nil).Get(t.Context(), "/a"); err != nil || r.Count != 1 {
 		t.Errorf("%v, %v", r, err)
 	}
 }
 
-// greet connects and waits until the etcd says something: a server that refuses a
-// certificate says so after the client's handshake.
+// greet connects and waits for data of the etcd: a server refuses a certificate after the client's
+// handshake.
 func greet(s *Server, config *tls.Config) error {
 	config = config.Clone()
 	config.NextProtos = []string{"h2"}
@@ -170,7 +170,7 @@ func greet(s *Server, config *tls.Config) error {
 	return err
 }
 
-// pairOf returns a client's certificate by the etcd's CA, or by another one.
+// pairOf issues a client's certificate with the etcd's CA, or with another.
 func pairOf(t *testing.T, s *Server, name string) tls.Certificate {
 	t.Helper()
 	profile := rotation.Profile{Name: name}
@@ -192,8 +192,8 @@ func pairOf(t *testing.T, s *Server, name string) tls.Certificate {
 	return pair
 }
 
-// private fails the test if others can read a file in a directory. Etcd's own data is
-// protected by the directory.
+// private fails the test if others can read a file in a directory. The directory's mode protects etcd's
+// own data.
 func private(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -210,7 +210,7 @@ func private(t *testing.T, dir string) {
 
 var errKilled = errors.New("killed here")
 
-// A first start that was killed at any point is done again as if it were the first.
+// After a first start that was killed at any point, the next one succeeds.
 func TestKilledAtFirstStart(t *testing.T) {
 	t.Parallel()
 	remove := func(names ...string) func(*testing.T, string) {
@@ -282,7 +282,7 @@ func TestKilledAtFirstStart(t *testing.T) {
 	}
 }
 
-// What cannot be started says why, and what to do.
+// Start fails for invalid configurations and directories, and says what to do.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	garbled := t.TempDir()
@@ -304,7 +304,6 @@ func TestRefused(t *testing.T) {
 	}{
 		{Config{}, "embedded etcd: a directory is needed"},
 		{Config{Dir: lost, Listen: "localhost:0"}, `embedded etcd: cannot listen at "localhost:0"; use an IP address and a port, such as 127.0.0.1:2379`},
-		{Config{Dir: lost, QuotaBytes: -1}, "embedded etcd: a quota of -1 bytes; use a positive number"},
 		{Config{Dir: lost}, "the CA's certificate is there without its key"},
 		{Config{Dir: garbled}, "ca.crt and ca.key are not a CA and its key"},
 	} {
@@ -314,12 +313,12 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// The member's certificate is replaced while the etcd runs, and by the same CA.
+// The member's certificate is replaced while the etcd runs, by the same CA.
 func TestRenew(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := start(t, Config{Dir: t.TempDir(), Names: []string{"etcd.example.org", "192.0.2.7"}, Now: func() time.Time { return now.Add(-70 * 24 * time.Hour) }})
-	// Its clock being behind, nothing is renewed yet, though certificates are in their last third.
+	// The etcd's clock is behind, so nothing is renewed yet, though certificates are in their last third.
 	serial := func() string {
 		config, err := connect.LoadTLS(s.Admin())
 		if err != nil {
@@ -382,8 +381,8 @@ func TestRenewing(t *testing.T) {
 	good(t, s)
 }
 
-// A snapshot of a running or a stopped etcd is restored into another directory, with the
-// data, and with revisions that no client saw.
+// A snapshot of a running or a stopped etcd is restored into another directory, with its data, and with
+// revisions that no client has seen.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -418,7 +417,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	for _, file := range []string{running, stopped} {
 		to := filepath.Join(t.TempDir(), "restored")
-		// What a killed restoration left is no data.
+		// The rest of a killed restoration is no data.
 		if err := os.MkdirAll(filepath.Join(to, restoring+".1", "member"), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -435,7 +434,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// A file that is not a whole snapshot is refused, and leaves nothing.
+// A file that is not a whole snapshot is refused, and nothing is left.
 func TestGarbledSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -469,7 +468,7 @@ func TestGarbledSnapshot(t *testing.T) {
 		"a damaged one, hashed":   {hashed(bytes.Replace(whole[:len(whole)-32], whole[4096:8192], bytes.Repeat([]byte{0xff}, 4096), 1)), "cannot be restored"},
 		"the first page, hashed":  {hashed(slices.Clone(whole[:4096])), "cannot be restored"},
 		"the first pages, hashed": {hashed(slices.Clone(whole[:4*4096])), "cannot be restored"},
-		// Where the key would be, the process has nothing, or what is not the key: it ends, or says so.
+		// The key would be where no memory or other content is: the process crashes, or reports it.
 		"a key behind the end": {crafted(func(root []byte, _ uint64) {
 			binary.NativeEndian.PutUint32(root[boltHeader+4:], 1<<31-1)
 		}), "cannot be restored"},

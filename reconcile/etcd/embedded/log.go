@@ -9,12 +9,11 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// logger returns etcd's logger for ours. Etcd says much that interests nobody, so its
-// warnings and errors alone are passed on. What is fatal to etcd panics instead of ending
-// the process, so that it is told of like any other failure.
+// logger returns a logger for etcd that passes warnings and errors on to log, which may be nil. Fatal
+// errors panic instead of ending the process, so that they are reported like others.
 //
-// While quiet says so, nothing is passed on: as an etcd stops, it calls each of its
-// listeners that end a failure.
+// While quiet is set, it passes nothing on: an etcd that stops logs the end of each listener as an
+// error.
 func logger(log *slog.Logger, quiet *atomic.Bool) *zap.Logger {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -28,7 +27,7 @@ type core struct {
 	quiet *atomic.Bool
 }
 
-// tokens is what etcd says of tokens for passwords, which nobody has here.
+// tokens is a warning about tokens for passwords, which are not used here.
 const tokens = "simple token is not cryptographically signed"
 
 func (c core) Enabled(l zapcore.Level) bool {

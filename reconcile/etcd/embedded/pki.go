@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/reconcile/certs/rotation"
 )
 
-// Lifetimes. The CA never leaves the directory, so it lives as long as the data may;
-// certificates are renewed when a third of their life is left.
+// Lifetimes. The CA's key never leaves the directory, so the CA may live as long as the data.
+// Certificates are renewed when a third of their lifetime is left.
 const (
 	lifeOfCA   = 20 * 365 * 24 * time.Hour
 	lifeOfLeaf = 90 * 24 * time.Hour
@@ -25,7 +25,7 @@ const (
 // proxyDir is the directory of the proxy's certificate.
 const proxyDir = "proxy"
 
-// rootUser is etcd's administrator, and the common name of its certificate.
+// rootUser is etcd's root user, and the common name of its certificate.
 const rootUser = "root"
 
 // pki is the CA and the certificates in a directory.
@@ -35,7 +35,7 @@ type pki struct {
 	now   func() time.Time
 }
 
-// serving is what a certificate of a server looks like.
+// serving returns the profile of a serving certificate.
 func (p pki) serving(name string) rotation.Profile {
 	profile := rotation.Profile{Name: name, Host: "localhost", DNSNames: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
 	for _, name := range p.names {
@@ -49,7 +49,7 @@ func (p pki) serving(name string) rotation.Profile {
 	return profile
 }
 
-// ensure makes what is missing or to be renewed, and returns when to do so again.
+// ensure creates or renews certificates as necessary, and returns when to call it again.
 func (p pki) ensure() (again time.Time, err error) {
 	ca, err := p.authority()
 	if err != nil {
@@ -72,7 +72,7 @@ func (p pki) ensure() (again time.Time, err error) {
 	return again, nil
 }
 
-// proxy makes the proxy's directory, with what its clients are to trust.
+// proxy creates the proxy's directory, with the CA for its clients.
 func (p pki) proxy(ca rotation.Authority) error {
 	if err := os.MkdirAll(p.file(proxyDir), 0o700); err != nil {
 		return err
@@ -84,8 +84,7 @@ func (p pki) proxy(ca rotation.Authority) error {
 	return writeFile(p.file(proxyDir+"/ca.crt"), want)
 }
 
-// authority returns the CA, and makes it if there is none. Its key is written first: a
-// key without a certificate has signed nothing.
+// authority returns the CA, and creates it if there is none.
 func (p pki) authority() (rotation.Authority, error) {
 	crt, err := os.ReadFile(p.file("ca.crt"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -105,6 +104,7 @@ func (p pki) authority() (rotation.Authority, error) {
 	return rotation.Authority{Cert: chain[0], Key: signer}, nil
 }
 
+// mint creates a CA. It writes the key first: a key without a certificate has signed nothing.
 func (p pki) mint() (rotation.Authority, error) {
 	now := p.now().UTC().Truncate(time.Second)
 	ca, err := rotation.Profile{Name: "embedded etcd"}.Mint(now.Add(-rotation.Skew), now.Add(lifeOfCA))
@@ -121,16 +121,15 @@ func (p pki) mint() (rotation.Authority, error) {
 	return ca, writeFile(p.file("ca.crt"), rotation.Encode(ca.Cert))
 }
 
-// leaf keeps one certificate, and returns when it is to be renewed. The two files of a
-// new pair are not written at once: whoever reads them meanwhile finds that they do not
-// match, and reads again.
+// leaf keeps one certificate, and returns when to renew it. The two files of a new pair are not replaced
+// at once: readers have to retry if they do not match.
 func (p pki) leaf(ca rotation.Authority, name string, profile rotation.Profile) (time.Time, error) {
 	now := p.now().UTC().Truncate(time.Second)
 	crtFile, keyFile := p.file(name+".crt"), p.file(name+".key")
-	crt, _ := os.ReadFile(crtFile) // what cannot be read is made anew
+	crt, _ := os.ReadFile(crtFile) // an unreadable pair is replaced
 	key, _ := os.ReadFile(keyFile)
 	chain, _, err := rotation.ParsePair(crt, key)
-	if err == nil && p.good(chain[0].NotBefore, now) && profile.Fits(chain[0]) == nil && chain[0].CheckSignatureFrom(ca.Cert) == nil &&
+	if err == nil && !now.Before(chain[0].NotBefore) && profile.Fits(chain[0]) == nil && chain[0].CheckSignatureFrom(ca.Cert) == nil &&
 		len(chain[0].DNSNames) == len(profile.DNSNames) && len(chain[0].IPAddresses) == len(profile.IPs) {
 		if due := rotation.Renewal(chain[0].NotBefore, chain[0].NotAfter); now.Before(due) {
 			return due, nil
@@ -149,12 +148,9 @@ func (p pki) leaf(ca rotation.Authority, name string, profile rotation.Profile) 
 	return rotation.Renewal(now.Add(-rotation.Skew), until), writeFile(crtFile, crt)
 }
 
-// good reports whether a certificate is valid already.
-func (p pki) good(notBefore, now time.Time) bool { return !now.Before(notBefore) }
-
 func (p pki) file(name string) string { return filepath.Join(p.dir, name) }
 
-// writeFile replaces a file as a whole, readable by its owner alone.
+// writeFile replaces a file atomically, with mode 0600.
 func writeFile(file string, content []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // with mode 0600
 	if err != nil {
@@ -178,22 +174,20 @@ func writeFile(file string, content []byte) (err error) {
 	return err
 }
 
-// Pauses of renewal: one that failed is tried again, and clocks are set.
+// retryRenewal is the pause after a failed renewal, and longestRenewal the longest pause: the clock may
+// be changed.
 const (
 	retryRenewal   = time.Minute
 	longestRenewal = time.Hour
 )
 
-// renew keeps the certificates while the etcd runs, which reads them for each handshake.
+// renew renews the certificates while the etcd runs, which reads them for each handshake.
 func (s *Server) renew(ctx context.Context, p pki, again time.Time) {
 	for {
-		wait := min(max(again.Sub(s.cfg.Now()), 0), longestRenewal)
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
-		case <-timer.C:
+		case <-time.After(min(again.Sub(s.cfg.Now()), longestRenewal)):
 		}
 		if s.cfg.Now().Before(again) {
 			continue

@@ -20,13 +20,12 @@ import (
 	"gitopsd.dev/reconcile/etcd/connect"
 )
 
-// Snapshot writes a snapshot of the etcd in a directory into a new file, whether the etcd
-// runs or not.
+// Snapshot writes a snapshot of the etcd in a directory into a new file, whether or not the etcd runs.
 func Snapshot(ctx context.Context, c Config, file string) error {
 	if _, err := os.Stat(filepath.Join(c.Dir, "etcd")); err != nil {
 		return fmt.Errorf("embedded etcd: %s has no data of an etcd: %w", c.Dir, err)
 	}
-	s, err := Start(ctx, Config{Log: c.Log, Dir: c.Dir, Now: c.Now, QuotaBytes: c.QuotaBytes})
+	s, err := Start(ctx, Config{Log: c.Log, Dir: c.Dir, Now: c.Now})
 	if errors.Is(err, ErrInUse) {
 		endpoint, err := os.ReadFile(filepath.Join(c.Dir, "endpoint"))
 		if err != nil {
@@ -49,17 +48,16 @@ func snapshotOf(ctx context.Context, cfg admin.Config, c Config, file string) er
 	return a.Snapshot(ctx, file)
 }
 
-// bump is added to the revision of a restored etcd: clients that saw revisions after the
-// snapshot must not meet these again with another content. They are told that their
-// revision was compacted, and list anew.
+// bump is added to the revision of a restored etcd: clients that saw revisions after the snapshot must
+// not see them again with other content. They learn that their revision was compacted, and list again.
 const bump = 1_000_000_000
 
-// restoring begins the names of directories where data is restored to, until it is complete.
+// restoring begins the names of directories with incomplete data.
 const restoring = "etcd.restoring"
 
-// Restore makes the data of an embedded etcd from a snapshot. The directory must not exist
-// or be empty. Its CA is a new one at the next start, so clients get new certificates. A
-// restoration that failed leaves no data, and one that was killed is done again.
+// Restore creates the data of an embedded etcd from a snapshot. The directory must not exist or be empty.
+// The next start creates a new CA, so clients need new certificates. A failed restoration leaves no data,
+// and a killed one can be repeated.
 func Restore(ctx context.Context, c Config, file string) (err error) {
 	if _, _, err := c.check(); err != nil {
 		return err
@@ -75,7 +73,7 @@ func Restore(ctx context.Context, c Config, file string) (err error) {
 	if err := mustBeEmpty(c.Dir); err != nil {
 		return err
 	}
-	// Each time another one: a process that was left alone may still write into its own.
+	// A new one each time: the process of a killed restoration may still write into another.
 	partial, err := os.MkdirTemp(c.Dir, restoring+".*")
 	if err != nil {
 		return err
@@ -91,11 +89,11 @@ func Restore(ctx context.Context, c Config, file string) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("snapshot %s cannot be restored: %w", file, err), os.RemoveAll(partial))
 	}
-	return os.Rename(partial, filepath.Join(c.Dir, "etcd")) // from here on it is restored
+	return os.Rename(partial, filepath.Join(c.Dir, "etcd")) // completes the restoration
 }
 
-// restoreApart has a process of its own make the data, and returns what it says is wrong, or
-// how it ended.
+// restoreApart creates the data in a process of its own. The error is what the process printed, or how it
+// ended.
 func restoreApart(ctx context.Context, command []string, file, dir string) error {
 	var said head
 	c := exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{file, dir})...)
@@ -117,7 +115,7 @@ func restoreApart(ctx context.Context, command []string, file, dir string) error
 	return fmt.Errorf("it is garbled: the process that read it ended (%v: %s); use another copy", exit, text)
 }
 
-// head is the beginning of what is written to it.
+// head is a writer that keeps the beginning.
 type head []byte
 
 func (h *head) Write(b []byte) (int, error) {
@@ -126,9 +124,9 @@ func (h *head) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// RestoreData has etcd's own library make a data directory from a snapshot. The library
-// panics where a file is not a database of etcd's; and since it maps the file into memory,
-// one that was made for it reads where there is nothing, or for ever, which ends the process.
+// RestoreData creates a data directory from a snapshot with etcd's library. The library panics on files
+// that are not etcd databases, which is an error here. It maps the file into memory, so a crafted file may
+// crash the process or make it loop forever.
 func RestoreData(file, dir string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -145,8 +143,8 @@ func RestoreData(file, dir string) (err error) {
 	})
 }
 
-// mustBeEmpty returns an error if a directory has something other than its lock and what
-// a killed restoration left, which it removes.
+// mustBeEmpty returns an error if a directory has anything but its lock and the rest of a killed
+// restoration, which it removes.
 func mustBeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -168,8 +166,7 @@ func mustBeEmpty(dir string) error {
 	return nil
 }
 
-// verifySnapshot returns an error unless a file ends with the hash of what is before it,
-// as etcd's snapshots do.
+// verifySnapshot returns an error unless a file is a whole snapshot of an etcd.
 func verifySnapshot(ctx context.Context, file string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -192,7 +189,7 @@ func verifySnapshot(ctx context.Context, file string) error {
 	return nil
 }
 
-// A database of bbolt's begins with two pages of metadata, after a header each.
+// A bbolt database begins with two pages of metadata, each with a header.
 const (
 	boltHeader                = 16
 	boltMeta                  = 64
@@ -200,8 +197,8 @@ const (
 	smallestPage, largestPage = 512, 1 << 16
 )
 
-// wholeDatabase returns an error unless a file has all pages that its metadata tell of.
-// Bbolt maps files into memory, and ends the process where a page is behind the end.
+// wholeDatabase returns an error unless a file has all pages that its metadata announce. bbolt maps files
+// into memory, and crashes at a page beyond the end.
 func wholeDatabase(f io.ReaderAt, size int64) error {
 	errNone := errors.New("it is no database of etcd's")
 	meta := func(at int64) (pageSize, pages uint64, err error) {

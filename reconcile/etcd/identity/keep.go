@@ -17,11 +17,14 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Keep makes and renews the certificates of a namespace. What it cannot decide stays as it
-// is: nothing of somebody else's is written, and no CA is taken out of a bundle while some
-// of the records cannot be read. The error is about the cluster, or ErrChanged.
+// Keep creates and renews the certificates of a namespace. It writes no object that is not gitopsd's,
+// and removes no CA from a bundle while some records cannot be read. The error is about the cluster,
+// or [ErrChanged].
 func (k *Keeper) Keep(ctx context.Context, s Store, w Wanted) (Kept, error) {
-	t := &turn{keeper: k, store: s, wanted: w, read: make(map[manifest.ID]Stored), now: time.Now()}
+	t := &turn{
+		keeper: k, store: s, wanted: w, now: time.Now(),
+		read: make(map[manifest.ID]Stored), kept: Kept{Expires: make(map[manifest.ID]time.Time)},
+	}
 	if k.Now != nil {
 		t.now = k.Now()
 	}
@@ -45,7 +48,7 @@ func (k *Keeper) Keep(ctx context.Context, s Store, w Wanted) (Kept, error) {
 	if err != nil {
 		return t.kept, err
 	}
-	// The proxy's first: it trusts a client before there is one, where that can be.
+	// The proxy's Secret first, so that it trusts new clients before they have certificates.
 	if err := t.put(ctx, w.Proxy, t.proxy); err != nil {
 		return t.kept, err
 	}
@@ -58,15 +61,15 @@ func (k *Keeper) Keep(ctx context.Context, s Store, w Wanted) (Kept, error) {
 	return t.kept, nil
 }
 
-// turn is one call of Keep.
+// turn is a call of Keep.
 type turn struct {
 	keeper *Keeper
 	store  Store
 	wanted Wanted
 	now    time.Time
-	// read are the objects as they were read, once.
+	// read has the objects that were read, each once.
 	read map[manifest.ID]Stored
-	// proxy is what the proxy's Secret is to have.
+	// proxy is the wanted content of the proxy's Secret.
 	proxy map[string][]byte
 	kept  Kept
 }
@@ -81,7 +84,7 @@ func (t *turn) again(at time.Time) {
 	}
 }
 
-// set says what a file of the proxy's is to be; it has none that are empty.
+// set sets a key of the proxy's Secret. Empty content deletes it.
 func (t *turn) set(name string, content []byte) {
 	if len(content) == 0 {
 		delete(t.proxy, name)
@@ -90,7 +93,7 @@ func (t *turn) set(name string, content []byte) {
 	t.proxy[name] = content
 }
 
-// get reads an object, and says once if it is somebody else's.
+// get reads an object, and reports once if it is not gitopsd's.
 func (t *turn) get(ctx context.Context, id manifest.ID) (Stored, error) {
 	if known, ok := t.read[id]; ok {
 		return known, nil
@@ -105,7 +108,7 @@ func (t *turn) get(ctx context.Context, id manifest.ID) (Stored, error) {
 	return stored, nil
 }
 
-// put writes an object if it is not as it should be.
+// put writes an object if its content differs.
 func (t *turn) put(ctx context.Context, id manifest.ID, data map[string][]byte) error {
 	have := t.read[id]
 	if have.Foreign != "" || len(data) == 0 || have.Version != "" && maps.EqualFunc(have.Data, data, bytes.Equal) {
@@ -114,16 +117,15 @@ func (t *turn) put(ctx context.Context, id manifest.ID, data map[string][]byte) 
 	return t.store.Put(ctx, id, data, have.Version)
 }
 
-// rotate takes a turn of one rotation. ok reports whether it is known what there should
-// be; if not, what is there stays.
+// rotate keeps one rotation. ok reports whether it has a result; if not, the certificate stays.
 func (t *turn) rotate(ctx context.Context, what string, r rotation.Rotation, s *source) (result rotation.Result, ok bool, err error) {
 	s.store, r.Now = t.store, t.now
 	result, err = r.Keep(ctx, s)
-	var why foreign
-	switch {
-	case errors.As(err, &why):
+	if why, ok := errors.AsType[foreign](err); ok {
 		t.problem("%s", why)
 		return rotation.Result{}, false, nil
+	}
+	switch {
 	case errors.Is(err, rotation.ErrContended):
 		return rotation.Result{}, false, ErrChanged
 	case err != nil:
@@ -137,26 +139,23 @@ func (t *turn) rotate(ctx context.Context, what string, r rotation.Rotation, s *
 	return result, true, nil
 }
 
-// tell adds a certificate to what there is.
-func (t *turn) tell(secret manifest.ID, use string, crt []byte) {
-	chain, err := rotation.Parse(crt)
-	if err != nil {
-		return
+// expires notes when a client's certificate expires.
+func (t *turn) expires(secret manifest.ID, crt []byte) {
+	if chain, err := rotation.Parse(crt); err == nil {
+		t.kept.Expires[secret] = chain[0].NotAfter
 	}
-	t.kept.Certificates = append(t.kept.Certificates, Certificate{Secret: secret, Use: use, Expires: chain[0].NotAfter, SHA256: Fingerprint(chain[0])})
 }
 
-// Fingerprint returns a certificate's fingerprint as etcd.Namespace.Revoked has them.
+// Fingerprint returns the fingerprint of a certificate, as in etcd.Namespace.Revoked.
 func Fingerprint(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)
 	return hex.EncodeToString(sum[:])
 }
 
-// upstream keeps the certificate by which the proxy speaks to etcd as the namespace's
-// user. The operator's CA signs it, which etcd trusts.
+// upstream keeps the proxy's client certificate for etcd, with the namespace's user. The operator's CA,
+// which etcd trusts, signs it.
 func (t *turn) upstream(ctx context.Context) error {
 	w := t.wanted
-	defer func() { t.tell(w.Proxy, ToEtcd, t.proxy["upstream.crt"]) }()
 	profile := rotation.Profile{Name: w.ID.User()}
 	authority, err := t.authority(profile)
 	if err != nil {
@@ -179,7 +178,7 @@ func (t *turn) upstream(ctx context.Context) error {
 	return nil
 }
 
-// authority returns the CA that etcd trusts for clients, or why it cannot sign.
+// authority returns the CA that etcd trusts for clients, or an error if it cannot sign.
 func (t *turn) authority(p rotation.Profile) (rotation.Authority, error) {
 	chain, key, err := rotation.ParsePair(t.wanted.Upstream.ClientCACert, t.wanted.Upstream.ClientCAKey)
 	if err != nil {
@@ -198,11 +197,10 @@ func (t *turn) authority(p rotation.Profile) (rotation.Authority, error) {
 	return a, nil
 }
 
-// serving keeps the certificate with which the proxy serves, and those who trust it. It
-// returns the CAs to trust; nil if that is not known.
+// serving keeps the proxy's serving certificate, and the ConfigMaps with its CAs. It returns these CAs;
+// nil if they are not known.
 func (t *turn) serving(ctx context.Context) ([]byte, error) {
 	w := t.wanted
-	defer func() { t.tell(w.Proxy, Serving, t.proxy["server.crt"]) }()
 	name := w.Service.Name + "." + w.Service.Namespace
 	s := &source{record: recordOf(w, "server"), leaf: map[string][]byte{keyCert: t.proxy["server.crt"], keyKey: t.proxy["server.key"]}}
 	var holders []manifest.ID
@@ -239,13 +237,13 @@ func (t *turn) serving(ctx context.Context) ([]byte, error) {
 	return trust, nil
 }
 
-// written is an object that is to be written.
+// written is an object to write.
 type written struct {
 	id   manifest.ID
 	data map[string][]byte
 }
 
-// clients keeps the certificates of those who may connect, and whom the proxy trusts.
+// clients keeps the clients' certificates, and the proxy's bundle of their CAs.
 func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
 	var all []written
 	var bundle []byte
@@ -256,7 +254,7 @@ func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
 			return nil, err
 		}
 		if stored.Foreign != "" {
-			continue // no certificate of it was ever made
+			continue // it never had a certificate
 		}
 		s := &source{record: recordOfClient(t.wanted, c), leaf: stored.Data,
 			bundles: []rotation.Held{{Holder: t.wanted.Proxy.String(), PEM: t.read[t.wanted.Proxy].Data["client-ca.crt"]}}}
@@ -268,7 +266,7 @@ func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
 		}
 		if !ok {
 			complete = false
-			t.tell(c.Secret, ByClient, stored.Data[keyCert])
+			t.expires(c.Secret, stored.Data[keyCert])
 			continue
 		}
 		bundle = append(bundle, r.Bundle...)
@@ -276,7 +274,7 @@ func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
 		if ca == nil {
 			ca = stored.Data[keyBundle]
 		}
-		t.tell(c.Secret, ByClient, r.Cert)
+		t.expires(c.Secret, r.Cert)
 		all = append(all, written{c.Secret, map[string][]byte{keyCert: r.Cert, keyKey: r.Key, keyBundle: ca}})
 	}
 	if complete {
@@ -292,8 +290,8 @@ func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
 
 // union returns the certificates of two bundles, each once.
 func union(a, b []byte) []byte {
-	certs, _ := rotation.Parse(a) // ours
-	more, _ := rotation.Parse(b)  // what is garbled trusts nobody
+	certs, _ := rotation.Parse(a) // gitopsd's own
+	more, _ := rotation.Parse(b)  // an invalid bundle has no CAs
 	for _, cert := range more {
 		if !slices.ContainsFunc(certs, cert.Equal) {
 			certs = append(certs, cert)

@@ -14,7 +14,7 @@ import (
 // recordPrefix begins the names of the Secrets that record CAs.
 const recordPrefix = "etcd-ca."
 
-// Records returns the Secrets with the records of a namespace's CAs. They go with it.
+// Records returns the Secrets with the records of a namespace's CAs. They are deleted with it.
 func Records(w Wanted) []manifest.ID {
 	all := []manifest.ID{recordOf(w, "server"), recordOf(w, "upstream")}
 	for _, c := range w.Clients {
@@ -23,8 +23,8 @@ func Records(w Wanted) []manifest.ID {
 	return all
 }
 
-// recordOf returns the Secret with the record of one CA. Names of Secrets have at most
-// 253 characters, and those of clients' Secrets may have as many, so it holds a hash.
+// recordOf returns the Secret with the record of one CA. Its name has a hash: names of Secrets have at
+// most 253 characters, and a client's Secret may use them all.
 func recordOf(w Wanted, use string) manifest.ID {
 	sum := sha256.Sum256([]byte(w.Proxy.Namespace + "/" + w.Proxy.Name + "/" + use))
 	return manifest.Secret.ID(apply.Namespace, recordPrefix+hex.EncodeToString(sum[:16]))
@@ -32,31 +32,31 @@ func recordOf(w Wanted, use string) manifest.ID {
 
 func recordOfClient(w Wanted, c Client) manifest.ID { return recordOf(w, "client/"+c.Secret.Name) }
 
-// Keys of Secrets and ConfigMaps; those of the proxy's are in [turn.proxy].
+// Keys of Secrets and ConfigMaps other than the proxy's.
 const (
 	keyCert   = "tls.crt"
 	keyKey    = "tls.key"
 	keyBundle = "ca.crt"
 )
 
-// foreign is an object that is in the way, since it is not gitopsd's.
+// foreign is the error for an object that is not gitopsd's.
 type foreign string
 
 func (f foreign) Error() string { return string(f) }
 
-// source is where one rotation reads and records. It is a [rotation.Source].
+// source is the [rotation.Source] of one rotation.
 type source struct {
 	store  Store
 	record manifest.ID
-	// leaf is the certificate that is there, and bundles those in force.
+	// leaf is the existing certificate, and bundles are the bundles in use.
 	leaf    map[string][]byte
 	bundles []rotation.Held
-	// version is that of the record as it was read last.
+	// version is the version of the record when it was last read.
 	version string
 }
 
-// Leaf implements [rotation.Source]. What is read once is written on the condition that
-// it is still so.
+// Leaf implements [rotation.Source]. The certificate is read once; it is replaced only if it has not
+// changed since.
 func (s *source) Leaf(context.Context) (map[string][]byte, error) { return s.leaf, nil }
 
 // Journal implements [rotation.Source].

@@ -5,90 +5,80 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// subject is what is known of an EtcdNamespace in a home.
+// subject is the state of an EtcdNamespace in a home.
 type subject struct {
-	// declared reports whether the repository has it; declaration is what it says then,
-	// unless fault is why that cannot be read.
+	// declared reports whether the repository has it. Then there is a declaration, or the fault
+	// why it cannot be read.
 	declared    bool
 	declaration *etcd.Declaration
 	fault       error
-	// adopt: what is in etcd of somebody else's is taken over.
+	// adopt reports whether to take over the record or keys of others in etcd.
 	adopt bool
-	// unclear: it is not declared as far as the repository can be read, but may be.
+	// unclear reports whether a part of the repository that cannot be read may declare it.
 	unclear bool
-	// deleting: it was deleted, and finalizers keep it. finalized: gitopsd's does.
+	// deleting reports whether it was deleted, and finalized whether it has gitopsd's finalizer.
 	deleting, finalized bool
-	// member: it has the label of an inventory, which says nothing for sure.
+	// member reports whether it has the label of an inventory, which anybody may set.
 	member bool
 	// etcd reports whether the daemon has an etcd.
 	etcd bool
 }
 
-// action is what is to be done about an EtcdNamespace.
+// action is what to do about an EtcdNamespace.
 type action int
 
 const (
-	// leave leaves it as it is, with everything that it has.
+	// leave changes nothing.
 	leave action = iota
-	// keep provisions it, and keeps what belongs to it.
+	// keep provisions it, and keeps its certificates.
 	keep
-	// remove takes leave of it by its policy.
+	// remove removes it by its policy.
 	remove
-	// release lets the object go, and nothing else.
+	// release removes the finalizer and nothing else.
 	release
-	// refuse gives it a condition.
+	// refuse sets a condition.
 	refuse
 )
 
-// reason is why nothing is done, for people.
+// reason says why nothing is done.
 type reason struct{ reason, message string }
 
 // The reasons of the condition Ready.
 const (
-	// Available: it can be used.
-	Available = "Available"
-	// NotDeclared: the repository does not have it.
-	NotDeclared = "NotDeclared"
-	// Invalid: the declaration has errors.
-	Invalid = "Invalid"
-	// EtcdMissing: the daemon has no etcd.
-	EtcdMissing = etcd.MissingReason
-	// EtcdUnavailable: the etcd cannot be used; it is tried again.
-	EtcdUnavailable = "EtcdUnavailable"
-	// NotProvisioned: something is wrong with this namespace in etcd.
-	NotProvisioned = "NotProvisioned"
-	// PrefixRefused: the daemon does not allow the prefix.
-	PrefixRefused = "PrefixRefused"
-	// CertificatesMissing: not all certificates are there yet.
-	CertificatesMissing = "CertificatesMissing"
-	// NotServed: the daemon is to serve it, and cannot.
-	NotServed = "NotServed"
-	// Removing: the declaration is gone, and the keys are going.
-	Removing = "Removing"
+	available           = "Available"
+	notDeclared         = "NotDeclared"         // the repository does not have it
+	invalid             = "Invalid"             // the declaration has errors
+	etcdMissing         = etcd.MissingReason    // the daemon has no etcd
+	etcdUnavailable     = "EtcdUnavailable"     // the etcd cannot be used; retried
+	notProvisioned      = "NotProvisioned"      // something is wrong with this namespace in etcd
+	prefixRefused       = "PrefixRefused"       // the daemon does not allow the prefix
+	certificatesMissing = "CertificatesMissing" // not all certificates exist yet
+	notServed           = "NotServed"           // the daemon should serve it, and cannot
+	removing            = "Removing"            // no longer declared, and its keys are being deleted
 )
 
-// decide returns what is to be done about an EtcdNamespace. Where it is not known whether
-// it is wanted, everything stays.
+// decide returns what to do about an EtcdNamespace. If it is unknown whether it is declared, everything
+// stays.
 func decide(s subject) (action, reason) {
 	switch {
 	case s.deleting && !s.finalized:
-		return leave, reason{} // others hold it
+		return leave, reason{} // only finalizers of others are left
 	case s.deleting && s.declared:
-		return release, reason{} // it comes back as soon as it is gone
+		return release, reason{} // it is created again after the deletion
 	case s.deleting && s.unclear:
 		return leave, reason{message: "it was deleted, and whether the repository still declares it is not known while that has errors; its keys stay until then"}
 	case s.deleting && !s.etcd:
-		return leave, reason{message: "it is not declared any more, and what it has in etcd cannot be removed: " + NoEtcd}
+		return leave, reason{message: "it is not declared any more, and what it has in etcd cannot be removed: " + noEtcd}
 	case s.deleting:
 		return remove, reason{}
 	case s.declared && s.fault != nil:
-		return refuse, reason{Invalid, s.fault.Error()}
+		return refuse, reason{invalid, s.fault.Error()}
 	case s.declared && !s.etcd:
-		return refuse, reason{EtcdMissing, NoEtcd}
+		return refuse, reason{etcdMissing, noEtcd}
 	case s.declared:
 		return keep, reason{}
 	case s.unclear, s.finalized, s.member:
 		return leave, reason{}
 	}
-	return refuse, reason{NotDeclared, "the fleet's repository does not declare it, which alone gives a key space in etcd: add it to the manifests of the cluster (its directory in " + sources.RegistryFile + "), or delete it"}
+	return refuse, reason{notDeclared, "the fleet's repository does not declare it, which alone gives a key space in etcd: add it to the manifests of the cluster (its directory in " + sources.RegistryFile + "), or delete it"}
 }

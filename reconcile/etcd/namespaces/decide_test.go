@@ -10,8 +10,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Only what the repository declares gets anything, and nothing goes while it may be
-// wanted.
+// Only declared objects get anything, and nothing is removed while it may be declared.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -22,10 +21,10 @@ func TestDecide(t *testing.T) {
 		told   string
 	}{
 		{"declared", subject{declared: true, etcd: true}, keep, "", ""},
-		{"declared with errors", subject{declared: true, etcd: true, fault: errors.New("spec.prefix: bad")}, refuse, Invalid, "spec.prefix: bad"},
-		{"declared, without an etcd", subject{declared: true}, refuse, EtcdMissing, "--etcd-embedded DIR"},
-		{"made with kubectl", subject{etcd: true}, refuse, NotDeclared, "add it to the manifests of the cluster"},
-		{"made with kubectl, without an etcd", subject{}, refuse, NotDeclared, "add it to the manifests"},
+		{"declared with errors", subject{declared: true, etcd: true, fault: errors.New("spec.prefix: bad")}, refuse, invalid, "spec.prefix: bad"},
+		{"declared, without an etcd", subject{declared: true}, refuse, etcdMissing, "--etcd-embedded DIR"},
+		{"made with kubectl", subject{etcd: true}, refuse, notDeclared, "add it to the manifests of the cluster"},
+		{"made with kubectl, without an etcd", subject{}, refuse, notDeclared, "add it to the manifests"},
 		{"made with kubectl, and deleted", subject{etcd: true, deleting: true}, leave, "", ""},
 		{"perhaps declared", subject{etcd: true, unclear: true}, leave, "", ""},
 		{"to be pruned", subject{etcd: true, member: true, finalized: true}, leave, "", ""},
@@ -70,7 +69,7 @@ func TestOnlyOurs(t *testing.T) {
 	}
 }
 
-// What was written for an EtcdNamespace is known by its name and place.
+// Objects of an EtcdNamespace are recognized by name and namespace.
 func TestMark(t *testing.T) {
 	t.Parallel()
 	of := manifest.EtcdNamespace.ID("a", "sample")
@@ -84,12 +83,12 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// The status that is written is read as it was.
+// A status is read as it was written.
 func TestShown(t *testing.T) {
 	t.Parallel()
 	s := &shown{state: state{address: "https://a", prefix: "/p/", counted: true, keys: 7, sized: true, bytes: 16, used: "50%"}, generation: 3}
-	s.set(provisionedCondition, true, Available, "")
-	s.set(certificatesCondition, false, CertificatesMissing, "wait")
+	s.set(provisionedCondition, true, available, "")
+	s.set(certificatesCondition, false, certificatesMissing, "wait")
 	s.conclude()
 	for i := range s.conditions {
 		s.conditions[i].since = metav1.Unix(1700000000, 0).UTC()

@@ -1,26 +1,30 @@
-// Package namespaces keeps the EtcdNamespaces of a home: each that the repository
-// declares is provisioned in etcd, and its Secrets and ConfigMaps are written beside it.
-// It is a [home.Controller].
+// Package namespaces reconciles the EtcdNamespaces of a home: it provisions those that the
+// repository declares in etcd, and writes their Secrets and ConfigMaps. [Controller] is a
+// [home.Controller].
 //
-// The declaration in the repository is the permission, and says what is wanted. The
-// object in the cluster only gets a status: one that somebody makes or changes there gets
-// nothing by it. What is in etcd is decided by records there (reconcile/etcd), and who
-// may connect by certificates (reconcile/etcd/identity).
+// The declaration in the repository grants the key space. The object in the cluster only gets a
+// status: creating or changing one in the cluster grants nothing. Records in etcd decide who owns
+// which keys (reconcile/etcd), and certificates decide who may connect (reconcile/etcd/identity).
 //
-// decide.go says what is to be done about an object, a pure function; namespaces.go goes
-// through all, provision.go provisions one, serve.go has the daemon serve it, share.go
-// shares what was asked of etcd between homes, store.go reads and writes Secrets and
-// ConfigMaps, remove.go takes leave of one that is no longer declared, status.go writes
-// statuses, and own.go keeps the namespaces of clusters themselves.
+//   - decide.go: what to do about an object, as a pure function
+//   - namespaces.go: [Controller], and its passes over all objects
+//   - provision.go: provisioning a namespace, and its certificates
+//   - serve.go: serving a namespace in the daemon
+//   - store.go: reading and writing Secrets and ConfigMaps
+//   - remove.go: removing a namespace that is no longer declared
+//   - status.go: statuses
+//   - share.go: [Share], an Admin for several homes
+//   - own.go: [Own], the key spaces of clusters themselves
 //
-// What is durable when: the finalizer is on the object before anything is in etcd. It goes
-// when what is there is gone, or is left there by the declaration's policy.
+// Durability: an object gets the finalizer before anything is created in etcd. It loses it when
+// everything there is removed, or left there by the declaration's policy.
 package namespaces
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -38,77 +42,74 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Admin administers the etcd; [admin.Admin] does.
+// Admin administers the etcd; see [admin.Admin].
 type Admin interface {
-	// Provision makes what namespaces have in etcd. The error is about the etcd; what is
-	// about one namespace is in its Provisioned.
+	// Provision provisions namespaces in etcd. The error is about the etcd; errors of one
+	// namespace are in its Provisioned.
 	Provision(ctx context.Context, wanted []admin.Wanted) ([]admin.Provisioned, error)
-	// Remove removes a namespace, with its keys or without, a bounded part at a time.
-	// The error is about the etcd or the namespace.
+	// Remove removes a bounded part of a namespace, with its keys or without. The error is about
+	// the etcd or the namespace.
 	Remove(ctx context.Context, w admin.Wanted, how admin.Deletion) (admin.Removal, error)
-	// Overview returns what the etcd has of this fleet's. The error is about the etcd.
+	// Overview returns the state of this fleet's namespaces. The error is about the etcd.
 	Overview(ctx context.Context) (admin.Overview, error)
 }
 
-// Keeper keeps certificates; [identity.Keeper] does.
+// Keeper keeps certificates; see [identity.Keeper].
 type Keeper interface {
-	// Keep makes and renews the certificates of a namespace. The error is about the
-	// cluster.
+	// Keep creates and renews the certificates of a namespace. The error is about the cluster, or
+	// [identity.ErrChanged].
 	Keep(ctx context.Context, s identity.Store, w identity.Wanted) (identity.Kept, error)
 }
 
-// Etcd is the etcd that namespaces are in.
+// Etcd is the etcd of the namespaces.
 type Etcd struct {
-	Admin Admin
-	// Keeper keeps certificates.
+	Admin  Admin
 	Keeper Keeper
-	// Upstream returns whom etcd trusts, and is trusted by. The error says what to do.
+	// Upstream returns the etcd's CAs. The error says what to do.
 	Upstream func() (identity.Upstream, error)
-	// Endpoints are the client URLs by which proxies reach it.
+	// Endpoints are the client URLs for proxies.
 	Endpoints []string
-	// Prefixes begin the prefixes that declarations may name.
+	// Prefixes are the beginnings of prefixes that declarations may name.
 	Prefixes []string
 	// Proxy serves namespaces in the daemon; nil if it serves none.
 	Proxy Proxy
 }
 
-// Proxy serves the namespaces of clusters that reach the daemon for it
-// (spec.etcd.proxy.url).
+// Proxy serves the namespaces of clusters with spec.etcd.proxy.url in the daemon.
 type Proxy interface {
-	// Serve serves a namespace by the files of its proxy's directory (etcd.Files), by
-	// path. The error says what is wrong with them; what was served before still is.
+	// Serve serves a namespace with the files of its proxy's directory ([etcd.Files]), by path. The
+	// error says what is wrong with them; the namespace is then served as before.
 	Serve(id etcd.ID, files map[string][]byte) error
-	// Withdraw serves namespaces no longer that are chosen.
+	// Withdraw stops serving the chosen namespaces.
 	Withdraw(chosen func(etcd.ID) bool)
-	// Bytes returns how much a namespace holds, as its quota counts it, and reports
-	// whether that is known here.
+	// Bytes returns how many bytes of its quota a namespace uses, and reports whether that is known
+	// here.
 	Bytes(id etcd.ID) (n int64, known bool)
-	// Trust returns the CAs that clients are to trust, in PEM; empty if they trust them
-	// anyway. Serves returns an error if they do not accept its certificate for a host.
+	// Trust returns the CAs that clients should trust, in PEM; empty if they trust them anyway.
 	Trust() []byte
+	// Serves returns an error if clients do not accept the proxy's certificate for a host.
 	Serves(host string) error
 }
 
 // Config configures a [Controller].
 type Config struct {
-	// Etcd is nil if the daemon has none; then nothing is provisioned, and conditions say
-	// how to give it one.
+	// Etcd is nil if the daemon has none. Then nothing is provisioned, and conditions say what to do.
 	Etcd *Etcd
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// NoEtcd says what to do if the daemon has no etcd.
-const NoEtcd = "the daemon has no etcd: start it with --etcd-servers, or for a small fleet with --etcd-embedded DIR"
+// noEtcd says what to do if the daemon has no etcd.
+const noEtcd = "the daemon has no etcd: start it with --etcd-servers, or for a small fleet with --etcd-embedded DIR"
 
-// countPause is the pause before the number of keys is looked at again, and goingPause
-// the pause while keys are being removed.
+// countPause is the pause between two counts of keys, and goingPause the pause between two removals of
+// keys.
 const (
 	countPause = time.Minute
 	goingPause = time.Second
 )
 
-// What failed is tried again after firstRetry, and ever later up to lastRetry.
+// Pauses after failures grow from firstRetry to lastRetry.
 const (
 	firstRetry = time.Second
 	lastRetry  = 2 * time.Minute
@@ -124,37 +125,37 @@ var (
 	configMapType = kube.Type{Version: "v1", Kind: manifest.ConfigMap.Kind, Resource: "configmaps", Namespaced: true}
 )
 
-// Controller keeps the EtcdNamespaces of a home. It is a [home.Controller].
+// Controller reconciles the EtcdNamespaces of a home. It is a [home.Controller].
 type Controller struct {
-	cfg Config
-	// known is what is remembered of each object, by its UID.
-	known map[string]*known
-	// cluster identifies the cluster, and not only its name: what is in etcd belongs to
-	// it. Empty before it was asked for.
+	cfg   Config
+	known map[string]*known // by UID
+	// cluster is the UID of the cluster, which owns its namespaces in etcd; empty before it was read.
 	cluster string
 }
 
-// known is what is remembered of one object between passes, so that a pass over an
-// undisturbed home sends nothing.
+// known is the memory of one object between passes, so that a pass over an unchanged home sends
+// nothing.
 type known struct {
 	meta *metav1.PartialObjectMetadata
-	// key is everything that the last pass that went well was for, and next when it is
-	// due again.
+	// key identifies the input of the last successful pass, and next is when it is due again.
 	key  string
 	next time.Time
-	// retry is the time before which nothing is tried again, after so many failures in a
-	// row of the pass for failedKey; failure is the text of the last.
+	// After failures in a row with the input failedKey, nothing is tried before retry; failure is
+	// the text of the last error, or what a successful pass waits for.
 	retry     time.Time
 	failures  int
 	failedKey string
 	failure   string
 	// deletes is the policy that was declared last; nil if this process has not seen it.
 	deletes *bool
-	// shown is the status that the object has; nil before it was read.
+	// shown is the object's status; nil before it was read.
 	shown *shown
 }
 
-// New makes a Controller.
+// object returns the object's ID.
+func (k *known) object() manifest.ID { return namespaces.ID(k.meta.Namespace, k.meta.Name) }
+
+// New returns a Controller.
 func New(c Config) *Controller {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -171,25 +172,25 @@ func (c *Controller) Kinds() []home.Kind { return []home.Kind{namespaces, secret
 // Close implements [home.Controller].
 func (c *Controller) Close() {}
 
-// pass is one call of Reconcile.
+// pass is a call of Reconcile.
 type pass struct {
 	*Controller
 	*home.View
 	now, again time.Time
 	// url is where the daemon serves the namespaces; empty if proxies in the home do.
 	url string
-	// there is what etcd has, by ID; nil if that was not asked, or is not known. damaged
-	// says of which namespaces it cannot be known.
+	// there has the namespaces in etcd; nil if they were not read. damaged has the errors of damaged
+	// records.
 	there   map[etcd.ID]admin.Status
 	damaged map[etcd.ID]error
 }
 
-// task is one object that is looked at.
+// task is the work on one object in a pass.
 type task struct {
 	*known
 	subject
 	key string
-	// written are the Secrets and ConfigMaps that were written for it.
+	// written are the Secrets and ConfigMaps that exist for it.
 	written []manifest.ID
 	uids    map[manifest.ID]string
 }
@@ -231,11 +232,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 			due = append(due, t)
 		}
 	}
-	for uid := range c.known {
-		if !there[uid] {
-			delete(c.known, uid)
-		}
-	}
+	maps.DeleteFunc(c.known, func(uid string, _ *known) bool { return !there[uid] })
 	if len(due) > 0 {
 		err = p.work(ctx, due)
 	}
@@ -245,11 +242,10 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 	return time.Now().Add(p.again.Sub(p.now)), err // the home has a clock of its own
 }
 
-// task finds out what there is to know of an object.
+// task collects the state of an object.
 func (p *pass) task(k *known) (*task, error) {
 	t := &task{known: k, uids: make(map[manifest.ID]string)}
-	m := k.meta
-	id := namespaces.ID(m.Namespace, m.Name)
+	m, id := k.meta, k.object()
 	t.deleting, t.finalized = m.DeletionTimestamp != nil, slices.Contains(m.Finalizers, manifest.EtcdKeysFinalizer)
 	t.member = m.Labels[plan.PartOfLabel] != ""
 	t.etcd = p.cfg.Etcd != nil
@@ -288,7 +284,7 @@ func (p *pass) task(k *known) (*task, error) {
 	return t, nil
 }
 
-// work does what is to be done about objects.
+// work works on the objects that are due.
 func (p *pass) work(ctx context.Context, due []*task) error {
 	provisioned, trouble := p.provision(ctx, due)
 	var errs []error
@@ -319,14 +315,11 @@ func (p *pass) work(ctx context.Context, due []*task) error {
 
 // next notes when an object is due again; the zero time for when something changes.
 func (p *pass) next(t *task, at time.Time) {
-	if t.known.next = at; at.IsZero() {
-		return
-	}
+	t.known.next = at
 	p.at(at)
 }
 
-// one does what is to be done about one object. waits is what it waits for, if nothing
-// can be done.
+// one works on one object. waits says what the object waits for, if nothing can be done.
 func (p *pass) one(ctx context.Context, t *task, provisioned map[etcd.ID]admin.Provisioned, trouble error) (waits string, err error) {
 	do, why := decide(t.subject)
 	switch do {
@@ -336,7 +329,7 @@ func (p *pass) one(ctx context.Context, t *task, provisioned map[etcd.ID]admin.P
 		return "", p.remove(ctx, t, trouble)
 	case release:
 		if there, known := p.there[p.id(t)]; trouble != nil || known && there.State == registry.Deleting {
-			return "", p.remove(ctx, t, trouble) // it was not declared meanwhile, and its keys are going
+			return "", p.remove(ctx, t, trouble) // it was undeclared meanwhile, and its keys are being deleted
 		}
 		p.Log.Warn("somebody deleted an EtcdNamespace that the repository declares; its keys stay", "namespace", p.id(t).String())
 		return "", p.unfinalize(ctx, t)
@@ -348,19 +341,19 @@ func (p *pass) one(ctx context.Context, t *task, provisioned map[etcd.ID]admin.P
 	return why.message, nil
 }
 
-// id is the identity of an object's namespace in etcd.
+// id returns the ID of an object's namespace in etcd.
 func (p *pass) id(t *task) etcd.ID {
 	return etcd.ID{Cluster: p.Cluster, Namespace: t.meta.Namespace, Name: t.meta.Name}
 }
 
-// at has the next pass begin at a time, unless it begins earlier.
+// at makes the next pass begin at a time, unless it begins earlier or the time is zero.
 func (p *pass) at(t time.Time) {
 	if !t.IsZero() && (p.again.IsZero() || t.Before(p.again)) {
 		p.again = t
 	}
 }
 
-// failed notes that an object could not be kept. It is tried again later.
+// failed notes an error of an object, which is retried later.
 func (p *pass) failed(t *task, err error) {
 	t.failures++
 	t.failure, t.failedKey = problem.Message(err), t.key
@@ -370,13 +363,13 @@ func (p *pass) failed(t *task, err error) {
 	p.Log.Warn("an EtcdNamespace cannot be kept; it is tried again", "namespace", p.id(t).String(), "error", err)
 }
 
-// tell reports an object that failed or cannot be used.
+// tell reports the problem of an object, if it has one.
 func (p *pass) tell(t *task) {
 	reason := t.failure
 	if reason == "" && t.known.shown != nil {
 		reason = t.known.shown.trouble()
 	}
 	if reason != "" {
-		p.Report(problem.Problem{Object: namespaces.ID(t.meta.Namespace, t.meta.Name).String(), Reason: reason})
+		p.Report(problem.Problem{Object: t.object().String(), Reason: reason})
 	}
 }

@@ -16,9 +16,8 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// Own provisions the key spaces of clusters themselves (spec.etcd.namespace). They need
-// no cluster: what is written into them is the fleet's. A key space that a cluster no
-// longer names stays as it is.
+// Own provisions the key spaces of clusters themselves (spec.etcd.namespace), for data of the fleet.
+// The clusters need not be reachable. A key space that a cluster no longer names stays.
 type Own struct {
 	admin Admin
 	log   *slog.Logger
@@ -31,16 +30,13 @@ type Own struct {
 	trouble error
 }
 
-// NewOwn makes an Own.
+// NewOwn returns an Own.
 func NewOwn(a Admin, log *slog.Logger) *Own {
 	return &Own{admin: a, log: log, woken: make(chan struct{}, 1), done: make(map[etcd.ID]admin.Provisioned)}
 }
 
-// OwnPrefix is the prefix of a cluster's own key space.
-func OwnPrefix(name string) string { return etcd.ID{Cluster: name}.DefaultPrefix() }
-
-// Want has the key spaces of a registry's clusters provisioned. A document with errors
-// takes none away.
+// Want sets the key spaces to provision: those of a registry's clusters. A registry with errors adds to
+// the earlier ones.
 func (o *Own) Want(r *clusters.Registry) {
 	o.mu.Lock()
 	wanted := make(map[etcd.ID]string)
@@ -49,7 +45,7 @@ func (o *Own) Want(r *clusters.Registry) {
 	}
 	for _, c := range r.Clusters {
 		if c.Spec.Etcd != nil && c.Spec.Etcd.Namespace != "" && !c.Remove {
-			wanted[etcd.ID{Cluster: c.Name}] = OwnPrefix(c.Spec.Etcd.Namespace)
+			wanted[etcd.ID{Cluster: c.Name}] = etcd.ID{Cluster: c.Spec.Etcd.Namespace}.DefaultPrefix()
 		}
 	}
 	same := maps.Equal(wanted, o.wanted)
@@ -64,7 +60,7 @@ func (o *Own) Want(r *clusters.Registry) {
 	}
 }
 
-// Namespace returns a cluster's own key space, and reports whether it is there.
+// Namespace returns a cluster's own key space, and reports whether it is provisioned.
 func (o *Own) Namespace(cluster string) (admin.Provisioned, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,7 +79,7 @@ func (o *Own) Problems(cluster string) []problem.Problem {
 	}
 	why := o.trouble
 	if p, known := o.done[id]; known {
-		why = p.Err // where it is there, whoever uses it says what is wrong with the etcd
+		why = p.Err // users of the key space report problems of the etcd
 	}
 	if why == nil {
 		return nil
@@ -91,7 +87,7 @@ func (o *Own) Problems(cluster string) []problem.Problem {
 	return []problem.Problem{{Cluster: cluster, Reason: "spec.etcd.namespace: " + why.Error()}}
 }
 
-// Run provisions until ctx ends. What fails is tried again, ever more rarely.
+// Run provisions until ctx ends. Failures are retried after growing pauses.
 func (o *Own) Run(ctx context.Context) {
 	pause, told := firstRetry, ""
 	var due <-chan time.Time
@@ -116,7 +112,7 @@ func (o *Own) Run(ctx context.Context) {
 	}
 }
 
-// provision provisions what is wanted, and returns what failed.
+// provision provisions the wanted key spaces, and returns an error's text; empty for none.
 func (o *Own) provision(ctx context.Context) (failed string) {
 	o.mu.Lock()
 	var wanted []admin.Wanted

@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// answers is an [Admin] that provisions as it is told.
+// answers is an [Admin] with given results.
 type answers struct {
 	Admin
 	all []admin.Provisioned
@@ -23,8 +23,7 @@ func (a *answers) Provision(context.Context, []admin.Wanted) ([]admin.Provisione
 	return a.all, a.err
 }
 
-// What is wrong with a cluster's own key space is told of that cluster, and no longer once it
-// is right.
+// A problem of a cluster's own key space is reported for that cluster, until it is solved.
 func TestOwnProblems(t *testing.T) {
 	t.Parallel()
 	a := new(answers)

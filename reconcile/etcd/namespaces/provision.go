@@ -1,12 +1,12 @@
 package namespaces
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"gitopsd.dev/reconcile/certs/rotation"
 	admin "gitopsd.dev/reconcile/etcd"
@@ -19,8 +19,7 @@ import (
 // mostRevoked bounds the fingerprints of a namespace; the newest are kept.
 const mostRevoked = 100
 
-// provision makes what the objects that are to be kept have in etcd. The error is about
-// the etcd.
+// provision provisions the objects to keep in etcd, and sets p.there. The error is about the etcd.
 func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Provisioned, error) {
 	var wanted []admin.Wanted
 	asked := false
@@ -34,7 +33,7 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 			if kube.IsClusterWide(err) {
 				return nil, err
 			}
-			continue // it comes up again
+			continue // keep reports that it is not provisioned
 		}
 		w, err := p.wanted(ctx, t)
 		if err != nil {
@@ -66,7 +65,7 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 	return provisioned, nil
 }
 
-// wanted is what an object is to have in etcd.
+// wanted returns what to provision for an object.
 func (p *pass) wanted(ctx context.Context, t *task) (admin.Wanted, error) {
 	if p.cluster == "" {
 		system := kube.Type{Version: "v1", Kind: manifest.Namespace.Kind, Resource: "namespaces"}
@@ -83,13 +82,13 @@ func (p *pass) wanted(ctx context.Context, t *task) (admin.Wanted, error) {
 	return w, nil
 }
 
-// refusedPrefix reports whether a declaration names a prefix that the daemon does not
-// allow: keys of others may be there.
+// refusedPrefix reports whether a declaration names a prefix that the daemon does not allow, since it
+// may have keys of others.
 func (p *pass) refusedPrefix(d *etcd.Declaration) bool {
 	return d.Prefix != "" && !slices.ContainsFunc(p.cfg.Etcd.Prefixes, func(allowed string) bool { return strings.HasPrefix(d.Prefix, allowed) })
 }
 
-// keep keeps what a declared object has. trouble is why the etcd cannot be used.
+// keep keeps a declared object. trouble is why the etcd cannot be used.
 func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, trouble error) error {
 	p.next(t, p.now.Add(countPause))
 	d, s := t.declaration, new(state)
@@ -99,17 +98,18 @@ func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, troubl
 	}
 	switch {
 	case p.refusedPrefix(d):
-		s.set(readyCondition, false, PrefixRefused, fmt.Sprintf("the prefix %s may hold keys of others, and the daemon does not allow it (--etcd-allow-prefixes); leave spec.prefix out for one that gitopsd chooses", d.Prefix))
+		s.set(readyCondition, false, prefixRefused, fmt.Sprintf("the prefix %s may hold keys of others, and the daemon does not allow it (--etcd-allow-prefixes); leave spec.prefix out for one that gitopsd chooses", d.Prefix))
 		return p.show(ctx, t, s)
 	case trouble != nil:
-		s.set(provisionedCondition, false, EtcdUnavailable, trouble.Error())
+		s.set(provisionedCondition, false, etcdUnavailable, trouble.Error())
 		p.next(t, p.now.Add(firstRetry*10))
 	case made.Err != nil:
-		s.set(provisionedCondition, false, NotProvisioned, made.Err.Error())
+		s.set(provisionedCondition, false, notProvisioned, made.Err.Error())
 	case made.Number == 0:
-		return kubeChanged(ctx, t) // the object went, or changed meanwhile
+		// The object was deleted or changed meanwhile.
+		return cmp.Or(ctx.Err(), fmt.Errorf("%s: %w", t.object(), identity.ErrChanged))
 	default:
-		s.set(provisionedCondition, true, Available, "")
+		s.set(provisionedCondition, true, available, "")
 		s.prefix = made.Prefix
 	}
 	p.size(t, s)
@@ -123,23 +123,15 @@ func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, troubl
 	return p.show(ctx, t, s)
 }
 
-// kubeChanged is the error for an object that is not as it was read.
-func kubeChanged(ctx context.Context, t *task) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return fmt.Errorf("%s: %w", namespaces.ID(t.meta.Namespace, t.meta.Name), identity.ErrChanged)
-}
-
 // certify keeps the certificates of a namespace, and its proxy's directory.
 func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *state) error {
 	d := t.declaration
 	upstream, err := p.cfg.Etcd.Upstream()
 	if err != nil {
-		s.set(certificatesCondition, false, CertificatesMissing, err.Error())
+		s.set(certificatesCondition, false, certificatesMissing, err.Error())
 		return nil
 	}
-	st := &store{client: p.Client, of: d.Object(), proxy: manifest.Secret.ID(d.Namespace, etcd.ProxySecret(d.Name)), kept: make(map[manifest.ID]keptObject)}
+	st := &store{client: p.Client, of: d.Object(), proxy: manifest.Secret.ID(d.Namespace, etcd.ProxySecret(d.Name)), keys: make(map[manifest.ID]map[string]bool)}
 	w := p.certificates(d, st.proxy, upstream)
 	withdrawn, err := p.withdrawn(ctx, st, t, w)
 	if err != nil {
@@ -159,7 +151,7 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 		return err
 	}
 	p.serve(t, directory, kept.Ready, s)
-	// The proxies are told to refuse them; a kubelet takes a minute to do so.
+	// The proxy's Secret revokes them; a kubelet takes a minute to bring it to the proxy.
 	for id := range withdrawn {
 		if err := p.delete(ctx, id, t.uids[id]); err != nil {
 			return err
@@ -172,7 +164,7 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 	return nil
 }
 
-// certificates are those that a declaration asks for.
+// certificates returns the certificates of a declaration.
 func (p *pass) certificates(d *etcd.Declaration, proxy manifest.ID, upstream identity.Upstream) identity.Wanted {
 	w := identity.Wanted{ID: d.Of(p.Cluster), Service: d.Service(), Proxy: proxy, Upstream: upstream}
 	if p.url != "" && p.cfg.Etcd.Proxy != nil {
@@ -187,7 +179,7 @@ func (p *pass) certificates(d *etcd.Declaration, proxy manifest.ID, upstream ide
 	return w
 }
 
-// direct says what the proxy's directory has beside certificates.
+// direct sets the files of the proxy's directory other than certificates.
 func (p *pass) direct(ctx context.Context, st *store, t *task, made admin.Provisioned, withdrawn map[manifest.ID]string) error {
 	d := t.declaration
 	if _, err := st.Get(ctx, st.proxy); err != nil {
@@ -215,8 +207,8 @@ func (p *pass) direct(ctx context.Context, st *store, t *task, made admin.Provis
 	return nil
 }
 
-// withdrawn returns the objects that were written for a declaration which no longer names
-// them, and the records of their CAs, with the fingerprints of the certificates in them.
+// withdrawn returns the written objects, including the records of CAs, that a declaration no longer
+// names, with the fingerprints of the certificates in them.
 func (p *pass) withdrawn(ctx context.Context, st *store, t *task, w identity.Wanted) (map[manifest.ID]string, error) {
 	all := make(map[manifest.ID]string)
 	wanted := append(t.declaration.Writes(), identity.Records(w)...)
@@ -240,15 +232,4 @@ func fingerprint(text []byte) string {
 		return ""
 	}
 	return identity.Fingerprint(chain[0])
-}
-
-// expiry is when the first of some certificates expires.
-func expiry(all []identity.Certificate, secret manifest.ID) time.Time {
-	var first time.Time
-	for _, c := range all {
-		if c.Secret == secret && (first.IsZero() || c.Expires.Before(first)) {
-			first = c.Expires
-		}
-	}
-	return first
 }

@@ -16,9 +16,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// remove takes leave of an object that is no longer declared: first of what it has in
-// etcd, by its policy, then of what was written for it. trouble is why the etcd cannot be
-// used.
+// remove removes an object that is no longer declared: first its namespace in etcd, by its policy, then
+// the Secrets and ConfigMaps. trouble is why the etcd cannot be used.
 func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 	if trouble != nil {
 		return fmt.Errorf("what it has in etcd is not removed yet: %w", trouble)
@@ -46,11 +45,10 @@ func (p *pass) remove(ctx context.Context, t *task, trouble error) error {
 	return p.unfinalize(ctx, t)
 }
 
-// has reports whether there is something in etcd that goes with an object. Only what is
-// there and its own, and in use or already going, does: keys that stayed behind once do not
-// go because somebody makes an object of that name, and deletes it; and those of another
-// cluster of that name hold nothing up. While it cannot be known what is there, the object
-// waits.
+// has reports whether a namespace in etcd has to be removed with an object: it must be the object's own,
+// and active or already being deleted. Retained keys must not be deleted because somebody creates and
+// deletes an object of that name, and a namespace of another cluster of that name holds nothing up. The
+// error says why that is unknown.
 func (p *pass) has(w admin.Wanted) (bool, error) {
 	if why := p.damaged[w.ID]; why != nil {
 		return false, why
@@ -59,12 +57,11 @@ func (p *pass) has(w admin.Wanted) (bool, error) {
 	return known && there.State != registry.Retained && there.Owner.UID == w.UID, nil
 }
 
-// removeKeys removes a part of what an object has in etcd, and reports whether nothing is
-// left to do.
+// removeKeys removes a part of an object's namespace in etcd, and reports whether nothing is left to do.
 func (p *pass) removeKeys(ctx context.Context, t *task, w admin.Wanted) (gone bool, err error) {
 	how, there := admin.Retain, p.there[w.ID]
 	if there.State == registry.Deleting {
-		how = admin.Delete // it has begun
+		how = admin.Delete // continue it
 	} else if deletes, err := p.deletes(ctx, t); err != nil {
 		return false, err
 	} else if deletes {
@@ -80,27 +77,25 @@ func (p *pass) removeKeys(ctx context.Context, t *task, w admin.Wanted) (gone bo
 	}
 	s := new(state)
 	s.prefix, s.counted, s.keys = there.Prefix, true, removal.Left
-	s.set(readyCondition, false, Removing, prose.Agree(int(removal.Left), "key is not gone yet", "keys are not gone yet"))
+	s.set(readyCondition, false, removing, prose.Agree(int(removal.Left), "key is not gone yet", "keys are not gone yet"))
 	p.next(t, p.now.Add(goingPause))
 	return false, p.show(ctx, t, s)
 }
 
-// deletes reports whether the keys of an object that is no longer declared go with it: the
-// policy that was declared last. A daemon that has not seen it believes the object, if
-// nobody but gitopsd has set the policy there.
+// deletes reports whether the policy that was declared last is to delete the keys. A daemon that has not
+// seen the declaration trusts the object, if nobody but gitopsd has set the policy there.
 func (p *pass) deletes(ctx context.Context, t *task) (bool, error) {
 	if t.known.deletes != nil {
 		return *t.known.deletes, nil
 	}
-	tree, meta, err := p.Client.Get(ctx, namespaceType, namespaces.ID(t.meta.Namespace, t.meta.Name))
+	tree, meta, err := p.Client.Get(ctx, namespaceType, t.object())
 	if err != nil {
 		return false, err
 	}
 	return manifest.Text(tree, "spec", "deletion") == string(admin.Delete) && onlyOurs(meta.ManagedFields), nil
 }
 
-// onlyOurs reports whether gitopsd applied the policy of an object, and nobody else set
-// it.
+// onlyOurs reports whether gitopsd applied the policy of an object, and nobody else set it.
 func onlyOurs(entries []metav1.ManagedFieldsEntry) bool {
 	ours := false
 	for _, e := range entries {
@@ -118,7 +113,7 @@ func onlyOurs(entries []metav1.ManagedFieldsEntry) bool {
 	return ours
 }
 
-// delete deletes what was written for an object.
+// delete deletes a Secret or ConfigMap that was written for an object.
 func (p *pass) delete(ctx context.Context, id manifest.ID, uid string) error {
 	_, _, err := p.Client.Delete(ctx, typeOf(id), id, uid)
 	switch kube.ClassOf(err) {
@@ -128,7 +123,7 @@ func (p *pass) delete(ctx context.Context, id manifest.ID, uid string) error {
 	return err
 }
 
-// finalize puts the finalizer on an object.
+// finalize adds the finalizer to an object.
 func (p *pass) finalize(ctx context.Context, t *task) error {
 	if t.finalized {
 		return nil
@@ -136,13 +131,13 @@ func (p *pass) finalize(ctx context.Context, t *task) error {
 	return p.finalizers(ctx, t, append(slices.Clone(t.meta.Finalizers), manifest.EtcdKeysFinalizer))
 }
 
-// unfinalize takes the finalizer from an object.
+// unfinalize removes the finalizer from an object.
 func (p *pass) unfinalize(ctx context.Context, t *task) error {
 	return p.finalizers(ctx, t, slices.DeleteFunc(slices.Clone(t.meta.Finalizers), func(f string) bool { return f == manifest.EtcdKeysFinalizer }))
 }
 
 func (p *pass) finalizers(ctx context.Context, t *task, list []string) error {
-	err := p.Client.Patch(ctx, namespaceType, namespaces.ID(t.meta.Namespace, t.meta.Name),
+	err := p.Client.Patch(ctx, namespaceType, t.object(),
 		map[string]any{"metadata": map[string]any{"finalizers": list, "uid": t.meta.UID}}, t.meta.ResourceVersion)
 	if kube.ClassOf(err) == kube.NotFound {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// Nothing goes from etcd that is not the object's own and in use, and the object does not go
-// while nobody knows what there is.
+// Only the object's own active namespace is removed from etcd, and the object stays while that is
+// unknown.
 func TestHas(t *testing.T) {
 	t.Parallel()
 	id := etcd.ID{Cluster: "dev", Namespace: "default", Name: "sample"}

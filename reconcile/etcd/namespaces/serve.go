@@ -7,8 +7,8 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// served returns where the API servers of a home reach the daemon, which serves the
-// namespaces of the home then; empty if proxies in the home do.
+// served returns the URL at which the daemon serves the namespaces of a home; empty if proxies in the
+// home do.
 func served(v *home.View) string {
 	if v.Fleet.Registry == nil {
 		return ""
@@ -21,10 +21,9 @@ func served(v *home.View) string {
 	return ""
 }
 
-// serve has the daemon serve a namespace, if the home is to reach it there. directory is
-// what the proxy's Secret has, and complete reports whether that is all it needs. Prefix,
-// number and limits in it are as the daemon decided, whatever somebody wrote there; by the
-// rest, who can write the Secret can harm no namespace but this one.
+// serve makes the daemon serve a namespace, if the home uses the daemon's proxy. directory is the content
+// of the proxy's Secret, and complete reports whether nothing is missing. The daemon has just decided on
+// prefix, number and limits in it; with the rest, writers of the Secret can harm no other namespace.
 func (p *pass) serve(t *task, directory map[string][]byte, complete bool, s *state) {
 	proxy := p.cfg.Etcd.Proxy
 	switch {
@@ -32,10 +31,10 @@ func (p *pass) serve(t *task, directory map[string][]byte, complete bool, s *sta
 		p.withdraw(t)
 		return
 	case proxy == nil:
-		s.set(servedCondition, false, NotServed, "the Cluster says that the daemon serves it (spec.etcd.proxy.url), and the daemon serves none: start it with --etcd-proxy-listen")
+		s.set(servedCondition, false, notServed, "the Cluster says that the daemon serves it (spec.etcd.proxy.url), and the daemon serves none: start it with --etcd-proxy-listen")
 		return
 	case directory == nil || !complete:
-		return // what is served stays, and another condition says what is missing
+		return // another condition says what is missing; it is served as before
 	}
 	files := make(map[string][]byte)
 	for _, f := range etcd.Files {
@@ -46,13 +45,13 @@ func (p *pass) serve(t *task, directory map[string][]byte, complete bool, s *sta
 		err = proxy.Serves(u.Hostname())
 	}
 	if err != nil {
-		s.set(servedCondition, false, NotServed, err.Error())
+		s.set(servedCondition, false, notServed, err.Error())
 		return
 	}
-	s.set(servedCondition, true, Available, "")
+	s.set(servedCondition, true, available, "")
 }
 
-// withdraw has the daemon serve a namespace no longer.
+// withdraw makes the daemon stop serving a namespace.
 func (p *pass) withdraw(t *task) {
 	if e := p.cfg.Etcd; e != nil && e.Proxy != nil {
 		id := p.id(t)
@@ -60,8 +59,8 @@ func (p *pass) withdraw(t *task) {
 	}
 }
 
-// size says what a namespace holds: by the daemon's own proxy, or by etcd. Where nobody
-// knows, what was known before stands.
+// size sets what a namespace holds, from the daemon's own proxy or from etcd; otherwise from the last
+// status.
 func (p *pass) size(t *task, s *state) {
 	if before := t.known.shown; before != nil {
 		s.prefix, s.counted, s.keys, s.sized, s.bytes = before.prefix, before.counted, before.keys, before.sized, before.bytes

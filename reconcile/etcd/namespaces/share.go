@@ -10,8 +10,8 @@ import (
 	"gitopsd.dev/reconcile/etcd/registry"
 )
 
-// Share returns an Admin for several homes. What etcd has is counted for all of them at
-// once, and again after a pause, or when one of them changed it.
+// Share returns an Admin for several homes. They share an Overview, which is read again after a pause
+// or after a change by one of them.
 func Share(a Admin) Admin { return &shared{Admin: a} }
 
 type shared struct {
@@ -19,7 +19,7 @@ type shared struct {
 
 	mu   sync.Mutex
 	last admin.Overview
-	at   time.Time // when last was asked for; zero if it is out of date
+	at   time.Time // of last; zero if it is out of date
 }
 
 // Overview implements [Admin].
@@ -30,11 +30,10 @@ func (s *shared) Overview(ctx context.Context) (admin.Overview, error) {
 		return s.last, nil
 	}
 	now, err := s.Admin.Overview(ctx)
-	if err != nil {
-		return now, err
+	if err == nil {
+		s.last, s.at = now, time.Now()
 	}
-	s.last, s.at = now, time.Now()
-	return now, nil
+	return now, err
 }
 
 // Provision implements [Admin].

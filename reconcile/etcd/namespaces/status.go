@@ -24,20 +24,19 @@ const (
 	readyCondition        = "Ready"
 )
 
-// condition is a condition of an object. It is comparable.
+// condition is a condition of an object.
 type condition struct {
 	kind            string
 	ok              bool
 	reason, message string
-	// since is when ok last changed.
-	since time.Time
+	since           time.Time // when ok last changed
 }
 
-// state is the status that an object is to have.
+// state is the wanted status of an object.
 type state struct {
 	address, prefix string
-	// counted reports whether keys is known, and sized whether bytes is. used is how much
-	// that is of the quota; empty without one.
+	// counted reports whether keys is known, and sized whether bytes is. used is the part of the
+	// quota that bytes is; empty without a quota.
 	counted, sized bool
 	keys, bytes    int64
 	used           string
@@ -45,13 +44,13 @@ type state struct {
 	conditions     []condition
 }
 
-// certificate is a client certificate in a Secret. It is comparable.
+// certificate is a client certificate in a Secret.
 type certificate struct {
 	secret  string
 	expires time.Time
 }
 
-// shown is the status that an object has, for a generation.
+// shown is the status of an object, for a generation.
 type shown struct {
 	state
 	generation int64
@@ -61,27 +60,27 @@ func (s *state) set(kind string, ok bool, reason, message string) {
 	s.conditions = append(s.conditions, condition{kind: kind, ok: ok, reason: reason, message: message})
 }
 
-// certify takes in what there is of a declaration's certificates.
+// certify sets the certificates of a declaration, and their condition.
 func (s *state) certify(d *etcd.Declaration, kept identity.Kept) {
 	told := slices.Concat(kept.Problems, kept.Notes)
 	ok := kept.Ready && len(kept.Problems) == 0
-	reason := Available
+	reason := available
 	if !ok {
-		reason = CertificatesMissing
+		reason = certificatesMissing
 		if len(told) == 0 {
 			told = []string{"not all certificates are there yet"}
 		}
 	}
 	s.set(certificatesCondition, ok, reason, strings.Join(told, "; "))
 	for _, c := range d.Certificates {
-		if expires := expiry(kept.Certificates, manifest.Secret.ID(d.Namespace, c.Secret)); !expires.IsZero() {
+		if expires, ok := kept.Expires[manifest.Secret.ID(d.Namespace, c.Secret)]; ok {
 			s.certificates = append(s.certificates, certificate{c.Secret, expires.UTC().Truncate(time.Second)})
 		}
 	}
 	slices.SortFunc(s.certificates, func(a, b certificate) int { return strings.Compare(a.secret, b.secret) })
 }
 
-// conclude sets the condition Ready by the others.
+// conclude sets the condition Ready from the others.
 func (s *state) conclude() {
 	for _, c := range s.conditions {
 		if !c.ok {
@@ -89,7 +88,7 @@ func (s *state) conclude() {
 			return
 		}
 	}
-	s.set(readyCondition, true, Available, "it is served at "+s.address)
+	s.set(readyCondition, true, available, "it is served at "+s.address)
 }
 
 // trouble says why an object cannot be used; empty if it can.
@@ -102,14 +101,14 @@ func (s *shown) trouble() string {
 	return ""
 }
 
-// show gives an object a status, unless it has it.
+// show writes the status of an object if it has changed.
 func (p *pass) show(ctx context.Context, t *task, s *state) error {
-	id := namespaces.ID(t.meta.Namespace, t.meta.Name)
+	id := t.object()
 	if t.known.shown == nil {
 		tree, meta, err := p.Client.Get(ctx, namespaceType, id)
 		switch {
 		case kube.ClassOf(err) == kube.NotFound:
-			return nil // the watch is about to say so
+			return nil // the watch is about to report that
 		case err != nil:
 			return err
 		case meta.UID != t.meta.UID:
@@ -138,10 +137,10 @@ func (p *pass) show(ctx context.Context, t *task, s *state) error {
 	if err != nil {
 		return err
 	}
-	// Nobody else has a say in it.
+	// Nobody else owns the status.
 	_, err = p.Client.Apply(ctx, namespaceType, id, body, kube.ApplyOptions{Status: true, Force: true})
 	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.Changed: // it went, or another has its name
+	case kube.NotFound, kube.Changed: // it was deleted, or another has its name
 		return nil
 	}
 	if err != nil {
@@ -192,13 +191,13 @@ func (s *shown) tree() map[string]any {
 	return tree
 }
 
-// used says how much of a quota is used, such as "3%". It is rounded up, so that only what
-// is empty is 0%.
+// used returns the used part of a quota, such as "3%". It is rounded up, so that only an empty namespace
+// has 0%.
 func used(n, quota int64) string {
 	return fmt.Sprintf("%.0f%%", math.Ceil(float64(n)/float64(quota)*100))
 }
 
-// readShown reads the status that an object has.
+// readShown parses the status of an object.
 func readShown(tree map[string]any) *shown {
 	status := manifest.Mapping(tree, "status")
 	s := &shown{state: state{address: manifest.Text(status, "address"), prefix: manifest.Text(status, "prefix")}}

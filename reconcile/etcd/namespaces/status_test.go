@@ -2,7 +2,7 @@ package namespaces
 
 import "testing"
 
-// Only what is empty is at 0%, and what is beyond its quota is seen to be.
+// Only an empty namespace has 0%, and one beyond its quota has more than 100%.
 func TestUsed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

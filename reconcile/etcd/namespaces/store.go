@@ -14,28 +14,23 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// mark is the value of manifest.EtcdAnnotation on what was written for an EtcdNamespace.
-// It names both, so that a copy under another name or in another namespace is not
-// gitopsd's.
+// mark returns the value of manifest.EtcdAnnotation for an object of an EtcdNamespace. It names both, so
+// that a copy under another name or in another namespace is not gitopsd's.
 func mark(id, of manifest.ID) string {
 	return fmt.Sprintf("%s for %s/%s", id, of.Namespace, of.Name)
 }
 
-// store reads and writes the Secrets and ConfigMaps of one EtcdNamespace. It is an
-// [identity.Store]. The proxy's Secret also has files that say nothing of certificates;
-// these are hidden from who uses the store.
+// store reads and writes the Secrets and ConfigMaps of one EtcdNamespace. It is an [identity.Store]. The
+// proxy's Secret also has files other than certificates, which Get hides and Put adds.
 type store struct {
 	client *kube.Client
 	of     manifest.ID
 	proxy  manifest.ID
-	// files are those that the proxy's Secret has, and want those that it is to have;
-	// nil for as they are.
+	// files are the existing files of the proxy's Secret, and want the wanted ones; nil to keep
+	// the existing ones.
 	files, want map[string][]byte
-	kept        map[manifest.ID]keptObject
+	keys        map[manifest.ID]map[string]bool // of the objects that were read
 }
-
-// keptObject is an object as it was read.
-type keptObject struct{ keys map[string]bool }
 
 func typeOf(id manifest.ID) kube.Type {
 	if id.Is(manifest.ConfigMap) {
@@ -49,7 +44,7 @@ func (s *store) Get(ctx context.Context, id manifest.ID) (identity.Stored, error
 	tree, meta, err := s.client.Get(ctx, typeOf(id), id)
 	switch kube.ClassOf(err) {
 	case kube.NotFound, kube.NoNamespace:
-		delete(s.kept, id)
+		delete(s.keys, id)
 		return identity.Stored{}, nil
 	}
 	if err != nil {
@@ -60,10 +55,10 @@ func (s *store) Get(ctx context.Context, id manifest.ID) (identity.Stored, error
 		stored.Foreign = fmt.Sprintf("%s exists and is not gitopsd's: delete it, or name another in the EtcdNamespace", id)
 		return stored, nil
 	}
-	k := keptObject{keys: make(map[string]bool)}
+	keys := make(map[string]bool)
 	for key, value := range manifest.Mapping(tree, "data") {
 		text, _ := value.(string)
-		k.keys[key] = true
+		keys[key] = true
 		if id.Is(manifest.ConfigMap) {
 			stored.Data[key] = []byte(text)
 		} else if data, err := base64.StdEncoding.DecodeString(text); err == nil {
@@ -71,9 +66,9 @@ func (s *store) Get(ctx context.Context, id manifest.ID) (identity.Stored, error
 		}
 	}
 	for key := range manifest.Mapping(tree, "binaryData") {
-		k.keys[key] = true
+		keys[key] = true
 	}
-	s.kept[id] = k
+	s.keys[id] = keys
 	if id == s.proxy {
 		s.files = make(map[string][]byte)
 		for _, name := range []string{etcd.NamespaceFile, etcd.EndpointsFile} {
@@ -107,7 +102,7 @@ func (s *store) Put(ctx context.Context, id manifest.ID, data map[string][]byte,
 	if version == "" {
 		return s.create(ctx, id, values)
 	}
-	for key := range s.kept[id].keys {
+	for key := range s.keys[id] {
 		if _, stays := values[key]; !stays {
 			values[key] = nil
 		}
@@ -143,9 +138,8 @@ func (s *store) create(ctx context.Context, id manifest.ID, values map[string]an
 	return err
 }
 
-// finish writes the files of the proxy's Secret that are not as they should be. It returns
-// all that the Secret has then, by key; nil if there is none, or if it is not known what
-// it should have.
+// finish writes the files of the proxy's Secret if they differ. It returns the content of the Secret; nil
+// if there is none, or the wanted files are not known.
 func (s *store) finish(ctx context.Context) (map[string][]byte, error) {
 	if s.want == nil {
 		return nil, nil

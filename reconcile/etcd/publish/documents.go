@@ -24,8 +24,8 @@ type Document struct {
 	Body []byte
 }
 
-// Digest returns the digest of documents, whatever their order: "h1:" and the hash that
-// go.sum has of the files of a module, made of their names and contents.
+// Digest returns the digest of documents in any order: "h1:" and the hash of their names and contents, as
+// go.sum has it for the files of a module.
 func Digest(docs []Document) (string, error) {
 	names, bodies := make([]string, len(docs)), make(map[string][]byte, len(docs))
 	for i, d := range docs {
@@ -36,13 +36,13 @@ func Digest(docs []Document) (string, error) {
 	})
 }
 
-// Package is the document packages/<name>: a package that the cluster has.
+// Package is the document packages/<name>: a package of the cluster.
 type Package struct {
 	// Name is the declaration's.
 	Name string              `json:"name"`
 	Kind sources.PackageKind `json:"kind"`
-	// Repository, Version and Digest are those of the lock, Content and Types the
-	// digests of its package.yaml and of the types in there.
+	// Repository, Version and Digest are the lock's. Content and Types are the digests of its
+	// package.yaml and of the types in that.
 	Repository string         `json:"repository"`
 	Version    string         `json:"version"`
 	Digest     sources.Digest `json:"digest"`
@@ -50,29 +50,29 @@ type Package struct {
 	Types      string         `json:"types,omitempty"`
 	// Runtime is the controller's image by digest.
 	Runtime string `json:"runtime,omitempty"`
-	// Parent is the repository of a package that depends on it; empty if it is declared.
+	// Parent is the repository of the package that depends on it; empty if it is declared.
 	Parent string `json:"parent,omitempty"`
 }
 
-// Type is the document types/<group>/<kind>/<version>: a type as it is rendered.
+// Type is the document types/<group>/<kind>/<version>: a rendered type.
 type Type struct {
 	Group   string `json:"group"`
 	Version string `json:"version"`
 	Kind    string `json:"kind"`
-	// Digest is the type's, Conversion that of the conversion rules of its definition, and
-	// Controller that of what acts on its objects. The last two are empty if nothing is
+	// Digest is the type's, Conversion the digest of its definition's conversion rules, and
+	// Controller the digest of the controller of its objects. The last two are empty if none are
 	// declared.
 	Digest     string `json:"digest"`
 	Conversion string `json:"conversion,omitempty"`
 	Controller string `json:"controller,omitempty"`
-	// Definition is what defines it, as manifest.ID prints it; Package is the declaration that
-	// this comes from.
+	// Definition is the ID of its definition, as manifest.ID prints it, and Package the declaration
+	// that the definition is from.
 	Definition string `json:"definition"`
 	Package    string `json:"package,omitempty"`
 }
 
-// Documents returns what is published of a unit, sorted by name. Equal units have equal
-// documents: there is no time, commit or host in them. Secrets are never published.
+// Documents returns the documents of a unit, sorted by name. Equal units have equal documents: they have
+// no time, commit or host. Secrets are never published.
 func Documents(u *desired.Unit) ([]Document, error) {
 	if !u.Complete() || u.Objects == nil {
 		return nil, fmt.Errorf("cluster %s: parts of it could not be rendered, so that nothing is published", u.Name)
@@ -110,8 +110,7 @@ func Documents(u *desired.Unit) ([]Document, error) {
 	return b.docs, nil
 }
 
-// maxDocument is how large a document may be: etcd's limit of a request, with room for
-// what is around it.
+// maxDocument is the largest size of a document: etcd's limit of a request, less some overhead.
 const maxDocument = 1400 << 10
 
 // builder collects documents.
@@ -158,7 +157,7 @@ func packageOf(s sources.Selected) Package {
 		Name: s.Declaration.Name, Kind: s.Declaration.Kind, Runtime: s.Runtime, Parent: s.Parent,
 		Repository: s.Pin.Ref.Repository, Version: s.Pin.Ref.Version(), Digest: s.Pin.Digest, Content: s.Package.Content,
 	}
-	if all, err := types.All(s.Package.Documents); err == nil && len(all) > 0 { // else the lock has no digest, either
+	if all, err := types.All(s.Package.Documents); err == nil && len(all) > 0 { // otherwise the lock has no digest, either
 		p.Types = types.Sum(all)
 	}
 	return p

@@ -55,7 +55,7 @@ spec:
   - {from: v2, to: v1, rules: [{from: v2.b, to: a}]}
 `
 
-// unit returns a unit that has something of everything.
+// unit returns a unit with objects of all kinds.
 func unit(t *testing.T) *desired.Unit {
 	t.Helper()
 	objects := manifesttest.Objects(t, manifests)
@@ -82,7 +82,7 @@ func unit(t *testing.T) *desired.Unit {
 	}
 }
 
-// A revision has everything but Secrets, and depends on nothing but what is rendered.
+// A revision has no Secrets, and depends only on the rendered objects.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	u := unit(t)
@@ -136,8 +136,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// What could not be rendered as a whole is not published: a reader would take what is
-// missing for removed.
+// An incomplete unit is not published: readers would take missing documents for removed ones.
 func TestDocumentsIncomplete(t *testing.T) {
 	t.Parallel()
 	broken := unit(t)

@@ -17,29 +17,29 @@ import (
 	"gitopsd.dev/sources/errgroup"
 )
 
-// Pauses before a publication that failed is tried again, and how many clusters are
-// published at a time.
 const (
+	// Pauses after failures grow from firstRetry to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 2 * time.Minute
-	atATime    = 4
+	// atATime is how many clusters are published concurrently.
+	atATime = 4
 )
 
-// Spaces are clusters' own etcd namespaces.
+// Spaces are the etcd namespaces of clusters themselves.
 type Spaces interface {
-	// Namespace returns a cluster's, and reports whether it is provisioned.
+	// Namespace returns a cluster's own namespace, and reports whether it is provisioned.
 	Namespace(cluster string) (etcd.Provisioned, bool)
 }
 
-// Admin reaches namespaces; [etcd.Admin] is one.
+// Admin gives access to namespaces; see [etcd.Admin].
 type Admin interface {
-	// Inside calls do with the keys of a namespace. The error is do's, or says why etcd
-	// cannot be used.
+	// Inside calls do with the keys of a namespace. The error is do's, or says why etcd cannot be
+	// used.
 	Inside(ctx context.Context, in etcd.Provisioned, do func(clientv3.KV, clientv3.Lease) error) error
 }
 
-// Keeper publishes the newest unit of each cluster that has an etcd namespace of its own.
-// An etcd that is away holds nothing else up.
+// Keeper publishes the newest unit of each cluster that has an etcd namespace of its own. It runs in the
+// background, so that an unavailable etcd holds nothing else up.
 type Keeper struct {
 	admin  Admin
 	spaces Spaces
@@ -47,12 +47,12 @@ type Keeper struct {
 	woken  chan struct{}
 
 	mu sync.Mutex
-	// wanted is what is to be published, by cluster, and done what was published last.
+	// By cluster: the unit to publish, the one that was published last, and the last error.
 	wanted, done map[string]*desired.Unit
 	told         map[string]string
 }
 
-// NewKeeper makes a Keeper.
+// NewKeeper returns a Keeper.
 func NewKeeper(a Admin, s Spaces, log *slog.Logger) *Keeper {
 	return &Keeper{
 		admin: a, spaces: s, log: log, woken: make(chan struct{}, 1),
@@ -60,9 +60,8 @@ func NewKeeper(a Admin, s Spaces, log *slog.Logger) *Keeper {
 	}
 }
 
-// Want has a cluster's unit published, if the cluster has an etcd namespace. It does not
-// block. A unit that could not be rendered as a whole changes nothing: readers would take
-// what is missing for removed.
+// Want makes the Keeper publish a cluster's unit, if the cluster has an etcd namespace. It does not block.
+// An incompletely rendered unit changes nothing: readers would take missing documents for removed ones.
 func (k *Keeper) Want(u *desired.Unit) {
 	if u.ID.Name != "" || !u.Publishes() || u.Objects == nil || !u.Complete() {
 		return
@@ -82,8 +81,7 @@ func (k *Keeper) Want(u *desired.Unit) {
 	}
 }
 
-// Problems returns why a cluster's newest unit is not published; nil if it is, or is about
-// to be.
+// Problems returns why a cluster's newest unit is not published; nil if it is, or is about to be.
 func (k *Keeper) Problems(cluster string) []problem.Problem {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -94,7 +92,7 @@ func (k *Keeper) Problems(cluster string) []problem.Problem {
 	return []problem.Problem{{Cluster: cluster, Reason: "nothing is published in its etcd namespace: " + why}}
 }
 
-// Run publishes until ctx ends. What fails is tried again, ever more rarely.
+// Run publishes until ctx ends. Failures are retried after growing pauses.
 func (k *Keeper) Run(ctx context.Context) {
 	pause := firstRetry
 	var due <-chan time.Time
@@ -114,7 +112,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// publish publishes what is wanted, and reports whether something is left.
+// publish publishes the wanted units, and reports whether any are left.
 func (k *Keeper) publish(ctx context.Context) (left bool) {
 	k.mu.Lock()
 	wanted := slices.Collect(maps.Values(k.wanted))
@@ -133,8 +131,7 @@ func (k *Keeper) publish(ctx context.Context) (left bool) {
 	return len(k.wanted) > 0
 }
 
-// errNoSpace is returned while a cluster's etcd namespace is not provisioned, which
-// others report.
+// errNoSpace says that a cluster's etcd namespace is not provisioned, which is reported elsewhere.
 var errNoSpace = errors.New("the etcd namespace is not there yet")
 
 func (k *Keeper) one(ctx context.Context, u *desired.Unit) (err error) {
@@ -161,7 +158,7 @@ func (k *Keeper) one(ctx context.Context, u *desired.Unit) (err error) {
 	})
 }
 
-// settle notes what came of a publication. An error is logged once.
+// settle notes the result of a publication. It logs an error once.
 func (k *Keeper) settle(ctx context.Context, u *desired.Unit, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// space is an etcd without users, whose one namespace can be away.
+// space is an etcd without users, with one namespace that may be missing.
 type space struct {
 	client *clientv3.Client
 
@@ -52,7 +52,7 @@ func (s *space) Inside(_ context.Context, in etcd.Provisioned, do func(clientv3.
 	return do(namespace.NewKV(s.client, in.Prefix), s.client)
 }
 
-// publishing returns a unit that is published; name makes it another.
+// publishing returns a unit to publish; name makes it different.
 func publishing(t *testing.T, name string) *desired.Unit {
 	u := unit(t)
 	u.Spec.Etcd = &clusters.Etcd{Namespace: "prod"}
@@ -60,8 +60,8 @@ func publishing(t *testing.T, name string) *desired.Unit {
 	return u
 }
 
-// The newest unit is published once the namespace is there and etcd answers, and then
-// nothing is asked any more. A unit with errors takes nothing away.
+// The newest unit is published once the namespace exists and etcd answers; then nothing more is sent. A
+// unit with errors removes nothing.
 func TestKeeper(t *testing.T) {
 	t.Parallel()
 	s := &space{client: client(t)}
@@ -125,7 +125,7 @@ func TestKeeper(t *testing.T) {
 	published("second")
 }
 
-// What fails is tried again with ever longer pauses.
+// Failures are retried after growing pauses.
 func TestKeeperRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

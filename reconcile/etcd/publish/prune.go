@@ -12,8 +12,7 @@ import (
 // batch is how many keys are removed at a time.
 const batch = 500
 
-// prune removes revisions that are not kept any more, and what is left of those whose
-// writers are gone.
+// prune removes old revisions, and incomplete ones whose writers are gone.
 func (p *Publisher) prune(ctx context.Context) error {
 	if err := p.retire(ctx); err != nil {
 		return err
@@ -30,7 +29,7 @@ func (p *Publisher) prune(ctx context.Context) error {
 	return nil
 }
 
-// retire turns revisions that are not kept any more into ones that are being removed.
+// retire marks the whole revisions beyond the newest Config.Keep for removal.
 func (p *Publisher) retire(ctx context.Context) error {
 	whole, err := p.numbers(ctx, published)
 	if err != nil {
@@ -55,8 +54,8 @@ func (p *Publisher) retire(ctx context.Context) error {
 	return nil
 }
 
-// remove removes a revision that was started, unless somebody is writing it. Nobody can
-// begin to: numbers are used once.
+// remove removes a started revision, unless its writer is alive. No writer can begin it again: numbers
+// are used once.
 func (p *Publisher) remove(ctx context.Context, number int64) error {
 	unclaimed := clientv3.Compare(clientv3.CreateRevision(numbered(claims, number)), "=", 0)
 	// A claim ends before its writer's last transaction can succeed, and never comes back.
@@ -83,8 +82,8 @@ func (p *Publisher) remove(ctx context.Context, number int64) error {
 	}
 }
 
-// numbers returns the revisions below a prefix, in ascending order. Keys that are no
-// numbers are not gitopsd's, and stay.
+// numbers returns the revisions below a prefix, in ascending order. It ignores keys that are no numbers:
+// they are not gitopsd's.
 func (p *Publisher) numbers(ctx context.Context, prefix string) ([]int64, error) {
 	res, err := p.cfg.KV.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {

@@ -1,28 +1,31 @@
-// Package publish writes what is rendered for a cluster into the cluster's own etcd
-// namespace, where programs that do not read the fleet repository find it: packages,
-// types with their digests, webhook configurations, targets and conversion rules.
+// Package publish writes documents about a cluster's rendered unit into the cluster's own etcd
+// namespace, for programs that do not read the fleet repository: packages, types with their
+// digests, webhook configurations, targets and conversion rules.
 //
-// What is published together is a revision. Its documents are below a number that is
-// never used again, and the key [Current] names the newest whole revision: it is set by
-// the transaction that completes the revision. So a reader that gets Current, and then the
-// documents of the revision it names, sees a revision as a whole, whatever happens to the
-// publisher. Older revisions stay for readers that are slow, up to a number.
+// Documents that are published together are a revision. Their keys have a number that is never used
+// again. The key [Current] names the newest whole revision; the transaction that completes a
+// revision sets it. So a reader that gets Current, and then the documents of that revision, sees a
+// whole revision, whatever happens to the publisher. A few older revisions stay for slow readers.
 //
 //	gitopsd/current                     the newest whole revision, as a [Pointer]
 //	gitopsd/revisions/<number>/<name>   the documents of a revision
-//	gitopsd/published/<number>          the Pointer of each whole revision that is kept
+//	gitopsd/published/<number>          the Pointer of each whole revision
 //	gitopsd/started/<number>            revisions that are being written or removed
-//	gitopsd/claims/<number>             the same, as long as their writers are alive
+//	gitopsd/claims/<number>             revisions whose writers are alive, attached to leases
 //	gitopsd/next                        the number of the next revision
 //
-// Numbers have 20 digits. documents.go says what a revision has, publish.go writes one,
-// prune.go removes revisions, read.go reads, and keep.go publishes for the daemon.
-//
-// Equal units publish the same documents, and if Current has the digest of these already,
+// Numbers have 20 digits. Equal units have the same documents; if Current has their digest already,
 // nothing is written.
+//
+//   - documents.go: [Documents], the content of a revision
+//   - publish.go: [Publisher], which writes revisions
+//   - prune.go: removal of revisions
+//   - read.go: [Read], for readers
+//   - keep.go: [Keeper], which publishes for the daemon
 package publish
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,66 +48,56 @@ const (
 	claims    = root + "claims/"
 	revisions = root + "revisions/"
 
-	// DefaultKeep is the default of Config.Keep.
-	DefaultKeep = 5
-	// DefaultTimeout is the default of Config.Timeout.
-	DefaultTimeout = time.Minute
-
 	// maxOps and maxBytes bound one transaction. etcd takes 128 operations and 1.5 MiB.
 	maxOps   = 64
 	maxBytes = 1 << 20
 )
 
-// Pointer says which revision is whole.
+// Pointer names a whole revision.
 type Pointer struct {
 	Revision int64 `json:"revision"`
-	// Digest is that of the documents; see [Digest].
+	// Digest is the [Digest] of the documents.
 	Digest string `json:"digest"`
-	// Documents is their number.
+	// Documents is the number of documents.
 	Documents int `json:"documents"`
 }
 
 // Config configures a [Publisher].
 type Config struct {
-	// KV and Lease are the etcd namespace, whose keys have no prefix here; required.
+	// KV and Lease are the etcd namespace, without its prefix; required.
 	KV    clientv3.KV
 	Lease clientv3.Lease
-	// Keep is how many revisions are kept, at least 2; 0 means DefaultKeep.
+	// Keep is how many revisions to keep, at least 2; 5 if 0.
 	Keep int
-	// Timeout bounds one call of Publish; 0 means DefaultTimeout.
+	// Timeout bounds one call of Publish; a minute if 0.
 	Timeout time.Duration
-	// Log gets what was published; required.
+	// Log is required.
 	Log *slog.Logger
 }
 
-// Publisher publishes revisions into one etcd namespace. Several may do so at a time, in
-// several processes: then one of them succeeds, and the others return [ErrOvertaken].
+// Publisher publishes revisions into one etcd namespace. Several may publish concurrently, in several
+// processes: one of them succeeds, and the others return [ErrOvertaken].
 type Publisher struct{ cfg Config }
 
-// New makes a Publisher. It sends nothing.
+// New returns a Publisher. It sends nothing.
 func New(c Config) (*Publisher, error) {
 	if c.KV == nil || c.Lease == nil || c.Log == nil {
 		return nil, errors.New("publish: KV, Lease and Log are required")
 	}
-	if c.Keep == 0 {
-		c.Keep = DefaultKeep
-	}
+	c.Keep, c.Timeout = cmp.Or(c.Keep, 5), cmp.Or(c.Timeout, time.Minute)
 	if c.Keep < 2 {
 		return nil, fmt.Errorf("publish: %d revisions are kept; a reader of the one before needs at least 2", c.Keep)
-	}
-	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
 	}
 	return &Publisher{c}, nil
 }
 
-// ErrOvertaken is returned if another process published meanwhile, or this one was too
-// slow. Nothing was published then, and Publish may be called again.
+// ErrOvertaken is returned by Publish if another process published meanwhile, or this one was too slow.
+// Nothing was published, and Publish may be called again.
 var ErrOvertaken = errors.New("another process published meanwhile")
 
-// Publish makes documents the current revision, and returns its Pointer. If they are
-// current already, it writes nothing. The documents have different names. An error leaves
-// the revision before current; what was written of the new one is removed by a later call.
+// Publish makes documents the current revision, and returns its Pointer. If they are current already, it
+// writes nothing. The documents must have different names. After an error the current revision stays, and
+// a later call removes the incomplete one. The error is [ErrOvertaken], or about etcd.
 func (p *Publisher) Publish(ctx context.Context, docs []Document) (Pointer, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
@@ -124,8 +117,8 @@ func (p *Publisher) Publish(ctx context.Context, docs []Document) (Pointer, erro
 		return Pointer{}, err
 	}
 	defer r.release(ctx, p)
-	// What was claimed is written down as started: from here on, whatever ends this call,
-	// the next one removes what this one leaves behind.
+	// The claimed revision is recorded as started: from here on, after a crash, the next call removes
+	// what this one leaves behind.
 	if err := p.write(ctx, r, docs); err != nil {
 		return Pointer{}, err
 	}
@@ -133,7 +126,7 @@ func (p *Publisher) Publish(ctx context.Context, docs []Document) (Pointer, erro
 	if err := p.complete(ctx, r, pointer, version); err != nil {
 		return Pointer{}, err
 	}
-	// The revision is current and whole. What follows only tidies up.
+	// The revision is current and whole. The rest is cleaning up.
 	p.cfg.Log.Info("published", "revision", pointer.Revision, "documents", pointer.Documents, "digest", pointer.Digest)
 	if err := p.prune(ctx); err != nil {
 		p.cfg.Log.Warn("old revisions stay until the next one is published", "error", err)
@@ -141,8 +134,8 @@ func (p *Publisher) Publish(ctx context.Context, docs []Document) (Pointer, erro
 	return pointer, nil
 }
 
-// current returns the current revision, and the version of its key: 0 if there is none. A
-// value that is not a Pointer stands for no revision, and is replaced.
+// current returns the current revision, and the mod revision of its key; 0 if there is none. An invalid
+// value stands for no revision, and will be replaced.
 func (p *Publisher) current(ctx context.Context) (Pointer, int64, error) {
 	res, err := p.cfg.KV.Get(ctx, Current)
 	if err != nil {
@@ -158,26 +151,25 @@ func (p *Publisher) current(ctx context.Context) (Pointer, int64, error) {
 	return now, res.Kvs[0].ModRevision, nil
 }
 
-// revision is one that is being written.
+// revision is a revision that is being written.
 type revision struct {
 	number int64
 	lease  clientv3.LeaseID
-	// since is the etcd revision at which it was claimed.
-	since int64
+	since  int64 // the etcd revision of the claim
 }
 
 func numbered(prefix string, number int64) string { return fmt.Sprintf("%s%020d", prefix, number) }
 
-// below returns what the keys of the revision's documents begin with.
+// below returns the prefix of the keys of a revision's documents.
 func below(number int64) string { return numbered(revisions, number) + "/" }
 
-// held holds as long as the revision may be written.
+// held returns a comparison that holds while the revision is claimed.
 func (r revision) held() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(numbered(claims, r.number)), "=", r.since)
 }
 
-// claim reserves a number. The claim ends with a lease, so that the next call knows that
-// a writer is gone.
+// claim reserves a number. The claim ends with a lease, so that later calls know whether the writer is
+// gone.
 func (p *Publisher) claim(ctx context.Context) (revision, error) {
 	lease, err := p.cfg.Lease.Grant(ctx, int64(p.cfg.Timeout/time.Second)+10)
 	if err != nil {
@@ -230,8 +222,8 @@ func (r revision) release(ctx context.Context, p *Publisher) {
 	_, _ = p.cfg.Lease.Revoke(ctx, r.lease)
 }
 
-// write writes the documents, some at a time. Each transaction asks whether the revision
-// is still claimed: a writer that was paused for long writes nothing more.
+// write writes the documents, some at a time. Each transaction requires that the revision is still
+// claimed, so that a writer that was paused for long writes nothing more.
 func (p *Publisher) write(ctx context.Context, r revision, docs []Document) error {
 	for len(docs) > 0 {
 		var ops []clientv3.Op
@@ -255,7 +247,7 @@ func (p *Publisher) write(ctx context.Context, r revision, docs []Document) erro
 	return nil
 }
 
-// complete makes a revision current, if the one that was read before still is.
+// complete makes a revision current, if the current one has not changed.
 func (p *Publisher) complete(ctx context.Context, r revision, pointer Pointer, version int64) error {
 	text, err := json.Marshal(pointer)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// childVar has the test binary publish until it is killed, to the etcd at its value.
+// childVar makes the test binary publish until it is killed, to the etcd at its value.
 const childVar = "GITOPSD_TEST_PUBLISH"
 
 func TestMain(m *testing.M) {
@@ -79,7 +79,7 @@ func publisher(t *testing.T, kv clientv3.KV, lease clientv3.Lease) *Publisher {
 	return p
 }
 
-// generation returns documents that are all of one generation.
+// generation returns documents of one generation.
 func generation(n, count int) []Document {
 	docs := make([]Document, count)
 	for i := range docs {
@@ -103,7 +103,7 @@ func keys(t *testing.T, kv clientv3.KV) map[string]int {
 	return count
 }
 
-// What is published is read again; the same once more writes nothing; old revisions go.
+// Published documents can be read, publishing them again writes nothing, and old revisions are removed.
 func TestPublish(t *testing.T) {
 	t.Parallel()
 	c := client(t)
@@ -147,8 +147,7 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// A publication that fails at any request leaves the revision before as it is, and the
-// next one tidies up.
+// A publication that fails at any request leaves the previous revision, and the next one cleans up.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	c := client(t)
@@ -216,7 +215,7 @@ func (t failingTxn) Commit() (*clientv3.TxnResponse, error) {
 	return t.Txn.Commit()
 }
 
-// Of several publishers at a time one succeeds, and what is current is always whole.
+// One of several concurrent publishers succeeds, and the current revision is always whole.
 func TestSeveral(t *testing.T) {
 	t.Parallel()
 	c := client(t)
@@ -267,8 +266,8 @@ func oneGeneration(t *testing.T, docs []Document) {
 	}
 }
 
-// A value that gitopsd did not write is replaced where that loses nothing, and told
-// where it might; keys of others stay.
+// A value that gitopsd did not write is replaced if that loses nothing; otherwise it is an error. Keys of
+// others stay.
 func TestGarbled(t *testing.T) {
 	t.Parallel()
 	c := client(t)
@@ -310,8 +309,8 @@ func TestGarbled(t *testing.T) {
 	}
 }
 
-// A reader that gets events about Current never sees half a revision, though the
-// publisher is killed again and again.
+// A reader that gets events about Current never sees half a revision, although the publisher is killed
+// repeatedly.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	endpoint := server(t)
@@ -357,7 +356,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// runAndKill runs a publisher, and kills it some time after it published something.
+// runAndKill runs a publisher, and kills it after it has published something.
 func runAndKill(t *testing.T, endpoint string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])

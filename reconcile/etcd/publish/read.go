@@ -10,17 +10,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ErrNone is returned where nothing is published.
+// ErrNone is returned by [Read] if nothing is published.
 var ErrNone = errors.New("nothing is published")
 
-// ErrIncomplete is in the error for a revision that does not have the documents that its
-// Pointer promises. Somebody else changed them, or the revision is not kept any more.
+// ErrIncomplete is wrapped by the error of [Read] for a revision that does not have the documents of its
+// Pointer: others changed them, or the revision was removed.
 var ErrIncomplete = errors.New("the revision is not as it was published")
 
-// Read returns the current revision with its documents, sorted by name. at is an etcd
-// revision to read at, such as that of an event about [Current]; 0 for the newest. The
-// documents are checked against the digest of the Pointer. The error is [ErrNone] or
-// wraps [ErrIncomplete] or one of etcd's.
+// Read returns the current revision with its documents, sorted by name. at is the etcd revision to read
+// at, such as the revision of an event about [Current]; 0 for the newest. Read verifies the digest. The
+// error is [ErrNone], or wraps [ErrIncomplete] or an error of etcd.
 func Read(ctx context.Context, kv clientv3.KV, at int64) (Pointer, []Document, error) {
 	res, err := kv.Get(ctx, Current, clientv3.WithRev(at))
 	if err != nil {
@@ -34,7 +33,7 @@ func Read(ctx context.Context, kv clientv3.KV, at int64) (Pointer, []Document, e
 		return Pointer{}, nil, fmt.Errorf("%w: %s does not name one", ErrIncomplete, Current)
 	}
 	if at == 0 {
-		at = res.Header.Revision // all pages are of one time
+		at = res.Header.Revision // for all pages
 	}
 	prefix := below(p.Revision)
 	var docs []Document

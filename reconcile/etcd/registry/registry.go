@@ -1,12 +1,10 @@
-// Package registry reads the registry of an etcd: a record for each namespace, under
-// [Prefix] in the etcd itself. It is the authority on who has which number and which
-// keys, since numbers and prefixes are unique in the etcd, whichever fleets and clusters
-// share it. The package is pure; reconcile/etcd writes records, on the condition that the
-// registry is as it was read.
+// Package registry reads the registry of an etcd: a record for each namespace, under [Prefix] in the
+// etcd itself. The registry decides who has which number and which keys. Numbers and prefixes are
+// unique in the etcd, across all fleets and clusters that share it. The package is pure;
+// reconcile/etcd writes records, on the condition that the registry has not changed.
 package registry
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,35 +16,32 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// Prefix is before the keys of records, whose rest is the namespace's ID.
+// Prefix is the prefix of records' keys. The namespace's ID follows it.
 const Prefix = etcd.OwnPrefix + "registry/"
 
-// kubernetes is where a kube-apiserver keeps its objects unless it was told otherwise.
+// kubernetes is the default prefix of kube-apiservers.
 const kubernetes = "/registry/"
 
-// State is what becomes of a namespace.
+// State is the state of a namespace.
 type State string
 
 // States.
 const (
-	// Active is a namespace that is declared.
-	Active State = "active"
-	// Retained is one that is no longer declared, and whose keys are kept.
-	Retained State = "retained"
-	// Deleting is one whose keys are being deleted.
-	Deleting State = "deleting"
+	Active   State = "active"   // declared
+	Retained State = "retained" // no longer declared; the keys are kept
+	Deleting State = "deleting" // no longer declared; the keys are being deleted
 )
 
-// Owner is who declares a namespace. Owners are comparable.
+// Owner identifies the declarer of a namespace. Owners are comparable.
 type Owner struct {
 	// Fleet is the name of the fleet.
 	Fleet string `json:"fleet"`
-	// UID is that of the EtcdNamespace in its cluster; empty for a cluster's own
-	// namespace. An object that was deleted and created again has another.
+	// UID identifies the cluster of the EtcdNamespace, by the UID of its namespace kube-system; empty
+	// for a cluster's own namespace. A cluster that is created anew has another.
 	UID string `json:"uid,omitempty"`
 }
 
-// Record is what the registry says of a namespace. Records are comparable.
+// Record is the registry's record of a namespace. Records are comparable.
 type Record struct {
 	ID     etcd.ID
 	Number int64
@@ -64,10 +59,10 @@ type content struct {
 	State   State  `json:"state"`
 }
 
-// version is that of the format. Records of another are not understood.
+// version is the version of the format. Records of other versions are damaged.
 const version = 1
 
-// maxRecord is more than any record has.
+// maxRecord is more bytes than any record has.
 const maxRecord = 16 << 10
 
 // Key returns the key of a namespace's record.
@@ -79,8 +74,8 @@ func (r Record) Format() string {
 	return string(text)
 }
 
-// Parse parses a record. Whatever is not exactly what [Record.Format] writes is an error.
-func Parse(key, value string) (Record, error) {
+// parse parses a record. Anything other than the output of [Record.Format] is an error.
+func parse(key, value string) (Record, error) {
 	name, ok := strings.CutPrefix(key, Prefix)
 	if !ok {
 		return Record{}, fmt.Errorf("it is not below %s", Prefix)
@@ -112,20 +107,20 @@ func Parse(key, value string) (Record, error) {
 	case r.State != Active && r.State != Retained && r.State != Deleting:
 		return Record{}, fmt.Errorf("its state is %q", r.State)
 	}
-	if err := CheckPrefix(r.Prefix); err != nil {
+	if err := checkPrefix(r.Prefix); err != nil {
 		return Record{}, err
 	}
-	if !bytes.Equal([]byte(r.Format()), []byte(value)) {
+	if r.Format() != value {
 		return Record{}, errors.New("it is not as gitopsd writes it")
 	}
 	return r, nil
 }
 
-// maxPrefix is the most bytes that a prefix has. Keys in etcd are as much longer.
+// maxPrefix is the largest length of a prefix. It makes each key in etcd longer.
 const maxPrefix = 512
 
-// CheckPrefix returns an error if no namespace may have a prefix.
-func CheckPrefix(prefix string) error {
+// checkPrefix returns an error for a prefix that no namespace may have.
+func checkPrefix(prefix string) error {
 	switch {
 	case len(prefix) > maxPrefix:
 		return fmt.Errorf("the prefix has %d bytes; use at most %d", len(prefix), maxPrefix)
@@ -143,24 +138,24 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// meet reports whether a prefix is equal to, inside or around another.
+// meet reports whether two prefixes are equal or one is inside the other.
 func meet(a, b string) bool { return strings.HasPrefix(a, b) || strings.HasPrefix(b, a) }
 
 // Entry is a key and its value in etcd.
 type Entry struct{ Key, Value string }
 
-// Registry is the registry as it was read. It is not changed.
+// Registry is an immutable copy of the registry.
 type Registry struct {
 	records map[etcd.ID]Record
-	damaged map[string]error // by their keys
+	damaged map[string]error // by key
 }
 
-// Read reads the registry. Records that say the same of different namespaces are damaged,
-// all of them: nobody can tell whose the keys are.
+// Read parses the registry. All records with the same number or overlapping prefixes are damaged: the
+// owner of the keys is unknown.
 func Read(entries []Entry) *Registry {
 	r := &Registry{records: make(map[etcd.ID]Record), damaged: make(map[string]error)}
 	for _, e := range entries {
-		record, err := Parse(e.Key, e.Value)
+		record, err := parse(e.Key, e.Value)
 		if err != nil {
 			r.damaged[e.Key] = err
 			continue
@@ -174,7 +169,7 @@ func Read(entries []Entry) *Registry {
 	return r
 }
 
-// clashes returns which records cannot be right beside others, and why.
+// clashes returns the records that conflict with others, and why.
 func clashes(all []Record) map[etcd.ID]error {
 	found := make(map[etcd.ID]error)
 	byNumber := make(map[int64]Record)
@@ -185,7 +180,7 @@ func clashes(all []Record) map[etcd.ID]error {
 			found[other.ID] = fmt.Errorf("its number %d is also that of %s", r.Number, r.ID)
 		}
 	}
-	// In the order of prefixes, what is inside one follows it.
+	// In this order, prefixes inside another follow it.
 	slices.SortFunc(all, func(a, b Record) int { return strings.Compare(a.Prefix, b.Prefix) })
 	for i, outer := 1, 0; i < len(all); i++ {
 		if a, b := all[outer], all[i]; meet(a.Prefix, b.Prefix) {
@@ -200,7 +195,7 @@ func clashes(all []Record) map[etcd.ID]error {
 
 func byName(a, b etcd.ID) int { return strings.Compare(a.String(), b.String()) }
 
-// All returns the records that are sound, ordered by their names.
+// All returns the records that are not damaged, ordered by name.
 func (r *Registry) All() []Record {
 	var all []Record
 	for _, id := range slices.SortedFunc(maps.Keys(r.records), byName) {
@@ -209,8 +204,7 @@ func (r *Registry) All() []Record {
 	return all
 }
 
-// Get returns the record of a namespace; ok reports whether there is one. The error is
-// why the one that is there cannot be believed.
+// Get returns the record of a namespace; ok reports whether there is one. The error is a [*DamagedError].
 func (r *Registry) Get(id etcd.ID) (record Record, ok bool, err error) {
 	if why := r.damaged[Key(id)]; why != nil {
 		return Record{}, true, &DamagedError{Key: Key(id), Err: why}
@@ -219,7 +213,7 @@ func (r *Registry) Get(id etcd.ID) (record Record, ok bool, err error) {
 	return record, ok, nil
 }
 
-// Damaged returns what is wrong with records, ordered by their keys.
+// Damaged returns a [*DamagedError] for each damaged record, ordered by key.
 func (r *Registry) Damaged() []error {
 	var all []error
 	for _, key := range slices.Sorted(maps.Keys(r.damaged)) {
@@ -228,7 +222,7 @@ func (r *Registry) Damaged() []error {
 	return all
 }
 
-// DamagedError is a record that cannot be believed.
+// DamagedError is the error of a damaged record.
 type DamagedError struct {
 	Key string
 	Err error
@@ -239,13 +233,13 @@ func (e *DamagedError) Error() string {
 	return fmt.Sprintf("the record %s in etcd cannot be used: %v; nothing of its namespace is changed until somebody corrects it (etcdctl get, put), or deletes it if no such namespace is left", e.Key, e.Err)
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns e.Err.
 func (e *DamagedError) Unwrap() error { return e.Err }
 
-// Allocate returns a record for a namespace that has none, with a number that is unused.
-// While a record is damaged there is none: its number and its keys are not known.
+// Allocate returns a record for a namespace that has none, with an unused number. It fails while any
+// record is damaged: the number and keys of that are unknown.
 func (r *Registry) Allocate(id etcd.ID, prefix string, owner Owner) (Record, error) {
-	if err := CheckPrefix(prefix); err != nil {
+	if err := checkPrefix(prefix); err != nil {
 		return Record{}, err
 	}
 	if damaged := r.Damaged(); len(damaged) > 0 {
@@ -259,7 +253,7 @@ func (r *Registry) Allocate(id etcd.ID, prefix string, owner Owner) (Record, err
 		}
 		highest, used[other.Number] = max(highest, other.Number), true
 	}
-	// A number that was given back is not given out again soon.
+	// Numbers are reused as late as possible.
 	for n := range int64(etcd.MaxNumber) {
 		if number := (highest+n)%etcd.MaxNumber + 1; !used[number] {
 			record.Number = number

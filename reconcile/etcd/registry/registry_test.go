@@ -16,7 +16,7 @@ func record(id etcd.ID, number int64, prefix string) Record {
 
 func entry(r Record) Entry { return Entry{Key(r.ID), r.Format()} }
 
-// What is read is what was written, and nothing else is a record.
+// Records are read as they were written, and nothing else is a record.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	r := record(sample, 7, "/gitopsd.dev/ns/prod/default/sample/")
@@ -24,7 +24,7 @@ func TestParse(t *testing.T) {
 	if r.Format() != want {
 		t.Errorf("%s, want %s", r.Format(), want)
 	}
-	if again, err := Parse(Key(sample), want); err != nil || again != r {
+	if again, err := parse(Key(sample), want); err != nil || again != r {
 		t.Errorf("%+v, %v", again, err)
 	}
 	for _, tt := range []struct{ key, from, to, want string }{
@@ -49,13 +49,13 @@ func TestParse(t *testing.T) {
 		if key == "" {
 			key = Key(sample)
 		}
-		if _, err := Parse(key, strings.Replace(want, tt.from, tt.to, 1)); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := parse(key, strings.Replace(want, tt.from, tt.to, 1)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q for %q: %v, want %q", tt.to, tt.from, err, tt.want)
 		}
 	}
 }
 
-// Numbers are given out once, and again only after all others.
+// A number is reused only after all others.
 func TestAllocate(t *testing.T) {
 	t.Parallel()
 	at := func(name string, number int64) Entry {
@@ -84,7 +84,7 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-// Records that contradict each other are damaged, all of them; others are not.
+// All records that contradict each other are damaged; others are not.
 func TestClash(t *testing.T) {
 	t.Parallel()
 	a, b, c := etcd.ID{Cluster: "a"}, etcd.ID{Cluster: "b"}, etcd.ID{Cluster: "c"}
@@ -107,8 +107,7 @@ func TestClash(t *testing.T) {
 	}
 }
 
-// Each of many records that are inside one another is damaged, however they are ordered,
-// and none beside them.
+// All records with overlapping prefixes are damaged, in any order, and no others.
 func TestNested(t *testing.T) {
 	t.Parallel()
 	prefixes := []string{"/a/", "/a/b/", "/a/b/c/", "/a/z/", "/a-/", "/a0/", "/b/c/", "/b/d/"}
@@ -126,22 +125,21 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// Whatever the registry holds is read without a panic, and what is a record is what
-// gitopsd would write.
+// Any registry is read without a panic, and only what gitopsd writes is a record.
 func FuzzParse(f *testing.F) {
 	r := record(sample, 7, "/mine/")
 	f.Add(Key(sample), r.Format())
 	f.Add(Prefix+"prod", `{"version":1}`)
 	f.Add("", "")
 	f.Fuzz(func(t *testing.T, key, value string) {
-		r, err := Parse(key, value)
+		r, err := parse(key, value)
 		if err != nil {
 			return
 		}
-		if Key(r.ID) != key || r.Format() != value || CheckPrefix(r.Prefix) != nil {
+		if Key(r.ID) != key || r.Format() != value || checkPrefix(r.Prefix) != nil {
 			t.Errorf("%q, %q: %+v", key, value, r)
 		}
-		if again, err := Parse(Key(r.ID), r.Format()); err != nil || again != r {
+		if again, err := parse(Key(r.ID), r.Format()); err != nil || again != r {
 			t.Errorf("%+v, once written %+v, %v", r, again, err)
 		}
 	})

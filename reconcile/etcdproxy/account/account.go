@@ -1,13 +1,13 @@
-// Package account keeps what a proxy knows of one namespace in etcd true: how much it
-// holds, and the floor to which it is compacted, as package limit has them.
+// Package account follows one namespace in etcd: it keeps a [limit.Usage] and a [limit.Floor] up to
+// date.
 //
-// [Follow] counts all keys once, at one revision, and then follows a watch on the
-// namespace from there. What it says is true at each revision that it has reached, through
-// any compaction, reconnection and restart of etcd: where the watch cannot go on, it counts
-// anew, and until then writes that grow wait. While much is written and the quota is far, it
-// rests now and then: etcd sends what happened meanwhile together, which costs both sides a
-// fraction of sending it one by one. [Raise] raises the floor, which lies in etcd
-// in the namespace itself; the same watch brings what other proxies raised.
+// [Follow] counts all keys at one revision (account.go), and then follows a watch on the namespace
+// from there (watch.go). The count is exact at each revision that it has reached, through any
+// compaction, reconnection and restart of etcd: if the watch cannot go on, Follow counts again, and
+// writes that may make the namespace larger wait meanwhile. While much is written and the quota is
+// far, it pauses now and then: etcd then sends the events of the pause together, at a fraction of
+// the cost for both sides. [Raise] raises the floor, which is a key in the namespace itself; the
+// watch also brings what other proxies raised.
 package account
 
 import (
@@ -23,51 +23,50 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // which asProto names
+	_ "google.golang.org/grpc/encoding/proto" // for asProto
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"gitopsd.dev/reconcile/etcdproxy/limit"
 )
 
-// Config says what to follow.
+// Config configures [Follow].
 type Config struct {
 	// Log gets a line when the namespace cannot be followed; required.
 	Log *slog.Logger
-	// Name is for the log, and Prefix is before the namespace's keys in etcd.
+	// Name is the namespace's name for the log, and Prefix the prefix of its keys in etcd.
 	Name, Prefix string
 	// Etcd is a connection as the namespace's user. Its codec does not matter.
 	Etcd grpc.ClientConnInterface
-	// Usage and Floor are kept true.
+	// Usage and Floor are kept up to date.
 	Usage *limit.Usage
 	Floor *limit.Floor
-	// Scans has room for as many scans as are to run at the same time; nil for any number.
+	// Scans is a semaphore: its capacity is the number of concurrent scans; nil for no limit.
 	Scans chan struct{}
 
-	// busyFor is in place of the constant, in tests.
+	// busyFor replaces the constant in tests.
 	busyFor time.Duration
 }
 
 const (
-	// Keys are read from firstPage to maxPage at a time, as many as have about pageBytes, by
-	// the size of those seen.
+	// A page has firstPage to maxPage keys, and about pageBytes, judged by the size of the last one.
 	firstPage, maxPage = 16, 512
 	pageBytes          = 1 << 20
-	// pauses after a failure.
+	// Pauses after failures grow from minPause to maxPause.
 	minPause, maxPause = 100 * time.Millisecond, 10 * time.Second
-	// tick is how often etcd is asked how far the watch is while something waits for that, and
-	// idle how often otherwise. If it does not answer for silence, the watch begins anew.
+	// tick is how often to ask etcd for the progress of the watch while something waits for it, and
+	// idle how often otherwise. After silence without an answer, the watch begins anew.
 	tick, idle, silence = 100 * time.Millisecond, 10 * time.Second, 30 * time.Second
-	// After so many answers of the watch within busyFor it rests for restFor, or until the count
-	// is needed, which is looked at each restTick.
+	// After busyAnswers of the watch within busyFor, Follow rests for restFor, or until the count is
+	// needed, which it checks each restTick.
 	busyAnswers                = 64
 	busyFor, restFor, restTick = 500 * time.Millisecond, 500 * time.Millisecond, 50 * time.Millisecond
 )
 
-// asProto has a call use protobuf on a connection with another codec.
+// asProto makes a call use protobuf on a connection with another codec.
 var asProto = grpc.ForceCodecV2(encoding.GetCodecV2("proto"))
 
-// Follow keeps the account until ctx ends.
+// Follow follows the namespace until ctx ends.
 func Follow(ctx context.Context, cfg Config) {
 	cfg.busyFor = cmp.Or(cfg.busyFor, busyFor)
 	f := &follower{
@@ -87,7 +86,7 @@ func Follow(ctx context.Context, cfg Config) {
 		if ctx.Err() != nil {
 			return
 		}
-		level := slog.LevelDebug // said before
+		level := slog.LevelDebug // a repetition
 		if f.progressed || pause == minPause {
 			pause, f.progressed = minPause, false
 			level = slog.LevelWarn
@@ -102,28 +101,25 @@ func Follow(ctx context.Context, cfg Config) {
 	}
 }
 
-// follower is the state of a Follow.
+// follower is a call of Follow.
 type follower struct {
 	Config
 	kv    etcdserverpb.KVClient
 	watch etcdserverpb.WatchClient
 	end   string
 
-	// counted says that Usage is true at revision, in this cluster of etcd.
+	// counted reports whether Usage is true at revision, in this cluster of etcd.
 	counted  bool
 	revision int64
 	cluster  uint64
-	// progressed says that following worked since the last pause.
+	// progressed reports whether following has worked since the last pause.
 	progressed bool
 }
 
-// errBack says that etcd's revision is lower than before.
-var errBack = errors.New("etcd went back to an earlier revision")
-
-// errBusy says that the watch brings much, and that the count may lag.
+// errBusy says that the watch has many events, and that the count may lag.
 var errBusy = errors.New("much is written")
 
-// rest waits as long as the count may lag. It stays true at the revision that it has reached.
+// rest waits while the count may lag. It stays true at its revision.
 func (f *follower) rest(ctx context.Context) {
 	for end := time.Now().Add(restFor); time.Now().Before(end) && f.Usage.MayLag(); {
 		select {
@@ -136,16 +132,16 @@ func (f *follower) rest(ctx context.Context) {
 
 // follow counts if need be, and then watches until that ends.
 func (f *follower) follow(ctx context.Context) error {
-	now, err := f.record(ctx)
+	now, err := read(ctx, f.kv, f.Prefix)
 	if err != nil {
 		return err
 	}
 	if f.counted && (now.cluster != f.cluster || now.revision < f.revision) {
-		f.Log.Warn("counting an etcd namespace again", "namespace", f.Name, "error", errBack)
+		f.Log.Warn("counting an etcd namespace again", "namespace", f.Name, "error", "etcd went back to an earlier revision")
 		f.counted = false
 	}
 	if !f.counted {
-		f.Usage.SetCurrent(false) // as it was during a rest
+		f.Usage.SetCurrent(false) // it may be current after a rest
 		f.Floor.Reset(now.floor)
 		if err := f.scan(ctx, now.revision); err != nil {
 			return err
@@ -155,24 +151,20 @@ func (f *follower) follow(ctx context.Context) error {
 	f.Floor.Raise(now.floor)
 	err = f.follows(ctx, now.revision)
 	if status.Code(err) == codes.ResourceExhausted {
-		// What happened meanwhile is more than the connection takes at once, and would be so
-		// the next time, too.
+		// The events since then are more than the connection takes at once, and would be again.
 		f.counted = false
 	}
 	return err
 }
 
-// record is etcd's state by a linearizable read of a namespace's floor.
+// record is etcd's state at a linearizable read of a namespace's floor.
 type record struct {
 	cluster         uint64
 	revision, floor int64
-	modified        int64 // the revision of the record; 0 if there is none
+	modified        int64 // the revision of the floor's key; 0 if there is none
 }
 
-func (f *follower) record(ctx context.Context) (record, error) {
-	return read(ctx, f.kv, f.Prefix)
-}
-
+// read reads the floor.
 func read(ctx context.Context, kv etcdserverpb.KVClient, prefix string) (record, error) {
 	ctx, cancel := context.WithTimeout(needsLeader(ctx), silence)
 	defer cancel()
@@ -203,7 +195,7 @@ func (f *follower) scan(ctx context.Context, revision int64) error {
 	for {
 		out, err := f.page(ctx, next, page, revision)
 		if status.Code(err) == codes.ResourceExhausted && page > 1 {
-			page /= 2 // larger than the connection takes
+			page /= 2 // it was larger than the connection takes
 			continue
 		}
 		if err != nil {
@@ -232,12 +224,12 @@ func (f *follower) page(ctx context.Context, from []byte, keys, revision int64) 
 	defer cancel()
 	return f.kv.Range(ctx, &etcdserverpb.RangeRequest{
 		Key: from, RangeEnd: []byte(f.end), Limit: keys, Revision: revision,
-		Serializable: true, // the revision says which state is meant
+		Serializable: true, // the revision determines the state
 	}, asProto)
 }
 
-// Raise raises the floor of a namespace to a revision that etcd has reached, in etcd first.
-// The error is ErrCompacted if it is as high already, or that of the connection.
+// Raise raises the floor of a namespace to a revision that etcd has reached, in etcd first. The error is
+// [limit.ErrCompacted] if the floor is as high already, or the connection's.
 func Raise(ctx context.Context, etcd grpc.ClientConnInterface, prefix string, floor *limit.Floor, revision int64) error {
 	kv := etcdserverpb.NewKVClient(etcd)
 	key := limit.FloorKey(prefix)
@@ -270,7 +262,7 @@ func Raise(ctx context.Context, etcd grpc.ClientConnInterface, prefix string, fl
 	return status.Error(codes.Unavailable, "etcdserver: others compact the namespace at the same time; try again")
 }
 
-// needsLeader has etcd refuse a call, and end a watch, on a member that lost its leader, and may not learn of
+// needsLeader makes a member of etcd refuse a call, or end a watch, if it has no leader: it may not learn of
 // changes.
 func needsLeader(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)

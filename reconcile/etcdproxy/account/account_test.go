@@ -87,7 +87,7 @@ func (w *world) follow() (stop func()) {
 	return stop
 }
 
-// agrees waits until a revision is counted, and compares with what etcd holds then.
+// agrees waits until a revision is counted, and compares the count with etcd.
 func (w *world) agrees(when string) {
 	w.t.Helper()
 	out, err := w.server.Root.Get(w.t.Context(), w.prefix+"\x00", clientv3.WithRange(clientv3.GetPrefixRangeEnd(w.prefix)))
@@ -119,7 +119,7 @@ func eventually(is func() bool) bool {
 	return false
 }
 
-// change does something to the keys, beside the namespace too.
+// change changes keys inside and outside of the namespace.
 func (w *world) change(r *rand.Rand) {
 	w.t.Helper()
 	c, ctx := w.server.Root, w.t.Context()
@@ -152,7 +152,7 @@ func (w *world) change(r *rand.Rand) {
 	}
 }
 
-// While much is written the watch rests, unless the quota is near; the count is right all the same.
+// While much is written the watch rests, unless the quota is near. The count stays right.
 func TestRests(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -194,8 +194,8 @@ func TestRests(t *testing.T) {
 	}
 }
 
-// An etcd that went back to an earlier revision during a rest is counted anew, and what grows waits
-// for that.
+// If etcd went back to an earlier revision during a rest, the namespace is counted again, and growing writes
+// wait for that.
 func TestBackDuringRest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -237,8 +237,7 @@ func (s *seen) Range(ctx context.Context, in *etcdserverpb.RangeRequest, options
 	return s.KVClient.Range(ctx, in, options...)
 }
 
-// The count is right after any sequence of changes, and through compaction, connections that
-// break and an etcd that is started again.
+// The count is right after any sequence of changes, compactions, broken connections and restarts of etcd.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -299,7 +298,7 @@ func TestFollow(t *testing.T) {
 	w.agrees("started again")
 }
 
-// An etcd that was restored to an earlier state is counted as it is now, with the floor that it has.
+// After etcd was restored to an earlier state, count and floor are those of the restored state.
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -341,7 +340,7 @@ func TestRestored(t *testing.T) {
 	w.agrees("followed again")
 }
 
-// A scan reads many keys and large ones in pages, all at one revision, while they change.
+// A scan reads many and large keys in pages at one revision, while they change.
 func TestScanPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -369,8 +368,7 @@ func TestScanPages(t *testing.T) {
 	w.agrees("while it was counted")
 }
 
-// What came together while etcd was away, and is more than the connection takes in one message, is
-// counted all the same.
+// Events that together exceed the connection's largest message are counted.
 func TestBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -392,7 +390,7 @@ func TestBehind(t *testing.T) {
 	w.agrees("behind by much")
 }
 
-// A floor goes up only, outlives the proxy, and is agreed on by all.
+// A floor only rises, outlives the proxy, and is the same for all proxies.
 func TestRaise(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -435,7 +433,7 @@ func TestRaise(t *testing.T) {
 		t.Errorf("the floor is %d after a start, want %d", w.floor.Load(), revision)
 	}
 
-	// A record that nobody can have written as a floor is none.
+	// An impossible floor is ignored.
 	for _, garbage := range []string{"", "x", "-1", "999999999999"} {
 		if _, err := w.server.Root.Put(ctx, w.prefix, garbage); err != nil {
 			t.Fatal(err)

@@ -13,10 +13,9 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/limit"
 )
 
-// follows watches from the revision that is counted. The account is current once it has
-// reached the revision that etcd had before the watch began. The error is errBusy if the count
-// may lag instead: a stream of its own for each watch leaves nothing behind in etcd, and says
-// nothing of what happens between two of them.
+// follows watches from the counted revision. The count is current once it has reached the revision that etcd had
+// before the watch began. The error is errBusy if the count may lag. Each watch has its own stream, which leaves
+// nothing behind in etcd when it ends.
 func (f *follower) follows(ctx context.Context, current int64) error {
 	ctx, cancel := context.WithCancelCause(needsLeader(ctx))
 	defer cancel(nil)
@@ -26,11 +25,10 @@ func (f *follower) follows(ctx context.Context, current int64) error {
 	}
 	err = stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
 		CreateRequest: &etcdserverpb.WatchCreateRequest{
-			// What is at the revision itself is counted already, and left out: a watch that
-			// begins in the future is told of no progress.
+			// The changes of the revision itself are counted already, and ignored. A watch that
+			// begins in the future would receive no progress.
 			Key: limit.FloorKey(f.Prefix), RangeEnd: []byte(f.end), StartRevision: f.revision,
-			// What gathered during a rest, or without a connection, comes in parts.
-			Fragment: true,
+			Fragment: true, // there may be many events after a rest or a lost connection
 		},
 	}})
 	if err != nil {
@@ -39,7 +37,7 @@ func (f *follower) follows(ctx context.Context, current int64) error {
 	if f.revision >= current {
 		f.Usage.SetCurrent(true)
 	}
-	var heard atomic.Int64 // when etcd sent something last
+	var heard atomic.Int64 // when etcd last sent something
 	heard.Store(time.Now().UnixNano())
 	go f.asks(ctx, cancel, stream, &heard)
 	var answers int
@@ -73,8 +71,8 @@ func (f *follower) follows(ctx context.Context, current int64) error {
 	}
 }
 
-// asks has etcd say how far the watch is while something waits for that, and now and then
-// to see whether it still answers.
+// asks asks etcd for the progress of the watch: often while something waits for it, and rarely otherwise, to check
+// that etcd still answers.
 func (f *follower) asks(ctx context.Context, cancel context.CancelCauseFunc, stream etcdserverpb.Watch_WatchClient, heard *atomic.Int64) {
 	next := tick
 	for {
@@ -83,7 +81,7 @@ func (f *follower) asks(ctx context.Context, cancel context.CancelCauseFunc, str
 		case <-ctx.Done():
 			return
 		case <-f.Usage.Waiting():
-			// Mostly the event that is waited for is on its way.
+			// The event is usually on its way.
 			woken = true
 			select {
 			case <-ctx.Done():
@@ -105,7 +103,7 @@ func (f *follower) asks(ctx context.Context, cancel context.CancelCauseFunc, str
 		if err := stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{
 			ProgressRequest: &etcdserverpb.WatchProgressRequest{},
 		}}); err != nil {
-			return // the other direction has the reason
+			return // the other direction receives the reason
 		}
 	}
 }
@@ -119,9 +117,9 @@ func (f *follower) apply(got *etcdserverpb.WatchResponse) error {
 	case got.GetCanceled():
 		return errors.New("etcd ended the watch: " + got.GetCancelReason())
 	case got.GetCreated():
-		return nil // its revision is etcd's, not that of the watch
+		return nil // its revision is etcd's, not the watch's
 	}
-	// A response without events says that there were none up to its revision.
+	// A response without events means that there were none up to its revision.
 	reached := got.GetHeader().GetRevision()
 	changes := make([]limit.Change, 0, len(got.GetEvents()))
 	for i, e := range got.GetEvents() {

@@ -47,8 +47,8 @@ var (
 	flunders   = schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "flunders"}
 )
 
-// API servers that share an etcd through the proxy work as on an etcd of their own, and
-// see nothing of each other.
+// API servers that share an etcd through the proxy work as with an etcd of their own, and do not see each
+// other's objects.
 func TestSideBySide(t *testing.T) {
 	t.Parallel()
 	f := start(t, "alpha", "beta", "sample")
@@ -115,8 +115,8 @@ func (f *fixture) widgets(t *testing.T, with, without *cluster) {
 	}
 }
 
-// consistent lists and gets objects. The API server answers from its cache, once it
-// knows from progress notifications of etcd that it is up to date: no fallback to etcd.
+// consistent lists and gets objects. The API server answers from its cache once progress notifications of
+// etcd show that it is up to date, without falling back to etcd.
 func (c *cluster) consistent(t *testing.T) {
 	for i := range 5 {
 		name := fmt.Sprintf("consistent-%d", i)
@@ -145,8 +145,8 @@ func (c *cluster) consistent(t *testing.T) {
 	}
 }
 
-// compact has a client of one cluster's namespace compact. It cannot read what was
-// before, the neighbour can, and both API servers go on.
+// compact compacts one cluster's namespace. Its clients cannot read earlier revisions, the neighbour's can,
+// and both API servers go on.
 func (f *fixture) compact(t *testing.T, alpha *cluster) {
 	clients := map[string]*clientv3.Client{"alpha": f.etcdClient(t, "alpha"), "beta": f.etcdClient(t, "beta")}
 	const key = "/registry/configmaps/default/same"
@@ -172,7 +172,7 @@ func (f *fixture) compact(t *testing.T, alpha *cluster) {
 	expect(t, events, watch.Added, "after-compaction")
 }
 
-// sample has a cluster aggregate the sample-apiserver.
+// sample makes a cluster aggregate the sample-apiserver.
 func (f *fixture) sample(t *testing.T, c *cluster) {
 	binary, err := devcluster.Binary(t.Context(), io.Discard)
 	check(t, err)
@@ -276,7 +276,7 @@ func start(t *testing.T, names ...string) *fixture {
 	return f
 }
 
-// clientFiles writes what a client of a namespace needs: ca.crt, client.crt, client.key.
+// clientFiles writes the files for a client of a namespace: ca.crt, client.crt, client.key.
 func (f *fixture) clientFiles(t *testing.T, name string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -306,7 +306,7 @@ type cluster struct {
 	discovery *discovery.DiscoveryClient
 }
 
-// controlPlanes starts one on each of two namespaces. The second has no controllers.
+// controlPlanes starts a control plane on each of two namespaces. The second has no controllers.
 func (f *fixture) controlPlanes(t *testing.T) (alpha, beta *cluster) {
 	t.Helper()
 	alpha, beta = &cluster{name: "alpha"}, &cluster{name: "beta"}
@@ -391,7 +391,7 @@ func (c *cluster) kubectl(t *testing.T, args ...string) {
 	}
 }
 
-// patience is how long something that is waited for may take.
+// patience bounds each wait.
 const patience = 2 * time.Minute
 
 // expect waits for the next event.

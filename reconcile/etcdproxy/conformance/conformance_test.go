@@ -1,14 +1,12 @@
-// Package conformance runs tests that others wrote for etcd and its clients through
-// gitopsd's proxy: Kubernetes' own of its storage, and etcd's own of keys, watches,
-// leases and transactions.
+// Package conformance runs tests of other projects through gitopsd's proxy: Kubernetes' tests of
+// its storage, and etcd's tests of keys, watches, leases and transactions.
 //
-// The tests come from their projects' Go modules at pinned releases, which are copied.
-// In the copy the place where a test gets its client of etcd (testdata) starts a proxy,
-// and returns a client of a namespace. What does not pass is listed, with the reason, in
-// testdata: a test that fails or skips and is not listed fails this test, and so does a
-// listed one that passes.
+// The tests come from the projects' Go modules at pinned releases, which are copied. In the copy,
+// the function that returns a client of etcd is replaced (testdata): it starts a proxy, and returns a
+// client of a namespace. Tests that do not pass are listed in testdata with the reason. A test that
+// fails or is skipped without being listed fails this test, and so does a listed one that passes.
 //
-// All of it is for `make conformance`.
+// `make conformance` runs it.
 package conformance
 
 import (
@@ -74,7 +72,7 @@ func TestKubernetes(t *testing.T) {
 	}.test(t)
 }
 
-// Etcd's own tests find an etcd behind the proxy.
+// etcd's own tests pass behind the proxy.
 func TestEtcd(t *testing.T) {
 	s := suite{
 		module: upstream.EtcdTestsModule,
@@ -178,8 +176,8 @@ func (s suite) copy(t *testing.T, dir string) error {
 	return require(t, dir, s.without.requirements)
 }
 
-// require has the copy use this module, and not those that are left out. Its own go.mod
-// may replace modules by directories that were not copied.
+// require makes the copy use this module, and drops the modules that are left out. The copy's go.mod may
+// replace modules by directories that were not copied.
 func require(t *testing.T, dir string, without []string) error {
 	root, err := filepath.Abs("../../..")
 	if err != nil {
@@ -221,7 +219,7 @@ func require(t *testing.T, dir string, without []string) error {
 	return errors.Join(err, f.Close())
 }
 
-// result is what became of a test, with what it printed.
+// result is the result of a test, with its output.
 type result struct{ outcome, output string }
 
 // run runs tests, and returns results by package and name, "pkg/storage/etcd3 TestCreate".
@@ -351,7 +349,7 @@ func matches(pattern, pkg string) bool {
 	return pkg == parent || tree && strings.HasPrefix(pkg, parent+"/")
 }
 
-// problem is what is not as it is listed, and the test or the line of the list.
+// problem is a difference from the list, with the test or the line of the list.
 type problem struct{ name, text string }
 
 // again returns how to run the tests with problems again, each as a whole.
@@ -369,8 +367,8 @@ func again(problems []problem) (runs []run) {
 	return runs
 }
 
-// compare returns what is not as it is listed. A test whose subtests are listed as
-// failing fails with them and is not listed.
+// compare returns the differences from the list. A test fails with its listed subtests, without being
+// listed itself.
 func compare(known map[string]expectation, results map[string]result) (problems []problem) {
 	wrong := func(name, format string, args ...any) {
 		problems = append(problems, problem{name, name + ": " + fmt.Sprintf(format, args...)})
@@ -415,7 +413,7 @@ func compare(known map[string]expectation, results map[string]result) (problems 
 	return problems
 }
 
-// What is not as it is listed is found out, whichever way.
+// Both kinds of differences from the list are detected.
 func TestCompare(t *testing.T) {
 	known := map[string]expectation{
 		"a TestListed": {"fail", "r"}, "a TestParent/sub": {"fail", "r"}, "a TestSkipped": {"skip", "r"}, "a TestOmitted": {"omit", "r"},
@@ -459,7 +457,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// What is not as it is listed is run again by test and package.
+// Tests that differ from the list are run again, by test and package.
 func TestAgain(t *testing.T) {
 	runs := again([]problem{{name: "b TestX/sub"}, {name: "a TestY"}, {name: "b TestZ/*/1"}, {name: "b TestX/other"}})
 	if want := []run{{[]string{"a"}, "^(TestY)$"}, {[]string{"b"}, "^(TestX|TestZ)$"}}; !reflect.DeepEqual(runs, want) {
@@ -467,7 +465,7 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// The output of go test is read, also of a package that fails before its tests.
+// The output of go test is parsed, also for a package that fails before its tests.
 func TestRead(t *testing.T) {
 	const text = `{"Action":"run","Package":"m/a","Test":"TestX"}
 {"Action":"output","Package":"m/a","Test":"TestX","Output":"why\n"}

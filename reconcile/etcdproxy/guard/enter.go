@@ -47,7 +47,7 @@ func (t *tenant) enter(ctx context.Context, c *etcdproxy.Call) (etcdproxy.Passag
 		return t.grant(ctx)
 	case "LeaseRevoke":
 		id := c.Notes.Lease
-		return t.call(ctx, limit.Write{}, func(p *passage, o etcdproxy.Outcome) {
+		return t.call(ctx, limit.Write{}, func(_ *passage, o etcdproxy.Outcome) {
 			if o.Err == nil {
 				t.leases.Revoked(id)
 			}
@@ -62,12 +62,6 @@ func (t *tenant) enter(ctx context.Context, c *etcdproxy.Call) (etcdproxy.Passag
 
 // writeOf returns what a request may put.
 func writeOf(n *wire.Notes) (w limit.Write) {
-	if len(n.Txns) == 0 {
-		for _, p := range n.Puts {
-			w.Put(string(p.Key), p.Bytes, p.Same)
-		}
-		return w
-	}
 	branches := make([][2]limit.Write, len(n.Txns))
 	of := func(b wire.Branch) *limit.Write {
 		switch {
@@ -81,13 +75,13 @@ func writeOf(n *wire.Notes) (w limit.Write) {
 	for _, p := range n.Puts {
 		of(p.Branch).Put(string(p.Key), p.Bytes, p.Same)
 	}
-	for i, within := range slices.Backward(n.Txns) { // from the inside
+	for i, within := range slices.Backward(n.Txns) { // inner ones first
 		of(within).Either(branches[i][0], branches[i][1])
 	}
 	return w
 }
 
-// watch lets a request of a stream of watches pass. Only those that create one count.
+// watch lets a request of a stream of watches through. Only requests to create a watch are limited.
 func (t *tenant) watch(ctx context.Context, n *wire.Notes) error {
 	if n.Member != wire.Create {
 		return t.spare.Wait(ctx, 1)
@@ -95,10 +89,10 @@ func (t *tenant) watch(ctx context.Context, n *wire.Notes) error {
 	if err := t.rate.Wait(ctx, 1); err != nil {
 		return err
 	}
-	return t.watches.Take(limit.ErrTooManyWatches)
+	return t.watches.Take()
 }
 
-// grant lets a request to grant a lease pass.
+// grant lets a request to grant a lease through.
 func (t *tenant) grant(ctx context.Context) (etcdproxy.Passage, error) {
 	if err := t.leases.Grant(); err != nil {
 		return nil, err
@@ -117,8 +111,8 @@ func (t *tenant) grant(ctx context.Context) (etcdproxy.Passage, error) {
 	return p, err
 }
 
-// call lets a call pass when it is its turn. The place in the quota is taken before the
-// turn: a write that waits for the count keeps no other waiting.
+// call lets a call through when it is its turn. It takes the place in the quota first, so that a write that waits
+// for the count keeps no other waiting.
 func (t *tenant) call(ctx context.Context, w limit.Write, ended func(*passage, etcdproxy.Outcome)) (etcdproxy.Passage, error) {
 	if err := t.rate.Wait(ctx, 1); err != nil {
 		return nil, err
@@ -138,7 +132,7 @@ func (t *tenant) call(ctx context.Context, w limit.Write, ended func(*passage, e
 	return &passage{turn: turn, hold: hold, write: w, ended: ended}, nil
 }
 
-// passage is a call that was let pass.
+// passage is a call that was let through.
 type passage struct {
 	turn  *limit.Turn
 	hold  *limit.Hold
@@ -155,7 +149,7 @@ func (p *passage) Leave(o etcdproxy.Outcome) {
 	p.ended(p, o)
 }
 
-// wrote settles the place that a write has in the quota.
+// wrote settles the place of a write in the quota.
 func (p *passage) wrote(u *limit.Usage, o etcdproxy.Outcome) {
 	revision, succeeded := limit.Outcome(o.Response)
 	u.Done(revision)

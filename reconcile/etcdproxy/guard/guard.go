@@ -1,16 +1,16 @@
-// Package guard is the gate of an etcd proxy: it holds each namespace to its quota and its
-// throttle, and keeps its compaction floor, so that no tenant hinders another.
+// Package guard is the gate of an etcd proxy: it enforces the quota and the throttle of each
+// namespace, and keeps its compaction floor, so that no tenant hinders another.
 //
-//   - guard.go: [Guard], which namespaces there are, and their floors
-//   - enter.go: what a call waits for, and what is done when it has ended
+//   - guard.go: [Guard], its namespaces, and their floors
+//   - enter.go: what a call waits for, and what happens when it has ended
 //   - state.go: numbers and readiness
 //
-// What it decides by is package limit's, which is pure, kept true by package account. Each
-// proxy throttles what it serves by itself: with two, a tenant may ask twice as much. All
-// count the same keys, but each reckons with its own writes in flight only. From when all have
-// counted the same, each lets no more grow than there was room then: n proxies together pass a
-// quota by n-1 times that at most, and so by the less, the fuller the namespace is. Then none
-// lets anything grow until it is below its quota again.
+// Package limit decides, and is pure; package account keeps its numbers up to date. Each proxy
+// throttles by itself: through two proxies a tenant may ask twice as much. All proxies count
+// the same keys, but each knows only its own writes in flight, so each may fill the room that
+// was left at the last common count. n proxies together exceed a quota by at most n-1 times that
+// room, which is small for a namespace that is almost full. Then none lets it grow until it is
+// below its quota again.
 package guard
 
 import (
@@ -37,22 +37,22 @@ import (
 type Config struct {
 	// Log gets a line when a namespace cannot be followed; required.
 	Log *slog.Logger
-	// Slots is how many calls are in progress at one etcd, of all namespaces together;
+	// Slots is how many calls may be in progress at one etcd, of all namespaces together;
 	// [limit.DefaultSlots] if 0.
 	Slots int
-	// Scans is how many namespaces are counted at the same time; 2 if 0.
+	// Scans is how many namespaces are counted concurrently; 2 if 0.
 	Scans int
 }
 
-// Guard is the gate of a proxy, and keeps the floors of its tenants. Its methods may be
-// called at the same time.
+// Guard is the gate of a proxy, and keeps the floors of its tenants. Its methods may be called
+// concurrently.
 type Guard struct {
 	cfg   Config
 	scans chan struct{}
 
 	mu      sync.RWMutex
 	tenants map[etcd.ID]*tenant
-	queues  map[string]*limit.Queue // by the endpoints of an etcd
+	queues  map[string]*limit.Queue // by the etcd's endpoints
 }
 
 var (
@@ -60,7 +60,7 @@ var (
 	_ etcdproxy.Floors = (*Guard)(nil)
 )
 
-// New returns a Guard that knows no namespace yet.
+// New returns a Guard without namespaces.
 func New(cfg Config) (*Guard, error) {
 	if cfg.Log == nil {
 		return nil, errors.New("guard of the etcd proxy: no log")
@@ -73,23 +73,22 @@ func New(cfg Config) (*Guard, error) {
 	}, nil
 }
 
-// tenant is what is known of a namespace.
+// tenant is a namespace.
 type tenant struct {
-	prefix string
-	conn   grpc.ClientConnInterface
-	stop   context.CancelFunc
-	// stopped is closed when it is no longer followed.
-	stopped chan struct{}
+	prefix  string
+	conn    grpc.ClientConnInterface
+	stop    context.CancelFunc
+	stopped chan struct{} // closed when it is no longer followed
 
 	usage  *limit.Usage
 	floor  *limit.Floor
 	rate   *limit.Bucket // of requests
 	spare  *limit.Bucket // of requests that the throttle exempts
 	writes *limit.Bucket // of bytes
-	at     string        // which queue share is of
+	at     string        // key of the share's queue
 	share  atomic.Pointer[limit.Share]
 
-	watches limit.Count
+	watches limit.Watches
 	leases  limit.Leases
 
 	throttled, full atomic.Uint64
@@ -149,7 +148,7 @@ func (g *Guard) follow(ns etcd.Namespace, conn grpc.ClientConnInterface) *tenant
 	return t
 }
 
-// Close implements [etcdproxy.Gate]. It waits until the connection is no longer used.
+// Close implements [etcdproxy.Gate]. It returns when the connection is no longer used.
 func (g *Guard) Close(id etcd.ID) {
 	g.mu.Lock()
 	t := g.tenants[id]
@@ -170,7 +169,7 @@ func (g *Guard) tenant(id etcd.ID) *tenant {
 // Unwatch implements [etcdproxy.Gate].
 func (g *Guard) Unwatch(id etcd.ID) {
 	if t := g.tenant(id); t != nil {
-		t.watches.Add(-1)
+		t.watches.Ended()
 	}
 }
 
@@ -184,8 +183,7 @@ func (g *Guard) Usage(id etcd.ID) etcdproxy.Usage {
 	return etcdproxy.Usage{Bytes: s.Bytes, Full: s.Full()}
 }
 
-// Floor implements [etcdproxy.Floors]. A proxy that was started just now waits until it has
-// read the floor in etcd.
+// Floor implements [etcdproxy.Floors]. After a start it waits until the floor was read from etcd.
 func (g *Guard) Floor(ctx context.Context, id etcd.ID) (int64, error) {
 	t := g.tenant(id)
 	if t == nil {
@@ -198,7 +196,7 @@ func (g *Guard) Floor(ctx context.Context, id etcd.ID) (int64, error) {
 	return floor, err
 }
 
-// Raise implements [etcdproxy.Floors]: in etcd, where all proxies see it.
+// Raise implements [etcdproxy.Floors]. It writes the floor to etcd, where all proxies see it.
 func (g *Guard) Raise(ctx context.Context, id etcd.ID, revision int64) error {
 	t := g.tenant(id)
 	if t == nil {
@@ -207,5 +205,5 @@ func (g *Guard) Raise(ctx context.Context, id etcd.ID, revision int64) error {
 	return account.Raise(ctx, t.conn, t.prefix, t.floor, revision)
 }
 
-// errGone is for calls of a namespace that has just gone.
+// errGone is the error for calls of a namespace that was just closed.
 var errGone = status.Error(codes.Unavailable, "gitopsd: the namespace is not served here")

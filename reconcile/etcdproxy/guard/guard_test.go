@@ -22,8 +22,8 @@ import (
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
-// A full namespace is refused what grows, with etcd's own error and alarm, goes on with all
-// else, and leaves its neighbour alone.
+// Growing writes of a full namespace are refused with etcd's own error and alarm. Its other calls go on, and so
+// does its neighbour.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
@@ -98,7 +98,7 @@ func TestQuota(t *testing.T) {
 	allowed("shrinking above the quota", put(ca, "key5", 0))
 }
 
-// Concurrent writers of all kinds do not pass the quota together.
+// Concurrent writes of all kinds do not exceed the quota together.
 func TestQuotaConcurrently(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
@@ -154,13 +154,13 @@ func TestQuotaConcurrently(t *testing.T) {
 	}
 }
 
-// While etcd cannot be followed, what grows gets an error that clients try again on, or waits;
-// reads and deletions go on as soon as etcd answers them.
+// While etcd cannot be followed, growing writes wait, or get an error that clients retry. Reads and deletions go
+// on as soon as etcd answers them.
 func TestCounting(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
 	a := newTenant(t, s, etcd.Quota{Storage: 1000}, etcd.Throttle{})
-	// The one that counts is kept busy by nobody: no scan may run.
+	// The only slot for scans is taken, so none may run.
 	p := start(t, etcdproxy.Limits{}, Config{Scans: 1})
 	p.guard.scans <- struct{}{}
 	if err := p.set(a); err != nil {
@@ -194,8 +194,8 @@ func TestCounting(t *testing.T) {
 	}
 }
 
-// A tenant that asks as much as it can has its own calls wait and refused. A neighbour's all
-// go through, none behind more than a few of the others.
+// The calls of a tenant that floods the proxy wait and are refused. All calls of a neighbour go through, each
+// behind only a few of the flood.
 func TestNeighbour(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
@@ -241,7 +241,7 @@ func TestNeighbour(t *testing.T) {
 	}
 }
 
-// Watches and leases are capped: one too many is refused alone, and one that ends makes room.
+// Watches and leases are bounded: only one too many is refused, and one that ends makes room.
 func TestCaps(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
@@ -300,7 +300,7 @@ func TestCaps(t *testing.T) {
 	}
 }
 
-// Compaction is the tenant's own, is seen through every proxy, and outlives them.
+// A compaction affects one tenant, through every proxy, and outlives the proxies.
 func TestFloors(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
@@ -354,7 +354,7 @@ func TestFloors(t *testing.T) {
 	r := serve(t, etcdproxy.Limits{}, Config{}, a, b)
 	check("by a new proxy", r.client(t, a), true)
 
-	// What keeps the floor is nothing that a tenant sees, or can change.
+	// Tenants can neither see nor change the key of the floor.
 	for _, op := range []clientv3.Op{
 		clientv3.OpGet("", clientv3.WithPrefix()), clientv3.OpGet("\x00", clientv3.WithFromKey()), clientv3.OpGet("b", clientv3.WithRange("a")),
 		clientv3.OpDelete("", clientv3.WithPrefix()), clientv3.OpDelete("\x00", clientv3.WithFromKey()), clientv3.OpDelete("b", clientv3.WithRange("a")),
@@ -379,8 +379,7 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// Several proxies of a namespace pass its quota together by no more than what room there was when
-// they last counted the same, once for each but one; and then by nothing.
+// n proxies of a namespace exceed its quota together by at most n-1 times the room at their last common count.
 func TestQuotaOfSeveral(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
@@ -459,7 +458,7 @@ func (h held) Invoke(ctx context.Context, method string, in, out any, options ..
 	}
 }
 
-// A proxy that was just started does not take a floor that it has not read for none.
+// A floor that a new proxy has not read yet is not taken for none.
 func TestFloorUnknown(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
@@ -496,7 +495,7 @@ func TestFloorUnknown(t *testing.T) {
 	}
 }
 
-// A namespace that is taken away is followed no longer, and can come back.
+// A removed namespace is no longer followed, and can come back.
 func TestSet(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)
@@ -529,7 +528,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// A tenant at its throttle can still renew its leases, compact, and ask how far its watches are.
+// A throttled tenant can still renew leases, compact, and ask for the progress of watches.
 func TestExempt(t *testing.T) {
 	t.Parallel()
 	s := sharedEtcd(t)

@@ -11,18 +11,18 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// State is what is known of a namespace now.
+// State is the state of a namespace.
 type State struct {
-	// Usage is what it holds, and its quota.
+	// Usage is what it holds, with its quota.
 	Usage limit.State
-	// Queue is how it uses its share.
+	// Queue is the state of its share.
 	Queue limit.QueueState
-	// Watches and Leases are those that it has, by this proxy.
+	// Watches and Leases are the numbers that it has through this proxy.
 	Watches, Leases int64
 	// Floor is the revision that it is compacted to; 0 if it never was.
 	Floor int64
-	// Throttled are calls and watches that were refused since there were too many, and Full
-	// those since nothing more fitted into the quota.
+	// Throttled calls and watches were refused because there were too many, and Full calls because
+	// the quota was used up.
 	Throttled, Full uint64
 }
 
@@ -42,7 +42,7 @@ func (g *Guard) States() map[etcd.ID]State {
 	return all
 }
 
-// Held returns what a namespace holds now, and reports whether there is such a namespace.
+// Held returns what a namespace holds, and reports whether there is such a namespace.
 func (g *Guard) Held(id etcd.ID) (limit.State, bool) {
 	t := g.tenant(id)
 	if t == nil {
@@ -51,8 +51,8 @@ func (g *Guard) Held(id etcd.ID) (limit.State, bool) {
 	return t.usage.State(), true
 }
 
-// Ready returns nil if etcd answers for every namespace, and each is counted and followed.
-// The error names those that are not.
+// Ready returns nil if every namespace is counted and followed, and etcd answers. The error names the namespaces
+// that are not.
 func (g *Guard) Ready() error {
 	var not []string
 	for id, s := range g.States() {

@@ -21,7 +21,7 @@ import (
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
-// shared is the etcd that all tests share which do not harm it.
+// shared is the etcd of tests that do not disturb it.
 var (
 	shared = sync.OnceValues(etcdserver.Start)
 	used   atomic.Bool
@@ -50,7 +50,7 @@ func sharedEtcd(t testing.TB) *etcdserver.Server {
 // numbers are given to tenants.
 var numbers atomic.Int64
 
-// tenantIn is a tenant, and what its clients need.
+// tenantIn is a tenant with the CA of its clients.
 type tenantIn struct {
 	etcdproxy.Tenant
 	ca *etcdserver.Authority
@@ -155,7 +155,7 @@ func (r running) set(tenants ...tenantIn) error {
 	return r.Set(all)
 }
 
-// certificate returns one of a client of the tenant.
+// certificate issues a certificate for a client of the tenant.
 func (x tenantIn) certificate(t testing.TB) tls.Certificate {
 	t.Helper()
 	cert, err := x.ca.Issue(etcdserver.Client(x.ID.URI()))
@@ -180,7 +180,7 @@ func (r running) client(t testing.TB, x tenantIn, more ...string) *clientv3.Clie
 	return c
 }
 
-// state returns what the guard knows of a tenant.
+// state returns the state of a tenant.
 func (r running) state(x tenantIn) State { return r.guard.States()[x.ID] }
 
 func eventually(is func() bool) bool {

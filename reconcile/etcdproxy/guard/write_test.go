@@ -15,7 +15,7 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/wire"
 )
 
-// randomTxn returns a transaction with others inside, and what it may put.
+// randomTxn returns a transaction with nested ones, and what it may put.
 func randomTxn(random *rand.Rand, depth int) (*pb.TxnRequest, [2]limit.Write) {
 	var t pb.TxnRequest
 	var may [2]limit.Write
@@ -42,7 +42,7 @@ func randomTxn(random *rand.Rand, depth int) (*pb.TxnRequest, [2]limit.Write) {
 	return &t, may
 }
 
-// What a request may put is known from what was noted while it was rewritten: each key in its branch.
+// The notes of a rewritten request say what it may put: each key in its branch.
 func TestWriteOf(t *testing.T) {
 	t.Parallel()
 	space := wire.NewSpace("/a/", 1)

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Ends of connections.
+// Errors of calls whose connection ends.
 var (
 	errClosing = status.Error(codes.Canceled, "the connection is closing")
 	errLost    = status.Error(codes.Unavailable, "the connection was lost")
@@ -32,28 +32,28 @@ type clientConn struct {
 	sending sending
 	alive   *keepalive
 
-	// Under the writer's lock: the number of the next stream, and the headers of methods, of which
-	// callers have few.
+	// Under the writer's lock: the number of the next stream, and the headers of each method. Callers
+	// use few methods.
 	next    uint32
 	methods map[string]*fixed
 
 	mu       sync.Mutex
 	calls    map[uint32]*call
-	most     uint32 // how many there may be
+	most     uint32 // largest number of calls
 	window   incoming
 	retired  bool // takes no more calls
 	lost     error
-	idleFrom time.Time // when there was no call any more
+	idleFrom time.Time // when the last call ended
 }
 
-// call is one in progress.
+// call is a call in progress.
 type call struct {
 	outgoing
 	most  int
 	alone bool          // there was no other when it began
-	done  chan struct{} // has an element once it has ended
+	done  chan struct{} // has an element once the call has ended
 
-	// Of the reader, and then of who waits for done.
+	// Owned by the reader, and by the receiver of done afterwards.
 	in       incoming
 	started  bool // the first headers came
 	response message
@@ -105,12 +105,12 @@ func (x *clientConn) do(ctx context.Context, method string, headers map[string]s
 	select {
 	case <-k.done:
 	case <-ctx.Done():
-		if x.forget(k) { // the reader may still be at it
+		if x.forget(k) { // otherwise the reader is about to end it
 			x.sending.close(&k.outgoing)
 			x.out.control(func(fr *http2.Framer) error { return fr.WriteRSTStream(k.id, http2.ErrCodeCancel) })
 			return nil, true, status.FromContextError(ctx.Err()).Err()
 		}
-		<-k.done // it has ended just now
+		<-k.done
 	}
 	x.sending.close(&k.outgoing)
 	if k.err == nil && !k.unmade {
@@ -124,14 +124,14 @@ func (x *clientConn) do(ctx context.Context, method string, headers map[string]s
 	return nil, true, k.err
 }
 
-// begin gives a call a number, and reports whether the connection takes it. The writer's lock is held.
+// begin gives a call a number, and reports whether the connection takes it. The caller holds the writer's lock.
 func (x *clientConn) begin(k *call) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.retired || x.lost != nil || x.out.err != nil || uint32(len(x.calls)) >= x.most {
 		return false
 	}
-	if x.next > maxWindow-2 { // there are no more numbers
+	if x.next > maxWindow-2 { // the numbers are used up
 		x.retired = true
 		return false
 	}
@@ -143,11 +143,11 @@ func (x *clientConn) begin(k *call) bool {
 	return true
 }
 
-// headersOf adds the headers of a call. The writer's lock is held.
+// headersOf adds the headers of a call. The caller holds the writer's lock.
 func (x *clientConn) headersOf(ctx context.Context, k *call, method string, headers map[string]string) {
 	var more []hpack.HeaderField
 	if at, ok := ctx.Deadline(); ok {
-		// It is another one each time, and would drive the others out of the table.
+		// It differs each time, and would evict the others from the table.
 		more = append(more, hpack.HeaderField{Name: "grpc-timeout", Value: encodeTimeout(time.Until(at)), Sensitive: true})
 	}
 	for name, value := range headers {
@@ -169,7 +169,7 @@ func (x *clientConn) headersOf(ctx context.Context, k *call, method string, head
 	x.out.headers(k.id, false, fields, more...)
 }
 
-// send sends a request in parts, as the server has room for them, until it or the call has ended.
+// send sends a request in parts, as the server has room for them, until the request or the call ends.
 func (x *clientConn) send(ctx context.Context, k *call, head, body []byte) {
 	for len(head)+len(body) > 0 {
 		n := x.sending.take(&k.outgoing, len(head)+len(body))
@@ -178,7 +178,7 @@ func (x *clientConn) send(ctx context.Context, k *call, head, body []byte) {
 			case <-k.wake:
 				continue
 			case <-k.done:
-				k.done <- struct{}{} // for who waits for it next
+				k.done <- struct{}{} // for do
 			case <-ctx.Done():
 			}
 			return
@@ -217,13 +217,13 @@ func (x *clientConn) forget(k *call) bool {
 	return true
 }
 
-// remove removes a call. The lock is held.
+// remove removes a call. The caller holds x.mu.
 func (x *clientConn) remove(k *call) {
 	delete(x.calls, k.id)
 	if len(x.calls) == 0 {
 		x.idleFrom = time.Now()
 		if x.retired {
-			x.net.SetReadDeadline(time.Now()) // the reader closes it
+			x.net.SetReadDeadline(time.Now()) // then the reader closes it
 		}
 	}
 }
@@ -236,23 +236,23 @@ func (x *clientConn) finish(k *call, err error) {
 	}
 }
 
-// abort ends a call, and tells the server.
+// abort ends a call, and resets its stream.
 func (x *clientConn) abort(k *call, code http2.ErrCode, err error) {
 	x.finish(k, err)
 	x.out.control(func(fr *http2.Framer) error { return fr.WriteRSTStream(k.id, code) })
 }
 
-// retire takes no more calls.
+// retire refuses new calls.
 func (x *clientConn) retire() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.retired = true
 	if len(x.calls) == 0 {
-		x.net.SetReadDeadline(time.Now()) // the reader closes it
+		x.net.SetReadDeadline(time.Now()) // then the reader closes it
 	}
 }
 
-// fail ends the connection with its calls. Whether those were made is not known.
+// fail ends the connection with its calls. The server may have processed them.
 func (x *clientConn) fail(err error) {
 	x.net.Close()
 	x.mu.Lock()
@@ -270,22 +270,18 @@ func (x *clientConn) fail(err error) {
 
 // serve reads frames until the connection ends.
 func (x *clientConn) serve() {
-	x.alive = newKeepalive(x.out, x.client.KeepaliveTime, x.client.KeepaliveTimeout, func() { x.fail(errSilent) })
-	x.alive.setIdle(x.idle)
+	x.alive = newKeepalive(x.out, x.client.KeepaliveTime, x.client.KeepaliveTimeout, func() { x.fail(errSilent) }, x.idle)
 	for {
 		f, err := x.in.read()
 		x.alive.heard()
-		var of http2.StreamError
-		switch {
-		case errors.As(err, &of):
+		if err == nil {
+			err = x.frame(f)
+		}
+		if of, ok := errors.AsType[http2.StreamError](err); ok {
 			if k := x.call(of.StreamID); k != nil {
 				x.abort(k, of.Code, resetError(of.Code))
 			}
-			continue
-		case err == nil:
-			err = x.frame(f)
-		}
-		if err != nil {
+		} else if err != nil {
 			break
 		}
 	}
@@ -293,7 +289,7 @@ func (x *clientConn) serve() {
 	x.fail(errLost)
 }
 
-// idle reports whether there is no call. A connection that had none for long takes no more.
+// idle reports whether there is no call. It retires a connection that has been idle for too long.
 func (x *clientConn) idle() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -307,6 +303,7 @@ func (x *clientConn) idle() bool {
 	return true
 }
 
+// frame handles a frame. The error ends the connection, unless it is an [http2.StreamError].
 func (x *clientConn) frame(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.MetaHeadersFrame:
@@ -333,22 +330,14 @@ func (x *clientConn) frame(f http2.Frame) error {
 			x.out.pong(f.Data)
 		}
 	case *http2.WindowUpdateFrame:
-		err := x.sending.grow(f.StreamID, f.Increment)
-		var of http2.StreamError
-		if errors.As(err, &of) {
-			if k := x.call(of.StreamID); k != nil {
-				x.abort(k, of.Code, resetError(of.Code))
-			}
-			return nil
-		}
-		return err
+		return x.sending.grow(f.StreamID, f.Increment)
 	case *http2.GoAwayFrame:
 		x.goAway(f)
 	}
 	return nil
 }
 
-// goAway takes no more calls. Those that the server did not begin, it never will.
+// goAway retires the connection. The server will never begin the calls after the last one that it names.
 func (x *clientConn) goAway(f *http2.GoAwayFrame) {
 	x.client.gone(x)
 	x.mu.Lock()
@@ -369,7 +358,7 @@ func (x *clientConn) goAway(f *http2.GoAwayFrame) {
 	x.retire()
 }
 
-// headers takes the first or the last headers of a response.
+// headers handles the first or the last headers of a response.
 func (x *clientConn) headers(f *http2.MetaHeadersFrame) {
 	k := x.call(f.StreamID)
 	if k == nil {
@@ -405,7 +394,7 @@ func (x *clientConn) headers(f *http2.MetaHeadersFrame) {
 	x.finish(k, err)
 }
 
-// data takes a part of a response.
+// data handles a part of a response.
 func (x *clientConn) data(f *http2.DataFrame) error {
 	size := f.Header().Length
 	x.mu.Lock()

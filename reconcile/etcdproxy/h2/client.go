@@ -13,35 +13,35 @@ import (
 // ClientConfig configures a [Client].
 type ClientConfig struct {
 	Options
-	// Dial opens a connection that speaks HTTP/2 and belongs to the place that calls are to go
-	// to; required. It is called in the background, until ctx ends.
+	// Dial opens a connection to the server, which speaks HTTP/2; required. It is called in the
+	// background, until ctx ends.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Authority is that of requests, and UserAgent says who makes them.
+	// Authority and UserAgent are headers of requests.
 	Authority, UserAgent string
-	// Pause is how long to wait after a connection that could not be opened; 1 second if 0.
+	// Pause is how long to wait after Dial has failed; 1 second if 0.
 	Pause time.Duration
-	// KeepaliveTime is after which silence, with calls in progress, the server is asked whether it
-	// is there, and KeepaliveTimeout how long it may take to answer; 10 seconds if 0.
+	// KeepaliveTime is how long the server may be silent, with calls in progress, before it is
+	// pinged, and KeepaliveTimeout how long it may take to answer; 10 seconds if 0.
 	KeepaliveTime, KeepaliveTimeout time.Duration
 	// Idle is how long a connection without calls stays open; 5 minutes if 0.
 	Idle time.Duration
 }
 
-// Client makes calls that have one request and one response, by one connection. It makes none while
-// there is no connection: its user has another way then.
+// Client makes calls with one request and one response over one connection. It makes none while there is no
+// connection: the caller needs another way then.
 type Client struct {
 	ClientConfig
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
-	conn    *clientConn // nil if there is none that takes calls
+	conn    *clientConn // nil without one that takes calls
 	dialing bool
 	after   time.Time // when to dial again
 	open    sync.WaitGroup
 }
 
-// NewClient returns a client, which connects when it is first asked to make a call.
+// NewClient returns a client, which connects at the first Call.
 func NewClient(cfg ClientConfig) *Client {
 	cfg.Options = cfg.Options.withDefaults()
 	cfg.Pause = cmp.Or(cfg.Pause, time.Second)
@@ -55,32 +55,32 @@ func NewClient(cfg ClientConfig) *Client {
 
 // Close ends the calls in progress, and the connection.
 func (c *Client) Close() {
-	c.cancel()
-	c.mu.Lock()
-	conn := c.conn
-	c.conn = nil
-	c.mu.Unlock()
-	if conn != nil {
+	if conn := c.end(); conn != nil {
 		conn.fail(errClosing)
 	}
 	c.open.Wait()
 }
 
-// Retire makes no more calls. Those in progress go on.
+// Retire refuses new calls. Those in progress go on.
 func (c *Client) Retire() {
-	c.cancel()
-	c.mu.Lock()
-	conn := c.conn
-	c.conn = nil
-	c.mu.Unlock()
-	if conn != nil {
+	if conn := c.end(); conn != nil {
 		conn.retire()
 	}
 }
 
-// Call makes a call. If it is not made, it certainly never reached the server's user, and may be made
-// in another way. The error is a status of gRPC. A response of more than most bytes is left to the
-// server. The headers are those beside the ones that gRPC needs.
+// end has the client open no more connections, and returns the one that it has.
+func (c *Client) end() *clientConn {
+	c.cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn := c.conn
+	c.conn = nil
+	return conn
+}
+
+// Call makes a call. If it was not made, the server certainly did not process it, and the caller may make it
+// in another way. The error is a gRPC status. A response of more than most bytes is an error. headers are
+// added to those that gRPC needs.
 func (c *Client) Call(ctx context.Context, method string, headers map[string]string, request []byte, most int) (response mem.Buffer, made bool, err error) {
 	conn := c.ready()
 	if conn == nil {
@@ -89,7 +89,7 @@ func (c *Client) Call(ctx context.Context, method string, headers map[string]str
 	return conn.do(ctx, method, headers, request, most)
 }
 
-// ready returns the connection. Without one it has one opened.
+// ready returns the connection. Without one it begins to open one, and returns nil.
 func (c *Client) ready() *clientConn {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -43,7 +43,7 @@ func text(ctx context.Context, c *Client, in string, most int) (out string, made
 	return out, made, err
 }
 
-// Calls of any size are made at the same time, to grpc-go's server and to ours.
+// Concurrent calls of any size work, with grpc-go's server and with ours.
 func TestClient(t *testing.T) {
 	t.Parallel()
 	for name, addr := range map[string]string{"grpc-go": plainServer(t), "ours": serve(t, echo, func(c *ServerConfig) { c.Streams = 1000 }).addr} {
@@ -64,7 +64,7 @@ func TestClient(t *testing.T) {
 			}
 		}
 		all.Wait()
-		// Whatever is wrong is found in what grpc-go would say.
+		// Errors are those of grpc-go.
 		if _, _, err := text(t.Context(), c, "message", 6); err == nil || !strings.Contains(err.Error(), "grpc: received message larger than max (7 vs. 6)") {
 			t.Errorf("%s: a response that is too large: %v", name, err)
 		}
@@ -104,7 +104,7 @@ func scripted(t *testing.T, script func(p *peer), change ...func(*ClientConfig))
 	return connected(t, l.Addr().String(), change...)
 }
 
-// begun waits for so many streams to have begun, and returns the last of the frames.
+// begun waits until a number of streams have begun, and returns the last frame.
 func (p *peer) begun(n int) {
 	for n > 0 {
 		f, err := p.next()
@@ -128,8 +128,8 @@ func (p *peer) respond(id uint32, data []byte, trailers ...string) {
 	}
 }
 
-// A call that the server certainly did not make is reported as not made, so that it is made in another
-// way; whatever else goes wrong is an error, since it may have been made.
+// A call that the server certainly did not process is reported as not made, so that it is made in another way.
+// Anything else is an error, since it may have been processed.
 func TestNeverTwice(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -188,8 +188,7 @@ func TestNeverTwice(t *testing.T) {
 	}
 }
 
-// Of calls in progress at the same time, those that the server did not begin are not made when it goes
-// away, and the others end as if nothing were.
+// When the server goes away, calls that it did not begin are reported as not made, and the others complete.
 func TestGoAway(t *testing.T) {
 	t.Parallel()
 	c := scripted(t, func(p *peer) {
@@ -219,8 +218,8 @@ func TestGoAway(t *testing.T) {
 	}
 }
 
-// A call that is given up is reset, and the connection serves others. No more are made at the same time
-// than the server allows.
+// A canceled call is reset, and the connection serves others. No more calls are in progress than the server
+// allows.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	reset := make(chan http2.ErrCode, 1)
@@ -279,7 +278,7 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
-// A request goes as the server has room for it, and no more of it once the server has answered.
+// A request is sent as the server has room for it, and no further once the server has answered.
 func TestLargeRequest(t *testing.T) {
 	t.Parallel()
 	const size = initialWindow + 10_000
@@ -317,8 +316,8 @@ func TestLargeRequest(t *testing.T) {
 	}
 }
 
-// A server that says nothing more is given up, while there are calls; a connection without calls is
-// closed. The next call is not made, and opens another connection.
+// The connection of a silent server ends while there are calls, and an idle connection is closed. The next call
+// is not made, and opens another connection.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	quick := func(c *ClientConfig) {
@@ -349,7 +348,7 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// Pings of a server are all answered, in their order: many at once, and one that nothing else goes with.
+// All pings of a server are answered in order: many at once, and a single one by itself.
 func TestPings(t *testing.T) {
 	t.Parallel()
 	var got []byte
@@ -381,7 +380,7 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// Without a connection nothing is made, and nobody waits.
+// Without a connection no call is made, and none waits.
 func TestNoConnection(t *testing.T) {
 	t.Parallel()
 	dials := make(chan struct{}, 100)

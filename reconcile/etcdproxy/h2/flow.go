@@ -7,7 +7,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// sending is what a connection may send: what the other side has room for.
+// sending is how many bytes a connection may send.
 type sending struct {
 	mu      sync.Mutex
 	window  int64 // of the connection
@@ -16,12 +16,12 @@ type sending struct {
 	waiting []*outgoing // for a window
 }
 
-// outgoing is what a stream may send.
+// outgoing is how many bytes a stream may send.
 type outgoing struct {
 	id     uint32
 	window int64
 	wake   chan struct{} // has an element when it may send more
-	waits  bool          // is among those waiting
+	waits  bool          // is in sending.waiting
 }
 
 func newSending() sending {
@@ -46,8 +46,8 @@ func (s *sending) close(o *outgoing) {
 	}
 }
 
-// take takes up to n bytes, and at most a frame, of what a stream may send. If it is nothing, the
-// stream is woken when there may be more.
+// take takes up to n bytes, and at most a frame, of the windows. If it returns 0, o.wake receives an element
+// when there may be more.
 func (s *sending) take(o *outgoing, n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *sending) take(o *outgoing, n int) int {
 	return n
 }
 
-// untake gives back what a stream took that has ended meanwhile.
+// untake gives bytes back that a stream took before it ended.
 func (s *sending) untake(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *sending) whole(o *outgoing, n int) bool {
 	return true
 }
 
-// grow makes a window larger. The error is one of HTTP/2.
+// grow makes a window larger. The error is an [http2.ConnectionError] or an [http2.StreamError].
 func (s *sending) grow(stream uint32, by uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,8 @@ func (s *sending) grow(stream uint32, by uint32) error {
 	return nil
 }
 
-// restart changes the window that streams begin with, and with it those of all streams.
+// restart changes the initial window of streams, and the windows of all streams by the same amount. The error
+// is an [http2.ConnectionError].
 func (s *sending) restart(initial uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +144,7 @@ func (o *outgoing) notify() {
 	}
 }
 
-// incoming is what a connection or a stream may receive.
+// incoming is how many bytes a connection or a stream may receive.
 type incoming struct {
 	size uint32
 	used uint32 // received, and not given back
@@ -159,8 +160,8 @@ func (i *incoming) receive(n uint32) bool {
 	return true
 }
 
-// read says that bytes were read. It returns by how much the window is to grow now: small parts wait
-// for others.
+// read notes that bytes were read, and returns by how much to grow the window now. Small amounts wait for
+// more.
 func (i *incoming) read(n uint32) uint32 {
 	i.due += n
 	if i.due < i.size/4 {

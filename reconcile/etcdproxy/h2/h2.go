@@ -1,18 +1,18 @@
-// Package h2 speaks gRPC over frames of HTTP/2, with no more than a proxy of small calls needs.
-// Of grpc-go's transport it leaves out what costs most there: the queue and the goroutine between
-// whoever has something to send and the connection. Here who sends writes to the connection, with
-// what others have for it at that moment.
+// Package h2 speaks gRPC over frames of HTTP/2, as far as a proxy of small calls needs it. It
+// leaves out the costliest part of grpc-go's transport: the queue and the goroutine between senders
+// and the connection. Here senders write to the connection, each with the pending frames of others.
 //
-//   - writer.go: frames on their way out
-//   - reader.go: frames on their way in
-//   - flow.go: what may be sent and received before the other side reads
+//   - writer.go: outgoing frames
+//   - reader.go: incoming frames
+//   - flow.go: flow control
+//   - keepalive.go: detection of connections whose other side is gone
 //   - message.go: messages of gRPC in the data of a stream
 //   - headers.go: headers of requests and responses
-//   - server.go, serverconn.go, stream.go: a [Server], its connections and their streams
-//   - client.go, call.go: a [Client] for calls with one request and one response
+//   - server.go, serverconn.go, stream.go: [Server], its connections and their streams
+//   - client.go, call.go: [Client], for calls with one request and one response
 //
-// Frames and headers are read and written by golang.org/x/net/http2, which bounds them. The package
-// knows nothing of etcd.
+// Package golang.org/x/net/http2 reads and writes frames and headers, and bounds them. This package
+// knows nothing about etcd.
 package h2
 
 import (
@@ -24,14 +24,14 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Options are those of both sides of a connection.
+// Options configure a [Server] or a [Client].
 type Options struct {
-	// HeaderBytes is the size of the largest list of headers that is received; 16 KiB if 0.
+	// HeaderBytes is the size of the largest list of headers to receive; 16 KiB if 0.
 	HeaderBytes uint32
-	// StreamWindow and ConnWindow are what one stream, and all of a connection together, may
-	// have received before it is read; 64 KiB if 0.
+	// StreamWindow and ConnWindow are how many bytes a stream and a connection may receive before
+	// they are read; 64 KiB if 0.
 	StreamWindow, ConnWindow uint32
-	// Pool is where messages are; gRPC's own if nil.
+	// Pool has the memory of messages; gRPC's default pool if nil.
 	Pool mem.BufferPool
 }
 
@@ -46,29 +46,28 @@ func (o Options) withDefaults() Options {
 }
 
 const (
-	// initialWindow and maxFrame are what HTTP/2 begins with.
+	// initialWindow and maxFrame are the initial values of HTTP/2.
 	initialWindow = 1<<16 - 1
 	maxFrame      = 1 << 14
-	// maxWindow is the largest window that HTTP/2 has.
+	// maxWindow is the largest window of HTTP/2.
 	maxWindow = 1<<31 - 1
-	// readBuffer is what is read of a connection at a time, at least.
+	// readBuffer is the size of a server's read buffer, and half of a client's.
 	readBuffer = 4 << 10
-	// linger is how long the other side has to read the last frames, once it was told that the
-	// connection ends.
+	// linger is how long the other side may take to read the last frames.
 	linger = time.Second
 )
 
-// hangUp closes a connection to which all was written that is to be. A connection that is closed
-// with something unread may take away what was written last: the other side gets time to close.
+// hangUp closes a connection after the last write. Closing a connection with unread data may discard the last
+// writes, so the other side gets time to close first.
 func hangUp(conn net.Conn) {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		_ = conn.SetReadDeadline(time.Now().Add(linger)) // the reader closes it
+		_ = conn.SetReadDeadline(time.Now().Add(linger)) // then the reader closes it
 		return
 	}
 	conn.Close()
 }
 
-// settings begins a connection.
+// settings writes the first frames of a connection.
 func (o Options) settings(fr *http2.Framer, more ...http2.Setting) error {
 	err := fr.WriteSettings(append(more,
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: o.StreamWindow},

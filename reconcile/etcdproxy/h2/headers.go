@@ -19,24 +19,24 @@ import (
 
 const grpcType = "application/grpc"
 
-// request is what the headers of a stream ask for.
+// request is a call as the headers of its stream describe it.
 type request struct {
 	fields   []hpack.HeaderField
 	path     string
-	subtype  string // of the content
+	subtype  string // of the content type
 	encoding string
 	timeout  time.Duration
-	timed    bool
+	timed    bool // there is a timeout
 }
 
-// refusal is an answer to headers that begin no call: a status of HTTP and one of gRPC. If the latter
+// refusal is the answer to headers that begin no call: a status of HTTP and one of gRPC. If the latter
 // is nil, the stream is reset.
 type refusal struct {
 	http   int
 	status *status.Status
 }
 
-// parse reads headers. What it refuses, and how, is as with grpc-go.
+// parse parses headers. It refuses the same headers as grpc-go, with the same answers.
 func parse(fields []hpack.HeaderField) (r request, no *refusal) {
 	r.fields = fields
 	var method, foreign string
@@ -97,7 +97,7 @@ func parse(fields []hpack.HeaderField) (r request, no *refusal) {
 	return r, nil
 }
 
-// unserved returns the answer to a call of a service that cannot be, or in an unknown encoding.
+// unserved returns the error for a malformed method name or an unknown encoding.
 func (r *request) unserved() error {
 	if path, ok := strings.CutPrefix(r.path, "/"); !ok || !strings.Contains(path, "/") {
 		return status.Errorf(codes.Unimplemented, "malformed method name: %q", r.path)
@@ -108,7 +108,7 @@ func (r *request) unserved() error {
 	return nil
 }
 
-// compressor is the encoding of answers; empty for none.
+// compressor returns the encoding of responses; empty for none.
 func (r *request) compressor() string {
 	if r.encoding == encoding.Identity {
 		return ""
@@ -116,7 +116,7 @@ func (r *request) compressor() string {
 	return r.encoding
 }
 
-// contentSubtype returns what follows the type of gRPC, and reports whether it is that type.
+// contentSubtype returns the subtype of gRPC's content type, and reports whether value is one.
 func contentSubtype(value string) (string, bool) {
 	rest, ok := strings.CutPrefix(value, grpcType)
 	switch {
@@ -135,7 +135,7 @@ func contentType(subtype string) string {
 	return grpcType + "+" + subtype
 }
 
-// checkBinary reports a header that is to be binary, and is not.
+// checkBinary returns an error for a binary header that is not base64.
 func checkBinary(f hpack.HeaderField) error {
 	if !strings.HasSuffix(f.Name, "-bin") {
 		return nil
@@ -148,7 +148,13 @@ func checkBinary(f hpack.HeaderField) error {
 	return err
 }
 
-// decodeTimeout reads a timeout: at most eight digits and a unit.
+// timeoutUnits are the units of timeouts, the smallest first.
+var timeoutUnits = []struct {
+	name   string
+	length time.Duration
+}{{"n", time.Nanosecond}, {"u", time.Microsecond}, {"m", time.Millisecond}, {"S", time.Second}, {"M", time.Minute}, {"H", time.Hour}}
+
+// decodeTimeout parses a timeout: at most eight digits and a unit.
 func decodeTimeout(s string) (time.Duration, error) {
 	switch {
 	case len(s) < 2:
@@ -156,14 +162,17 @@ func decodeTimeout(s string) (time.Duration, error) {
 	case len(s) > 9:
 		return 0, fmt.Errorf("transport: timeout string is too long: %q", s)
 	}
-	units := map[byte]time.Duration{
-		'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+	digits, name := s[:len(s)-1], s[len(s)-1:]
+	var unit time.Duration
+	for _, u := range timeoutUnits {
+		if u.name == name {
+			unit = u.length
+		}
 	}
-	unit, ok := units[s[len(s)-1]]
-	if !ok {
+	if unit == 0 {
 		return 0, fmt.Errorf("transport: timeout unit is not recognized: %q", s)
 	}
-	n, err := strconv.ParseUint(s[:len(s)-1], 10, 64)
+	n, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil {
 		return 0, err
 	}
@@ -173,15 +182,12 @@ func decodeTimeout(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// encodeTimeout writes a timeout, rounded up.
+// encodeTimeout formats a timeout, rounded up.
 func encodeTimeout(d time.Duration) string {
 	const most = 99_999_999
-	for _, u := range []struct {
-		name string
-		unit time.Duration
-	}{{"n", time.Nanosecond}, {"u", time.Microsecond}, {"m", time.Millisecond}, {"S", time.Second}, {"M", time.Minute}, {"H", time.Hour}} {
-		n := d / u.unit
-		if d%u.unit > 0 {
+	for _, u := range timeoutUnits {
+		n := d / u.length
+		if d%u.length > 0 {
 			n++
 		}
 		if n <= most {
@@ -191,8 +197,8 @@ func encodeTimeout(d time.Duration) string {
 	return strconv.Itoa(most) + "H"
 }
 
-// encodeText writes the text of a status: what is not printable in percent encoding, and what is not
-// UTF-8 replaced.
+// encodeText encodes the text of a status: bytes that are not printable in percent encoding, after replacing
+// invalid UTF-8.
 func encodeText(s string) string {
 	plain := func(c byte) bool { return c >= ' ' && c <= '~' && c != '%' }
 	clean := true
@@ -213,7 +219,7 @@ func encodeText(s string) string {
 	return b.String()
 }
 
-// decodeText is the reverse of encodeText. What is wrong stays as it is.
+// decodeText is the reverse of encodeText. Invalid encodings stay as they are.
 func decodeText(s string) string {
 	if !strings.Contains(s, "%") {
 		return s
@@ -232,7 +238,7 @@ func decodeText(s string) string {
 	return b.String()
 }
 
-// statusFields are the last headers of a stream.
+// statusFields returns the last headers of a response.
 func statusFields(st *status.Status) []hpack.HeaderField {
 	return []hpack.HeaderField{
 		{Name: "grpc-status", Value: strconv.Itoa(int(st.Code()))},
@@ -240,7 +246,7 @@ func statusFields(st *status.Status) []hpack.HeaderField {
 	}
 }
 
-// startFields are the first headers of an answer.
+// startFields returns the first headers of a response.
 func startFields(http int, subtype string) []hpack.HeaderField {
 	return []hpack.HeaderField{
 		{Name: ":status", Value: strconv.Itoa(http)},
@@ -248,13 +254,13 @@ func startFields(http int, subtype string) []hpack.HeaderField {
 	}
 }
 
-// startOK and endOK are those of most answers.
+// startOK and endOK are the headers of most responses.
 var (
 	startOK = new(fixed(startFields(200, "")))
 	endOK   = new(fixed(statusFields(status.New(codes.OK, ""))))
 )
 
-// statusOf reads the status in the last headers of a response.
+// statusOf returns the status in the last headers of a response.
 func statusOf(fields []hpack.HeaderField) error {
 	code, text := codes.Unknown, ""
 	found := false
@@ -279,7 +285,7 @@ func statusOf(fields []hpack.HeaderField) error {
 	return status.Error(code, text)
 }
 
-// httpError is that of a response whose status of HTTP is not 200, or which is not of gRPC's type.
+// httpError returns the error for a response with an HTTP status other than 200 or another content type.
 func httpError(code string) error {
 	is := codes.Unknown
 	switch code {
@@ -297,7 +303,7 @@ func httpError(code string) error {
 	return status.Error(is, "response is not gRPC's, with HTTP status "+code)
 }
 
-// resetError is that of a stream that the other side reset.
+// resetError returns the error for a stream that the other side reset.
 func resetError(code http2.ErrCode) error {
 	is := codes.Internal
 	switch code {

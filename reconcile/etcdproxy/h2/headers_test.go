@@ -11,8 +11,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// TestHeadersAgain sends headers that repeat themselves, among others that change the tables of both
-// sides. What is read is what was sent, as the framer of HTTP/2 reads it, too.
+// TestHeadersAgain sends repeated headers among others that change the table. They are read as sent, and as the
+// framer of HTTP/2 reads them.
 func TestHeadersAgain(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var wire bytes.Buffer

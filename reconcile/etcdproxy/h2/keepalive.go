@@ -8,28 +8,27 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// keepalive finds out that the other side of a connection is gone: it says nothing for a time, and
-// then does not answer a ping; or it reads nothing for a time, whatever it says.
+// keepalive detects that the other side of a connection is gone: it is silent for a time, and then does not
+// answer a ping; or it reads nothing for a time, whatever it sends.
 type keepalive struct {
 	out           *writer
 	time, timeout time.Duration
 	gone          func()
-	last          atomic.Int64 // when it said something
+	idle          func() bool  // reports whether not to ping; nil for never
+	last          atomic.Int64 // when something was received
 
 	mu    sync.Mutex
 	timer *time.Timer // nil once stopped
-	// asked is what last was when it was asked, and since when that was; 0 if it was not.
+	// asked is the value of last when the ping in progress was sent, and since the time; 0 for none.
 	asked int64
 	since time.Time
-	// write is the one that was under way at the last check, and writing since when that was seen.
+	// write is the write in progress at the last check, and writing when it was first seen.
 	write   uint64
 	writing time.Time
-	// idle reports that it is not to be asked; nil if it always is.
-	idle func() bool
 }
 
-func newKeepalive(out *writer, every, timeout time.Duration, gone func()) *keepalive {
-	k := &keepalive{out: out, time: every, timeout: timeout, gone: gone}
+func newKeepalive(out *writer, every, timeout time.Duration, gone func(), idle func() bool) *keepalive {
+	k := &keepalive{out: out, time: every, timeout: timeout, gone: gone, idle: idle}
 	k.heard()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -37,14 +36,7 @@ func newKeepalive(out *writer, every, timeout time.Duration, gone func()) *keepa
 	return k
 }
 
-// setIdle sets idle.
-func (k *keepalive) setIdle(idle func() bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.idle = idle
-}
-
-// heard notes that the other side said something.
+// heard notes that something was received.
 func (k *keepalive) heard() { k.last.Store(time.Now().UnixNano()) }
 
 func (k *keepalive) stop() {
@@ -87,12 +79,12 @@ func (k *keepalive) check() {
 		return
 	}
 	k.asked, k.since = last, time.Now()
-	k.timer.Reset(min(k.time, k.timeout)) // before something is written, which may not end
+	k.timer.Reset(min(k.time, k.timeout)) // before the write, which may block
 	k.mu.Unlock()
 	k.out.control(func(fr *http2.Framer) error { return fr.WritePing(false, [8]byte{}) })
 }
 
-// stuck reports whether one write has been under way for as long as the other side may be silent.
+// stuck reports whether one write has been in progress for as long as the other side may be silent.
 func (k *keepalive) stuck() bool {
 	n := k.out.underWay()
 	if n == 0 || n != k.write {

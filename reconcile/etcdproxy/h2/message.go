@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// prefixSize is that of what comes before each message: whether it is compressed, and its size.
+// prefixSize is the size of the prefix of a message: whether it is compressed, and its size.
 const prefixSize = 5
 
 func prefix(size int, compressed bool) (p [prefixSize]byte) {
@@ -21,8 +21,7 @@ func prefix(size int, compressed bool) (p [prefixSize]byte) {
 	return p
 }
 
-// message is one that is being received. Memory is taken for what has come, not for what was
-// announced.
+// message is a message that is being received. It takes memory for received bytes, not for announced ones.
 type message struct {
 	prefix [prefixSize]byte
 	have   int // bytes of the prefix
@@ -30,8 +29,8 @@ type message struct {
 	room   *[]byte
 }
 
-// add takes what belongs to the message from data, and returns the rest. The message is whole if
-// done; more than most is an error.
+// add takes the bytes of the message from data, and returns the rest. done reports whether the message is
+// whole. A message of more than most bytes is an error.
 func (m *message) add(data []byte, most int, pool mem.BufferPool) (rest []byte, done bool, err error) {
 	if m.have < prefixSize {
 		n := copy(m.prefix[m.have:], data)
@@ -55,7 +54,7 @@ func (m *message) add(data []byte, most int, pool mem.BufferPool) (rest []byte, 
 	return data[len(take):], len(take) == missing, nil
 }
 
-// grow takes memory for so many bytes.
+// grow takes memory for size bytes.
 func (m *message) grow(size int, pool mem.BufferPool) {
 	room := pool.Get(size)
 	*room = (*room)[:0]
@@ -66,14 +65,14 @@ func (m *message) grow(size int, pool mem.BufferPool) {
 	m.room = room
 }
 
-// take returns the bytes of a whole message, and whether they are compressed; the next one begins.
+// take returns the bytes of a whole message with their format, 1 for compressed, and begins the next message.
 func (m *message) take(pool mem.BufferPool) (buf mem.Buffer, format byte) {
 	buf, format = mem.NewBuffer(m.room, pool), m.prefix[0]
 	*m = message{}
 	return buf, format
 }
 
-// discard frees what came of a message.
+// discard frees the bytes received so far.
 func (m *message) discard(pool mem.BufferPool) {
 	if m.room != nil {
 		pool.Put(m.room)
@@ -81,8 +80,7 @@ func (m *message) discard(pool mem.BufferPool) {
 	*m = message{}
 }
 
-// decompress returns a message that was received in a format, and frees what was received. Texts of
-// errors are grpc-go's.
+// decompress returns the content of a message in a format, and frees the message. The error texts are grpc-go's.
 func decompress(buf mem.Buffer, format byte, name string, most int, pool mem.BufferPool) (mem.Buffer, error) {
 	if format == 0 {
 		return buf, nil
@@ -114,7 +112,7 @@ func decompress(buf mem.Buffer, format byte, name string, most int, pool mem.Buf
 	return out.MaterializeToBuffer(pool), nil
 }
 
-// compress returns a message compressed, and frees it.
+// compress returns a compressed message, and frees the original.
 func compress(buf mem.Buffer, name string, pool mem.BufferPool) (mem.Buffer, error) {
 	defer buf.Free()
 	var out mem.BufferSlice

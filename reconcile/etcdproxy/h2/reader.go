@@ -12,19 +12,18 @@ import (
 
 const (
 	frameHeader = 9
-	// maxKnown is how many blocks of headers are known by their bytes, of which each has no more
-	// than maxBlock.
+	// maxKnown is how many blocks of headers the reader remembers, with at most maxBlock bytes each.
 	maxKnown, maxBlock = 8, 32
 )
 
-// reader reads frames, with headers as a whole.
+// reader reads frames. Headers come as [http2.MetaHeadersFrame].
 type reader struct {
 	buf    *bufio.Reader
 	framer *http2.Framer
-	// known are blocks of headers that were read and changed nothing for those that follow: while
-	// none comes that does, the same bytes are the same headers.
+	// known are blocks of headers that did not change the decoder's table. The same bytes are the
+	// same headers until another block changes it.
 	known []known
-	next  int // the one that is replaced next
+	next  int // the index of the one to replace next
 
 	head http2.HeadersFrame
 	meta http2.MetaHeadersFrame
@@ -45,7 +44,7 @@ func newReader(from io.Reader, size int, o Options) *reader {
 	return r
 }
 
-// read returns the next frame, which is valid until the one after it is read. Errors are those of
+// read returns the next frame, which is valid until the next call. Errors are those of
 // [http2.Framer.ReadFrame].
 func (r *reader) read() (http2.Frame, error) {
 	if r.buf.Buffered() == 0 {
@@ -59,13 +58,13 @@ func (r *reader) read() (http2.Frame, error) {
 			return r.again(k), nil
 		}
 	}
-	block = bytes.Clone(block) // which the framer is about to overwrite
+	block = bytes.Clone(block) // the framer is about to overwrite it
 	f, err := r.framer.ReadFrame()
 	is, ok := f.(*http2.MetaHeadersFrame)
 	switch {
 	case err == nil && !ok:
 	case err != nil || block == nil:
-		r.known = r.known[:0] // the table of the decoder may be another
+		r.known = r.known[:0] // the decoder's table may have changed
 	case is.Truncated:
 	case len(r.known) < maxKnown:
 		r.known = append(r.known, known{block, is.Fields})
@@ -76,8 +75,7 @@ func (r *reader) read() (http2.Frame, error) {
 	return f, err
 }
 
-// block returns the headers in the next frame if they refer to those before them only, and are
-// there as a whole; nil if not.
+// block returns the block of headers in the next frame if it is indexed and buffered as a whole; otherwise nil.
 func (r *reader) block() []byte {
 	if r.buf.Buffered() < frameHeader {
 		return nil
@@ -98,7 +96,7 @@ func (r *reader) block() []byte {
 
 func streamOf(head []byte) uint32 { return binary.BigEndian.Uint32(head[5:]) &^ (1 << 31) }
 
-// again returns the next frame, whose headers are known.
+// again returns the next frame, which has known headers.
 func (r *reader) again(k *known) http2.Frame {
 	head, _ := r.buf.Peek(frameHeader)
 	r.head.FrameHeader = http2.FrameHeader{
@@ -109,10 +107,10 @@ func (r *reader) again(k *known) http2.Frame {
 	return &r.meta
 }
 
-// indexed reports whether a block of headers consists of references to the tables of both sides, by
-// one byte each. It does not change them.
+// indexed reports whether a block of headers consists of references to the table, of one byte each. Such a
+// block does not change the table.
 func indexed(block []byte) bool {
-	const mark, more = 0x80, 0xff // before an index, and of one of several bytes
+	const mark, more = 0x80, 0xff // the bit of a reference, and the start of a longer one
 	for _, b := range block {
 		if b <= mark || b == more {
 			return false

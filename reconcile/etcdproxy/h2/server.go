@@ -3,6 +3,7 @@ package h2
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -15,35 +16,35 @@ type ServerConfig struct {
 	Options
 	// Credentials authenticate clients; required.
 	Credentials credentials.TransportCredentials
-	// Handle serves a call; required. It may be called many times at the same time. Its error, a
-	// status of gRPC, is the answer, and it ends soon after the call's context does.
+	// Handle serves a call; required. It is called concurrently. Its error, a gRPC status, is the
+	// status of the call. It returns soon after the call's context ends.
 	Handle func(*Stream) error
-	// RequestBytes is the size of the largest message of a client, and ResponseBytes of the
-	// largest for one; required.
+	// RequestBytes and ResponseBytes are the sizes of the largest messages from and to a client;
+	// required.
 	RequestBytes, ResponseBytes int
-	// Streams is how many calls of a connection may be in progress; required.
+	// Streams is the largest number of calls in progress on a connection; required.
 	Streams uint32
-	// Setup is how long a client may take until it speaks HTTP/2; 10 seconds if 0.
+	// Setup is how long a client may take to begin HTTP/2 after the handshake; 10 seconds if 0.
 	Setup time.Duration
-	// KeepaliveTime is after which silence a client is asked whether it is there, and
-	// KeepaliveTimeout how long it may take to answer; 2 minutes and 20 seconds if 0.
+	// KeepaliveTime is how long a client may be silent before it is pinged; 2 minutes if 0.
+	// KeepaliveTimeout is how long it may take to answer; 20 seconds if 0.
 	KeepaliveTime, KeepaliveTimeout time.Duration
-	// PingPause is how long clients are to wait between pings; 5 seconds if 0. Those that send
-	// more are disconnected.
+	// PingPause is how long clients should wait between pings; 5 seconds if 0. Clients that ping
+	// more often are disconnected.
 	PingPause time.Duration
 }
 
-// Server serves gRPC. Its methods are those of grpc-go's server.
+// Server serves gRPC. Its methods are those of [google.golang.org/grpc.Server].
 type Server struct {
 	ServerConfig
-	work chan *Stream // to workers that have nothing to do
-	// over is closed once there are no connections any more, and end closes it.
+	work chan *Stream // to idle workers
+	// over is closed by end once there are no connections any more.
 	over    chan struct{}
 	end     func()
 	workers sync.WaitGroup
 
 	mu        sync.Mutex
-	conns     map[net.Conn]*serverConn // nil until it is authenticated
+	conns     map[net.Conn]*serverConn // nil during the handshake
 	listeners map[net.Listener]struct{}
 	draining  bool
 	serving   sync.WaitGroup
@@ -67,8 +68,8 @@ func NewServer(cfg ServerConfig) *Server {
 	return s
 }
 
-// Serve serves connections to a listener until it fails or the server ends, and closes it. The error
-// is nil if the server ended.
+// Serve serves connections to a listener until the listener fails or the server ends, and closes the listener.
+// The error is nil if the server ended.
 func (s *Server) Serve(l net.Listener) error {
 	defer l.Close()
 	s.mu.Lock()
@@ -92,12 +93,12 @@ func (s *Server) Serve(l net.Listener) error {
 		case !temporary(err):
 			return err
 		}
-		time.Sleep(pause) // there are too many connections
+		time.Sleep(pause) // such as for too many open files
 		pause = min(2*pause, most)
 	}
 }
 
-// temporary reports an error of accept(2) after which another may succeed.
+// temporary reports whether another accept(2) may succeed after an error.
 func temporary(err error) bool {
 	var is interface{ Temporary() bool }
 	return errors.As(err, &is) && is.Temporary()
@@ -126,7 +127,7 @@ func (s *Server) accept(raw net.Conn) {
 		}()
 		conn, auth, err := s.Credentials.ServerHandshake(raw)
 		if err != nil {
-			return // it is closed
+			return // ServerHandshake has closed raw
 		}
 		c := newServerConn(s, conn, auth)
 		s.mu.Lock()
@@ -143,7 +144,7 @@ func (s *Server) accept(raw net.Conn) {
 	})
 }
 
-// GracefulStop accepts no more connections and calls, and waits until those in progress have ended.
+// GracefulStop refuses new connections and calls, and waits until the calls in progress have ended.
 func (s *Server) GracefulStop() {
 	for _, c := range s.close() {
 		if c != nil {
@@ -157,7 +158,7 @@ func (s *Server) GracefulStop() {
 func (s *Server) Stop() {
 	for raw, c := range s.close() {
 		if c != nil {
-			go c.kill() // which may wait for a client to read
+			go c.kill() // it may block behind a client that does not read
 		} else {
 			raw.Close()
 		}
@@ -165,7 +166,7 @@ func (s *Server) Stop() {
 	s.wait()
 }
 
-// wait waits until everything has ended. No connections are accepted any more.
+// wait waits until all connections and calls have ended.
 func (s *Server) wait() {
 	s.serving.Wait()
 	s.end()
@@ -180,17 +181,13 @@ func (s *Server) close() map[net.Conn]*serverConn {
 	for l := range s.listeners {
 		l.Close()
 	}
-	all := make(map[net.Conn]*serverConn, len(s.conns))
-	for raw, c := range s.conns {
-		all[raw] = c
-	}
-	return all
+	return maps.Clone(s.conns)
 }
 
-// rest is how long a goroutine waits for more calls to make.
+// rest is how long an idle worker waits for a call.
 const rest = 10 * time.Second
 
-// run makes a call in a goroutine that has made others, if there is one: its stack has grown already.
+// run serves a call in an idle worker, whose stack has grown already, or in a new one.
 func (s *Server) run(call *Stream) {
 	select {
 	case s.work <- call:

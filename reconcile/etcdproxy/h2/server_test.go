@@ -58,7 +58,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// Errors arrive as they were, whatever their texts; a call ends with the client's deadline or wish.
+// Errors arrive unchanged, with any text. A call ends with the client's deadline or cancellation.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	texts := []string{"", "plain", "50 %", "%41", "größer", "line\nbreak", "\x00", "世界", strings.Repeat("long ", 10_000)}
@@ -122,7 +122,7 @@ func plainServer(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// without returns the headers of a call with others in the place of some; without a value for none.
+// without returns the headers of a call with some replaced, or removed without a value.
 func without(pairs ...string) []string {
 	fields := slices.Clone(good)
 	for i := 0; i < len(pairs); i += 2 {
@@ -139,7 +139,7 @@ func without(pairs ...string) []string {
 	return fields
 }
 
-// What is wrong with a call is answered as grpc-go answers it.
+// Invalid calls get the answers of grpc-go.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	plain, ours := plainServer(t), serve(t, echo).addr
@@ -216,7 +216,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A client that breaks the rules of the connection loses it; others are served meanwhile.
+// A client that violates the protocol loses its connection; others are served.
 func TestBreaks(t *testing.T) {
 	t.Parallel()
 	s, hasty := serve(t, echo), serve(t, echo, func(c *ServerConfig) { c.Setup = 200 * time.Millisecond })
@@ -296,7 +296,7 @@ func TestBreaks(t *testing.T) {
 	}
 }
 
-// What is wrong with a stream ends the stream alone.
+// An error of a stream ends only the stream.
 func TestStreamErrors(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(s *Stream) error {
@@ -350,8 +350,8 @@ func TestStreamErrors(t *testing.T) {
 	}
 }
 
-// A client that opens streams and resets them at once, or has the server do it, has no more calls in
-// progress than it may have streams, and is served when it behaves.
+// A client that opens streams and resets them at once, or makes the server reset them, has no more calls in
+// progress than it may have streams, and is served again afterwards.
 func TestRapidReset(t *testing.T) {
 	t.Parallel()
 	for name, reset := range map[string]func(p *peer, id uint32) error{
@@ -409,8 +409,8 @@ func testRapidReset(t *testing.T, reset func(p *peer, id uint32) error) {
 	}
 }
 
-// Answers go as the client has room for them, however little at a time; a stream that has none holds up
-// no other, and ends when it is reset.
+// Answers are sent as the client has room for them, however little. A stream without room holds up no other, and
+// ends when it is reset.
 func TestWindows(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error, 1)
@@ -465,8 +465,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// A client that reads nothing is given up, and so is one that has gone silently; one that answers pings
-// stays.
+// Clients that do not read, or vanished, are disconnected; a client that answers pings stays.
 func TestKeepalive(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error, 10)
@@ -513,7 +512,7 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
-// deaf is a client that reads nothing of all that its call is answered.
+// deaf is a client that does not read the answer to its call.
 func deaf(t *testing.T, s *served) *peer {
 	t.Helper()
 	p := client(t, s.addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: maxWindow})
@@ -522,7 +521,7 @@ func deaf(t *testing.T, s *served) *peer {
 	return p
 }
 
-// A client that breaks the rules and reads nothing loses the connection, too, without having read why.
+// A client that violates the protocol and does not read loses its connection, too.
 func TestBreaksUnread(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64
@@ -550,8 +549,7 @@ func TestBreaksUnread(t *testing.T) {
 	})
 }
 
-// A server that stops tells its clients, takes what they had sent already, ends what is in progress and
-// then the connections.
+// A stopping server tells its clients, serves the calls that they had begun, and then ends the connections.
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	s := serve(t, echo)
@@ -623,7 +621,7 @@ func TestGracefulStop(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, the server survives it and lets go of the connection.
+// The server survives anything that a client sends, and ends the connection.
 func FuzzServer(f *testing.F) {
 	var frames bytes.Buffer
 	p := &peer{t: f, Framer: http2.NewFramer(&frames, nil)}

@@ -25,22 +25,22 @@ type serverConn struct {
 	out     *writer
 	sending sending
 	alive   *keepalive
-	// answered is set when headers or data were sent since the last ping.
+	// answered reports whether headers or data were sent since the last ping.
 	answered atomic.Bool
 
 	mu       sync.Mutex
 	streams  map[uint32]*Stream
 	window   incoming
-	last     uint32 // the highest number of a stream
-	running  int    // calls, those included whose streams were reset
+	last     uint32 // highest number of a stream
+	running  int    // calls, including those with reset streams
 	ended    *sync.Cond
 	draining bool // streams after last are not served
 	pinged   chan struct{}
 
-	// Of the reader.
-	waiting []*Stream // whose call has not begun
+	// Owned by the reader.
+	waiting []*Stream // calls that have not begun
 	strikes int
-	ping    time.Time // the last of the client's
+	ping    time.Time // the client's last ping
 }
 
 func newServerConn(s *Server, conn net.Conn, auth credentials.AuthInfo) *serverConn {
@@ -55,25 +55,24 @@ func newServerConn(s *Server, conn net.Conn, auth credentials.AuthInfo) *serverC
 	return c
 }
 
-// kill ends the connection and its calls, without a word: a call that ends before the connection would
-// tell the client that it was canceled, which clients take for a wish of their own.
+// kill ends the connection and its calls. The connection is closed first: otherwise clients would receive the
+// status Canceled for their calls, as if they had canceled them.
 func (c *serverConn) kill() {
 	c.net.Close()
 	c.cancel()
 }
 
-// serve serves the connection until it ends, and all calls have.
+// serve serves the connection until it and all calls have ended.
 func (c *serverConn) serve() {
 	if err := c.begin(); err == nil {
-		c.alive = newKeepalive(c.out, c.server.KeepaliveTime, c.server.KeepaliveTimeout, c.kill)
+		c.alive = newKeepalive(c.out, c.server.KeepaliveTime, c.server.KeepaliveTimeout, c.kill, nil)
 		err := c.frames()
 		c.alive.stop()
-		var of http2.ConnectionError
-		if errors.As(err, &of) {
+		if of, ok := errors.AsType[http2.ConnectionError](err); ok {
 			c.cancel()
-			defer time.AfterFunc(2*linger, c.kill).Stop() // it may read nothing
+			defer time.AfterFunc(2*linger, c.kill).Stop() // if the client does not read
 			c.goAway(http2.ErrCode(of), "", true)
-			_, _ = io.Copy(io.Discard, c.in.buf) // until the client has read why; see hangUp
+			_, _ = io.Copy(io.Discard, c.in.buf) // until the client has read the reason; see hangUp
 		}
 	}
 	c.kill()
@@ -84,7 +83,7 @@ func (c *serverConn) serve() {
 	c.mu.Unlock()
 }
 
-// begin exchanges what a connection begins with.
+// begin exchanges the connection prefaces.
 func (c *serverConn) begin() error {
 	if err := c.net.SetReadDeadline(time.Now().Add(c.server.Setup)); err != nil {
 		return err
@@ -117,25 +116,22 @@ func (c *serverConn) begin() error {
 func (c *serverConn) frames() error {
 	for {
 		if c.in.buf.Buffered() == 0 {
-			c.startAll() // the rest of them may take long to come
+			c.startAll() // the next frame may take long
 		}
 		f, err := c.in.read()
 		c.alive.heard()
-		var of http2.StreamError
-		switch {
-		case errors.As(err, &of):
-			c.reset(of.StreamID, of.Code)
-			continue
-		case err != nil:
-			return err
+		if err == nil {
+			err = c.frame(f)
 		}
-		if err := c.frame(f); err != nil {
+		if of, ok := errors.AsType[http2.StreamError](err); ok {
+			c.reset(of.StreamID, of.Code)
+		} else if err != nil {
 			return err
 		}
 	}
 }
 
-// frame handles a frame. An error ends the connection, if it is not of the stream alone.
+// frame handles a frame. The error ends the connection, unless it is an [http2.StreamError].
 func (c *serverConn) frame(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.MetaHeadersFrame:
@@ -153,20 +149,14 @@ func (c *serverConn) frame(f http2.Frame) error {
 	case *http2.PingFrame:
 		return c.pings(f)
 	case *http2.WindowUpdateFrame:
-		err := c.sending.grow(f.StreamID, f.Increment)
-		var of http2.StreamError
-		if errors.As(err, &of) {
-			c.reset(of.StreamID, of.Code)
-			return nil
-		}
-		return err
+		return c.sending.grow(f.StreamID, f.Increment)
 	}
 	return nil
 }
 
-// applySettings takes up settings of the other side.
+// applySettings applies settings of the other side. The error is an [http2.ConnectionError].
 func applySettings(f *http2.SettingsFrame, out *writer, s *sending) error {
-	if f.HasDuplicates() { // each of which would be work for each stream
+	if f.HasDuplicates() { // each would cause work for each stream
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	err := f.ForeachSetting(func(is http2.Setting) error {
@@ -210,7 +200,7 @@ func (c *serverConn) headers(f *http2.MetaHeadersFrame) error {
 	c.mu.Unlock()
 	switch {
 	case !served:
-		return nil // the client was told
+		return nil // the client knows
 	case full:
 		c.reset(id, http2.ErrCodeRefusedStream)
 		return nil
@@ -245,7 +235,7 @@ func (c *serverConn) data(f *http2.DataFrame) error {
 	size := f.Header().Length
 	c.mu.Lock()
 	fits := c.window.receive(size)
-	back := c.window.read(size) // what a stream has is bounded by its own window
+	back := c.window.read(size) // the windows of streams bound unread data
 	s, last := c.streams[f.StreamID], c.last
 	c.mu.Unlock()
 	if !fits {
@@ -258,7 +248,7 @@ func (c *serverConn) data(f *http2.DataFrame) error {
 	case s == nil && f.StreamID > last:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	case s == nil:
-		return nil // it has ended
+		return nil // the stream has ended
 	case s.clientEnded():
 		c.reset(s.id, http2.ErrCodeStreamClosed)
 		return nil
@@ -277,7 +267,7 @@ func (c *serverConn) data(f *http2.DataFrame) error {
 	return nil
 }
 
-// giveBack lets the window of a stream grow.
+// giveBack notes that bytes of a stream were read, which may grow its window.
 func (c *serverConn) giveBack(s *Stream, n uint32) {
 	c.mu.Lock()
 	back := s.in.read(n)
@@ -288,7 +278,7 @@ func (c *serverConn) giveBack(s *Stream, n uint32) {
 	}
 }
 
-// startAll begins the calls of streams that have not begun, in their order.
+// startAll begins the waiting calls, in order.
 func (c *serverConn) startAll() {
 	for i, s := range c.waiting {
 		c.waiting[i] = nil
@@ -298,11 +288,11 @@ func (c *serverConn) startAll() {
 	c.waiting = c.waiting[:0]
 }
 
-// start begins a call. As many may go on as the client may have streams, whether or not it has
-// reset those: with more it waits, and the client with it.
+// start begins a call. It blocks, and reading with it, while as many calls run as the client may have streams:
+// calls of reset streams count until they end.
 func (c *serverConn) start(s *Stream) {
 	if s.ctx.Err() != nil && c.stream(s.id) == nil {
-		s.finish() // it was reset before anything was done
+		s.finish() // reset before it began
 		return
 	}
 	c.mu.Lock()
@@ -314,7 +304,7 @@ func (c *serverConn) start(s *Stream) {
 	c.server.run(s)
 }
 
-// call makes a call, to its end.
+// call runs a call to its end.
 func (c *serverConn) call(s *Stream) {
 	err := s.request.unserved()
 	if err == nil {
@@ -331,7 +321,7 @@ func (c *serverConn) call(s *Stream) {
 	c.mu.Unlock()
 }
 
-// finish frees what a call that has ended has.
+// finish frees the resources of a call that has ended.
 func (s *Stream) finish() {
 	s.cancel()
 	s.conn.sending.close(&s.outgoing)
@@ -355,7 +345,7 @@ func (c *serverConn) forget(s *Stream) bool {
 	return true
 }
 
-// drop ends a stream that was reset. Its call notices.
+// drop ends a stream that was reset, and cancels its call.
 func (c *serverConn) drop(s *Stream) {
 	if c.forget(s) {
 		s.cancel()
@@ -363,7 +353,7 @@ func (c *serverConn) drop(s *Stream) {
 	}
 }
 
-// reset tells the client that a stream has ended.
+// reset resets a stream.
 func (c *serverConn) reset(id uint32, code http2.ErrCode) {
 	if s := c.stream(id); s != nil {
 		c.drop(s)
@@ -374,7 +364,7 @@ func (c *serverConn) reset(id uint32, code http2.ErrCode) {
 // maxStrikes is how many pings may come too early.
 const maxStrikes = 2
 
-// pings answers a ping, unless there are too many of them. Without calls they are to be rare.
+// pings handles a ping or an answer to one. Too many pings end the connection; without calls few are allowed.
 func (c *serverConn) pings(f *http2.PingFrame) error {
 	if f.IsAck() {
 		if f.Data == drainPing {
@@ -409,8 +399,8 @@ func (c *serverConn) pings(f *http2.PingFrame) error {
 	return nil
 }
 
-// goAway tells the client that no stream is served after the last one that was seen. If the connection
-// ends with that, calls do, too.
+// goAway tells the client that streams after the last one seen are not served. If ends, the connection ends
+// after that, and its calls with it.
 func (c *serverConn) goAway(code http2.ErrCode, why string, ends bool) {
 	c.mu.Lock()
 	c.draining = true
@@ -424,13 +414,13 @@ func (c *serverConn) goAway(code http2.ErrCode, why string, ends bool) {
 	c.out.flush()
 }
 
-// drainPing is answered once the client knows that it is to go.
+// drainPing follows the first GOAWAY of drain: its answer shows that the client has received that.
 var drainPing = [8]byte{'d', 'r', 'a', 'i', 'n'}
 
-// drainPatience is how long that is waited for.
+// drainPatience is how long to wait for the answer to drainPing.
 const drainPatience = 5 * time.Second
 
-// drain serves what the client began before it knew that it is to go, and ends then.
+// drain asks the client to begin no more calls, serves those that it had begun before, and ends the connection.
 func (c *serverConn) drain() {
 	c.out.control(func(fr *http2.Framer) error {
 		return errors.Join(fr.WriteGoAway(maxWindow, http2.ErrCodeNo, []byte("graceful_stop")), fr.WritePing(false, drainPing))
@@ -447,7 +437,7 @@ func (c *serverConn) drain() {
 	c.leave()
 }
 
-// leave ends a connection that is to, once its last stream has.
+// leave ends a draining connection without streams.
 func (c *serverConn) leave() {
 	c.mu.Lock()
 	ends := c.draining && len(c.streams) == 0

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Stream is a call of a client. Recv may be called beside Send, but none beside itself.
+// Stream is a call of a client. Recv and Send may be called concurrently, but neither with itself.
 type Stream struct {
 	outgoing
 	conn    *serverConn
@@ -27,33 +27,33 @@ type Stream struct {
 
 	mu      sync.Mutex
 	partial message
-	ended   bool         // the client sends no more
-	queue   []mem.Buffer // messages that came; their formats are in formats
-	formats []byte
-	over    error         // what is after them; nil if there may be more
+	ended   bool          // the client sends no more
+	queue   []mem.Buffer  // received messages
+	formats []byte        // of the queue
+	over    error         // what Recv returns after the queue; nil while there may be more
 	more    chan struct{} // has an element when there is a message, or over is set
-	unread  uint32        // bytes of the queue, for which the window has not grown
+	unread  uint32        // bytes that were received but not given back to the window
 
-	held bool // of who sends
-	// Under the writer's lock: the first headers were sent, a message was sent in part, and will
-	// not be sent to its end; and the last headers, if they wait for a message.
+	held bool // owned by the sender
+	// Under the writer's lock: the first headers were sent; a message was sent in part; it will not be
+	// completed; and the last headers, if they wait for a message.
 	begun, amid, broken bool
 	last                *fixed
 }
 
-// errEnded is for a call that ends while it sends.
+// errEnded is the error of using a stream after its end.
 var errEnded = status.Error(codes.Canceled, "the call has ended")
 
-// Context ends with the call, at the latest with the client's deadline.
+// Context returns a context that ends with the call, or with the client's deadline.
 func (s *Stream) Context() context.Context { return s.ctx }
 
-// Method returns what is called, as in "/etcdserverpb.KV/Range".
+// Method returns the method, as in "/etcdserverpb.KV/Range".
 func (s *Stream) Method() string { return s.request.path }
 
-// AuthInfo returns what the handshake of the connection found out.
+// AuthInfo returns the result of the connection's handshake.
 func (s *Stream) AuthInfo() credentials.AuthInfo { return s.conn.auth }
 
-// Values returns those of a header; of ":authority" also where it is the header "host".
+// Values returns the values of a header. The header "host" stands for a missing ":authority".
 func (s *Stream) Values(name string) []string {
 	values := s.values(strings.ToLower(name))
 	if len(values) == 0 && name == ":authority" {
@@ -71,11 +71,12 @@ func (s *Stream) values(name string) (values []string) {
 	return values
 }
 
-// Hold has messages wait for the end of the call, unless they are large: it follows at once.
+// Hold has sent messages wait for the end of the call, unless they are large. It is for calls that end right
+// after their only message.
 func (s *Stream) Hold() { s.held = true }
 
-// Recv returns the next message, which the caller frees. The error is [io.EOF] after the last one, and
-// else a status of gRPC.
+// Recv returns the next message, which the caller frees. The error is [io.EOF] after the last message;
+// otherwise a gRPC status.
 func (s *Stream) Recv() (mem.Buffer, error) {
 	for {
 		s.mu.Lock()
@@ -95,7 +96,7 @@ func (s *Stream) Recv() (mem.Buffer, error) {
 	}
 }
 
-// next takes a message. The lock is held, and given up.
+// next takes a message from the queue. The caller holds s.mu; next unlocks it.
 func (s *Stream) next() (mem.Buffer, error) {
 	buf, format := s.queue[0], s.formats[0]
 	s.queue, s.formats = s.queue[1:], s.formats[1:]
@@ -109,9 +110,8 @@ func (s *Stream) next() (mem.Buffer, error) {
 	return decompress(buf, format, s.request.encoding, s.conn.server.RequestBytes, s.conn.server.Pool)
 }
 
-// receive takes data of the client, in the connection's reader. It returns by how much the stream's
-// window may grow: for what belongs to the message that is waited for. What is queued waits until
-// it is read.
+// receive handles data of the client. The connection's reader calls it. It returns the number of bytes to give
+// back to the stream's window: all, unless more than one message is queued.
 func (s *Stream) receive(data []byte, size uint32, end bool) (back uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +132,7 @@ func (s *Stream) receive(data []byte, size uint32, end bool) (back uint32) {
 	s.ended = s.ended || end
 	if end && s.over == nil {
 		s.over = io.EOF
-		if s.partial.have == prefixSize { // less than that is nothing, as with grpc-go
+		if s.partial.have == prefixSize { // an incomplete prefix is ignored, as in grpc-go
 			s.over = status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
 		}
 	}
@@ -145,14 +145,14 @@ func (s *Stream) receive(data []byte, size uint32, end bool) (back uint32) {
 	return back
 }
 
-// ready reports whether the first message has come, or none will.
+// ready reports whether there is a message, or there will be none.
 func (s *Stream) ready() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queue) > 0 || s.over != nil
 }
 
-// discard frees what nobody reads.
+// discard frees the messages that were not read.
 func (s *Stream) discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,8 +164,7 @@ func (s *Stream) discard() {
 	s.over = errEnded
 }
 
-// Send sends a message, and frees it. It waits until the client has room for it. The error is a status
-// of gRPC.
+// Send sends a message, and frees it. It waits until the client has room for it. The error is a gRPC status.
 func (s *Stream) Send(buf mem.Buffer) error {
 	if buf.Len() > s.conn.server.ResponseBytes {
 		defer buf.Free()
@@ -189,7 +188,7 @@ func (s *Stream) send(head, body []byte) error {
 	for len(head)+len(body) > 0 {
 		n := c.sending.take(&s.outgoing, len(head)+len(body))
 		if n == 0 {
-			if err := s.wait(); err != nil {
+			if !s.wait() {
 				return s.breakOff()
 			}
 			continue
@@ -215,7 +214,7 @@ func (s *Stream) send(head, body []byte) error {
 			s.finishWith(s.last)
 			return errEnded
 		case s.held && !s.amid && !c.out.full():
-			c.out.mu.Unlock() // the end of the call flushes it
+			c.out.mu.Unlock() // the end of the call flushes
 		default:
 			c.out.flush()
 		}
@@ -223,8 +222,8 @@ func (s *Stream) send(head, body []byte) error {
 	return nil
 }
 
-// breakOff gives up a message: the client, its deadline or the connection ended the call. What is left
-// of the call is reset.
+// breakOff gives up a message after the client, its deadline or the connection ended the call. If the call has
+// returned, it resets the stream.
 func (s *Stream) breakOff() error {
 	s.conn.out.mu.Lock()
 	s.broken = s.amid
@@ -238,21 +237,21 @@ func (s *Stream) breakOff() error {
 	return status.FromContextError(s.ctx.Err()).Err()
 }
 
-// wait waits for the client to have room.
-func (s *Stream) wait() error {
-	if s.held { // what waits for more
+// wait waits for the client to have room. It returns false if the call ends before.
+func (s *Stream) wait() bool {
+	if s.held { // send what was held
 		s.conn.out.mu.Lock()
 		s.conn.out.flush()
 	}
 	select {
 	case <-s.wake:
-		return nil
+		return true
 	case <-s.ctx.Done():
-		return status.FromContextError(s.ctx.Err()).Err()
+		return false
 	}
 }
 
-// begin adds the first headers. The writer's lock is held.
+// begin adds the first headers. The caller holds the writer's lock.
 func (s *Stream) begin() {
 	if s.begun {
 		return
@@ -269,8 +268,8 @@ func (s *Stream) begin() {
 	s.conn.out.headers(s.id, false, nil, fields...)
 }
 
-// end ends the call with a status, unless the client or the connection has ended it. A message that is
-// partly sent goes first, as the client has room for it.
+// end ends the call with a status, unless the client or the connection has ended it. The rest of a message that
+// was sent in part goes first, as the client has room for it.
 func (s *Stream) end(st *status.Status, http int) {
 	s.conn.out.lock(nil)
 	fields := endOK
@@ -295,11 +294,11 @@ func (s *Stream) end(st *status.Status, http int) {
 	}
 }
 
-// finishWith adds the last headers, if the stream is still there. The writer's lock is held, and given
-// up.
+// finishWith adds the last headers, if the stream is still there. The caller holds the writer's lock; finishWith
+// unlocks it.
 func (s *Stream) finishWith(fields *fixed) {
 	c := s.conn
-	// It is forgotten before the client can know: it may begin another one then.
+	// Forget the stream before the client can know that it may begin another.
 	if !c.forget(s) {
 		c.out.flush()
 		s.finish()

@@ -19,13 +19,13 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// streams and messageBytes are what the servers of these tests allow.
+// streams and messageBytes are limits of the servers in these tests.
 const (
 	streams      = 20
 	messageBytes = 4 << 20
 )
 
-// served is a server with where it listens.
+// served is a server with its address.
 type served struct {
 	*Server
 	addr  string
@@ -77,7 +77,7 @@ func echo(s *Stream) error {
 	}
 }
 
-// bytesOf is a message.
+// bytesOf returns a message.
 func bytesOf(b []byte) mem.Buffer { return mem.SliceBuffer(b) }
 
 // dial connects with grpc-go.
@@ -111,7 +111,7 @@ type peer struct {
 	*http2.Framer
 	block bytes.Buffer
 	enc   *hpack.Encoder
-	// last is what the other side said last of the last stream that it serves.
+	// last is the last stream in the latest GOAWAY frame.
 	last uint32
 }
 
@@ -127,7 +127,7 @@ func newPeer(t testing.TB, c net.Conn) *peer {
 	return p
 }
 
-// client connects to a server, and begins.
+// client connects to a server, and sends the preface.
 func client(t testing.TB, addr string, settings ...http2.Setting) *peer {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -168,7 +168,7 @@ func (p *peer) open(id uint32, end bool, pairs ...string) {
 	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.fields(pairs...), EndStream: end, EndHeaders: true}))
 }
 
-// framed returns messages as gRPC has them.
+// framed returns messages with their prefixes.
 func framed(messages ...string) []byte {
 	var b []byte
 	for _, m := range messages {
@@ -206,7 +206,7 @@ func (p *peer) next() (http2.Frame, error) {
 	}
 }
 
-// answer returns what comes on a stream until it ends, as text.
+// answer returns the frames of a stream until its end, as text.
 func (p *peer) answer(id uint32) string {
 	p.t.Helper()
 	var b strings.Builder
@@ -235,7 +235,7 @@ func (p *peer) answer(id uint32) string {
 	}
 }
 
-// broken returns with which code the connection ends, and fails if it does not.
+// broken returns the code with which the connection ends, and fails if it does not end.
 func (p *peer) broken() string {
 	p.t.Helper()
 	code := "no reason"

@@ -13,20 +13,20 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Answers to pings wait: grpc-go's peers send one with most data, as soon as the last was answered, to
-// measure the way, and each costs more than most frames. After pongDelay one goes with what is sent then,
-// after maxDelay by itself. No more than maxPongs wait.
+// Answers to pings wait. grpc-go's clients send a ping with most of the data that they receive, once the last
+// ping was answered, to estimate the bandwidth; each one costs more than most frames. After pongDelay an answer
+// goes with the next write, and after maxDelay by itself. At most maxPongs wait.
 const (
 	pongDelay = 5 * time.Millisecond
 	maxDelay  = 20 * time.Millisecond
 	maxPongs  = 32
 )
 
-// pendingBytes is how much waits for the connection before others have to wait with more.
+// pendingBytes is how many bytes may be pending before senders have to wait.
 const pendingBytes = 64 << 10
 
-// writer sends frames. Whoever has some holds the lock while they are added to what is pending, and
-// then writes out all of it, unless somebody is doing that: then they go with the next write.
+// writer sends frames. A sender locks it, adds its frames to the pending ones, and flushes: it writes all of
+// them, unless another goroutine is writing, which then writes them next.
 type writer struct {
 	to io.Writer
 
@@ -38,21 +38,21 @@ type writer struct {
 	fixed   map[*fixed]encoded
 	pending *[]byte // nil if empty
 	writing bool
-	yields  bool        // somebody lets others go first, and writes then
-	writes  uint64      // how many were begun
-	pongs   [][8]byte   // wait
-	ponged  time.Time   // since when the first of them does
-	timer   *time.Timer // for those that nothing goes with; nil if there never was one
-	timed   bool        // it runs
+	yields  bool        // a goroutine in flushWith is about to write
+	writes  uint64      // number of writes begun
+	pongs   [][8]byte   // answers to pings that wait
+	ponged  time.Time   // when the first of them began to wait
+	timer   *time.Timer // calls flushPongs; nil before the first ping
+	timed   bool        // timer runs
 	err     error
 	room    chan struct{} // closed when pending is taken; nil if nobody waits
-	// failed is closed when no more can be written.
+	// failed is closed when err is set.
 	failed chan struct{}
-	// end is called once all was written, after which there is no more; nil if there is.
+	// end is called after the last write; nil while there may be more.
 	end func()
 }
 
-// buffers are those of what is pending. Connections at rest have none.
+// buffers has the memory of pending frames. Idle connections have none.
 var buffers = sync.Pool{New: func() any {
 	b := make([]byte, 0, 8<<10)
 	return &b
@@ -65,7 +65,7 @@ func newWriter(to io.Writer) *writer {
 	return w
 }
 
-// pending is a writer as its framer sees it. The lock is held.
+// pending is the writer of a writer's framer. The caller holds w.mu.
 type pending writer
 
 // Write implements [io.Writer].
@@ -74,7 +74,7 @@ func (p *pending) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// add adds bytes of frames to what is pending. The lock is held.
+// add adds bytes of frames to the pending ones. The caller holds w.mu.
 func (w *writer) add(b []byte) {
 	if w.err != nil {
 		return
@@ -88,14 +88,14 @@ func (w *writer) add(b []byte) {
 // fixed are headers that are sent often.
 type fixed []hpack.HeaderField
 
-// encoded are headers as the other side understands them, while its table is what it was.
+// encoded are encoded headers. They are valid for one version of the table.
 type encoded struct {
 	table int
 	block []byte
 }
 
-// headers adds headers, which fit into one frame or are continued in others: the fixed ones, if any, and
-// others. The lock is held.
+// headers adds headers: the fixed ones, which may be nil, and more. They are continued in further frames if they
+// do not fit into one. The caller holds w.mu.
 func (w *writer) headers(stream uint32, end bool, fields *fixed, more ...hpack.HeaderField) {
 	w.block.Reset()
 	if fields != nil {
@@ -121,7 +121,7 @@ func (w *writer) headers(stream uint32, end bool, fields *fixed, more ...hpack.H
 	}
 }
 
-// encodeFixed encodes headers as before, if that still holds.
+// encodeFixed adds headers to the block, from the cache if the table has not changed.
 func (w *writer) encodeFixed(fields *fixed) {
 	if is := w.fixed[fields]; is.table == w.table {
 		w.block.Write(is.block)
@@ -135,7 +135,7 @@ func (w *writer) encodeFixed(fields *fixed) {
 	}
 }
 
-// encode encodes a header. One that is sensitive is in no table.
+// encode adds a header to the block. Sensitive headers are in no table.
 func (w *writer) encode(f hpack.HeaderField) {
 	before := w.block.Len()
 	_ = w.hpack.WriteField(f) // into memory
@@ -144,7 +144,7 @@ func (w *writer) encode(f hpack.HeaderField) {
 	}
 }
 
-// tableSize sets the size of the table, which the other side is told of with the next headers.
+// tableSize sets the size of the table. The next headers announce it.
 func (w *writer) tableSize(size uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -152,7 +152,7 @@ func (w *writer) tableSize(size uint32) {
 	w.table++
 }
 
-// data adds a frame of data in two parts. The lock is held.
+// data adds a DATA frame with two parts. The caller holds w.mu.
 func (w *writer) data(stream uint32, end bool, head, tail []byte) {
 	var flags http2.Flags
 	if end {
@@ -161,7 +161,7 @@ func (w *writer) data(stream uint32, end bool, head, tail []byte) {
 	w.frame(http2.FrameData, flags, stream, head, tail)
 }
 
-// frame adds a frame in two parts. Unlike the framer's it is copied once. The lock is held.
+// frame adds a frame with two parts. It copies them once; the framer would copy twice. The caller holds w.mu.
 func (w *writer) frame(is http2.FrameType, flags http2.Flags, stream uint32, head, tail []byte) {
 	n := len(head) + len(tail)
 	header := [frameHeader]byte{byte(n >> 16), byte(n >> 8), byte(n), byte(is), byte(flags)}
@@ -171,11 +171,11 @@ func (w *writer) frame(is http2.FrameType, flags http2.Flags, stream uint32, hea
 	w.add(tail)
 }
 
-// full reports whether more has to wait. The lock is held.
+// full reports whether senders have to wait. The caller holds w.mu.
 func (w *writer) full() bool { return w.pending != nil && len(*w.pending) >= pendingBytes }
 
-// flushWith is flush, once others that are about to send something had their turn: it costs less than
-// a write does.
+// flushWith is flush after other goroutines that are about to send had their turn, which costs less than a
+// write.
 func (w *writer) flushWith() {
 	if !w.writing && !w.yields {
 		w.yields = true
@@ -189,7 +189,7 @@ func (w *writer) flushWith() {
 	w.mu.Unlock()
 }
 
-// flush writes out what is pending, unless somebody does that, and gives up the lock.
+// flush writes what is pending, unless another goroutine is writing. The caller holds w.mu; flush unlocks it.
 func (w *writer) flush() {
 	if w.writing {
 		w.mu.Unlock()
@@ -225,7 +225,7 @@ func (w *writer) flush() {
 	}
 }
 
-// underWay returns the number of the write that is under way; 0 if none is.
+// underWay returns the number of the write in progress; 0 for none.
 func (w *writer) underWay() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -235,7 +235,7 @@ func (w *writer) underWay() uint64 {
 	return w.writes
 }
 
-// fail notes that no more can be written. The lock is held.
+// fail sets w.err, unless err is nil. The caller holds w.mu.
 func (w *writer) fail(err error) {
 	if err == nil || w.err != nil {
 		return
@@ -246,7 +246,7 @@ func (w *writer) fail(err error) {
 	w.admit()
 }
 
-// admit lets those go on who wait for room. The lock is held.
+// admit wakes the goroutines that wait for room. The caller holds w.mu.
 func (w *writer) admit() {
 	if w.room != nil {
 		close(w.room)
@@ -254,8 +254,8 @@ func (w *writer) admit() {
 	}
 }
 
-// lock takes the lock once there is room, or the writer has failed. It returns false, without the
-// lock, if done is closed before.
+// lock locks w.mu once there is room or the writer has failed. It returns false, without the lock, if done is
+// closed before.
 func (w *writer) lock(done <-chan struct{}) bool {
 	w.mu.Lock()
 	for w.err == nil && w.full() {
@@ -279,15 +279,15 @@ func (w *writer) lock(done <-chan struct{}) bool {
 	return true
 }
 
-// control sends a frame that answers one of the other side's: with the reader's goroutine, so that
-// who reads nothing is not read, either.
+// control sends a frame that answers one of the other side. The reader's goroutine calls it, so that a peer that
+// does not read is not read from, either.
 func (w *writer) control(frame func(*http2.Framer) error) {
 	w.lock(nil)
 	_ = frame(w.framer) // into memory
 	w.flush()
 }
 
-// pong answers a ping, later.
+// pong answers a ping, usually later.
 func (w *writer) pong(data [8]byte) {
 	w.lock(nil)
 	if len(w.pongs) == 0 {
@@ -309,7 +309,7 @@ func (w *writer) pong(data [8]byte) {
 	w.mu.Unlock()
 }
 
-// addPongs adds the answers that wait. The lock is held.
+// addPongs adds the answers that wait. The caller holds w.mu.
 func (w *writer) addPongs() {
 	for _, data := range w.pongs {
 		_ = w.framer.WritePing(true, data) // into memory
@@ -322,7 +322,7 @@ func (w *writer) flushPongs() {
 	w.mu.Lock()
 	left := maxDelay - time.Since(w.ponged)
 	w.timed = len(w.pongs) > 0 && left > 0 && w.err == nil
-	if w.timed { // the ones that it was for have gone
+	if w.timed { // those that it was set for have gone
 		w.timer.Reset(left)
 		w.mu.Unlock()
 		return

@@ -1,10 +1,9 @@
-// Package inprocess connects clients and a server of gRPC that are in the same process, without
-// sockets and without encryption, but with all that TLS finds out about the other side.
+// Package inprocess connects gRPC clients and a gRPC server in the same process, without sockets
+// and encryption, but with TLS authentication.
 //
-// A connection has two pipes. A handshake of TLS, with the certificates of both sides, takes one.
-// Once a side is satisfied, it uses the other, which carries messages as they are: they never leave
-// the memory of the process. So a server knows its client's user as it does by a socket, and
-// refuses whom it refuses there.
+// A connection has two pipes. The TLS handshake, with the certificates of both sides, uses one.
+// After it the plain messages use the other, and never leave the memory of the process. So the
+// server authenticates and refuses clients as it does over sockets.
 package inprocess
 
 import (
@@ -17,13 +16,13 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// What a pipe holds until it is read.
+// Sizes of the buffers of pipes.
 const (
 	messageBytes   = 32 << 10
 	handshakeBytes = 16 << 10
 )
 
-// Listener accepts connections of this process. It implements [net.Listener].
+// Listener accepts connections from this process. It implements [net.Listener].
 type Listener struct {
 	accept chan net.Conn
 	closed chan struct{}
@@ -45,7 +44,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements [net.Listener]. Connections stay.
+// Close implements [net.Listener]. Connections stay open.
 func (l *Listener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
@@ -80,13 +79,13 @@ func Pair() (client, server net.Conn) {
 	return &a, &b
 }
 
-// pipe returns both ends of one.
+// pipe returns both ends of a pipe.
 func pipe(size int) (client, server net.Conn) {
 	l := bufconn.Listen(size)
 	defer l.Close()
 	dialed := make(chan net.Conn)
 	go func() {
-		c, _ := l.Dial() // which fails for a listener that is closed
+		c, _ := l.Dial() // fails only if the listener is closed
 		dialed <- c
 	}()
 	server, _ = l.Accept()
@@ -99,13 +98,13 @@ type conn struct {
 	handshake net.Conn
 }
 
-// Close ends the handshake, too.
+// Close closes both pipes.
 func (c *conn) Close() error {
 	c.handshake.Close()
 	return c.Conn.Close()
 }
 
-// SetDeadline is for the handshake, too.
+// SetDeadline sets the deadline of both pipes.
 func (c *conn) SetDeadline(t time.Time) error {
 	if err := c.handshake.SetDeadline(t); err != nil {
 		return err
@@ -113,9 +112,8 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// Credentials returns credentials of TLS that make a handshake beside the messages where both are
-// in this process, and leave other connections as they are. The server's configuration is to
-// give out no tickets of sessions: nobody reads them.
+// Credentials returns TLS credentials for connections of this package; for other connections they are the given
+// ones. The server's configuration must disable session tickets, which no client would read.
 func Credentials(tls credentials.TransportCredentials) credentials.TransportCredentials {
 	return beside{tls}
 }
@@ -146,7 +144,7 @@ func (b beside) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	}
 	_, info, err := b.TransportCredentials.ServerHandshake(c.handshake)
 	if err != nil {
-		c.Close() // the client hears of it by that
+		c.Close() // the client's handshake fails, too
 		return nil, nil, err
 	}
 	return c, info, nil

@@ -6,25 +6,23 @@ import (
 	"time"
 )
 
-// Bucket bounds a rate. What it is asked for goes through in the order of asking, at once
-// as long as no more than a second's worth was asked for in advance, later otherwise. It
-// is safe for concurrent use.
+// Bucket bounds a rate. Requests go through in order: at once while at most a second's worth has been
+// taken in advance, later otherwise. It is safe for concurrent use.
 type Bucket struct {
 	mu   sync.Mutex
-	rate float64 // a second; 0 is no bound
-	// due is when all that was asked for has had its time.
+	rate float64 // per second; 0 for no bound
+	// due is when everything taken so far is paid off.
 	due time.Time
 }
 
-// NewBucket returns a Bucket for a rate a second. Without a positive rate nothing waits.
+// NewBucket returns a Bucket for a rate per second. Without a positive rate nothing waits.
 func NewBucket(rate int64) *Bucket {
 	b := &Bucket{}
 	b.SetRate(rate)
 	return b
 }
 
-// SetRate replaces the rate. What was asked for in advance is paid off at a higher one, so
-// that it helps at once.
+// SetRate replaces the rate. A higher rate also shortens the waits for what was taken in advance.
 func (b *Bucket) SetRate(rate int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -35,9 +33,9 @@ func (b *Bucket) SetRate(rate int64) {
 	b.rate = next
 }
 
-// Wait waits until n may go through. Even more than a second's worth goes through at once
-// if nothing was before it; what comes after pays. The error is ErrTooManyRequests, at
-// once, for a wait that would be longer than [MaxWait], or the context's.
+// Wait waits until n may go through. Any n goes through at once if nothing was taken in advance; later
+// requests wait for it. The error is [ErrTooManyRequests], at once, if the wait would be longer than
+// [MaxWait], or the context's.
 func (b *Bucket) Wait(ctx context.Context, n int64) error {
 	wait, cost, err := b.reserve(n)
 	if err != nil || wait <= 0 {

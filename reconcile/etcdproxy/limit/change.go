@@ -1,18 +1,12 @@
 package limit
 
-import (
-	"hash/maphash"
-)
+import "hash/maphash"
 
 // Change is one event of a namespace in etcd.
 type Change struct {
-	// Key is the tenant's, without the prefix.
-	Key []byte
-	// Value is the length of the new value.
-	Value int
-	// Deleted says that the key is gone.
-	Deleted bool
-	// Revision is that of the change.
+	Key      []byte // without the prefix
+	Value    int    // length of the new value
+	Deleted  bool
 	Revision int64
 }
 
@@ -22,7 +16,7 @@ type Scan struct {
 	live sizes
 }
 
-// Scan begins a new count, beside the old one.
+// Scan begins a new count. The old one stays until Replace.
 func (u *Usage) Scan() *Scan {
 	return &Scan{seed: u.seed, live: sizes{of: make(map[uint64]uint32)}}
 }
@@ -47,9 +41,8 @@ func (u *Usage) Replace(s *Scan, revision int64) {
 	u.reach(revision)
 }
 
-// Apply counts changes, which come in the order of their revisions, and says that all
-// changes up to a revision have been handed in. Those that were counted before are left
-// out.
+// Apply counts changes, in the order of their revisions. Changes that were counted before are ignored. revision is
+// the revision up to which there are no other changes.
 func (u *Usage) Apply(changes []Change, revision int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -71,7 +64,7 @@ func (u *Usage) Apply(changes []Change, revision int64) {
 	}
 }
 
-// reach ends the holds of writes that are counted now.
+// reach advances the revision, and releases the holds of writes that are counted now.
 func (u *Usage) reach(revision int64) {
 	u.revision = revision
 	if u.moved != nil {
@@ -89,19 +82,18 @@ func (u *Usage) reach(revision int64) {
 	}
 }
 
-// Waits reports whether writes wait to be counted, or for what was counted, so that it
-// helps to know at which revision the count is.
+// Waits reports whether writes wait for the count to advance.
 func (u *Usage) Waits() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return len(u.written) > 0 || u.moved != nil
 }
 
-// manyWritten is how many writes wait to be counted before the count is not to lag.
+// manyWritten is how many writes may wait to be counted while the count lags.
 const manyWritten = 1000
 
-// MayLag reports whether nothing needs the count to be recent: nothing waits for it, what waits
-// to be counted is not much, and a quarter of the quota at least is free.
+// MayLag reports whether nothing needs a recent count: no write waits for it, few wait to be counted, and at least
+// a quarter of the quota is free.
 func (u *Usage) MayLag() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -120,8 +112,8 @@ func (u *Usage) wait() {
 	}
 }
 
-// SetCurrent says whether the count is followed and up to date. Writes that grow wait
-// while it is not.
+// SetCurrent says whether the count is followed and up to date. While it is not, writes that may make the
+// namespace larger wait.
 func (u *Usage) SetCurrent(current bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -9,20 +9,19 @@ import (
 	"time"
 )
 
-// Floor is the revision to which a namespace is compacted: for its tenant, what was before
-// is gone, whether etcd still has it or not. It is not known before Reset. It is safe for
-// concurrent use.
+// Floor is the revision to which a namespace is compacted: for its tenant, earlier revisions are gone, whether
+// or not etcd still has them. It is unknown before Reset. It is safe for concurrent use.
 type Floor struct {
 	revision atomic.Int64
 	once     sync.Once
 	known    chan struct{}
 }
 
-// NewFloor returns a Floor that is not known.
+// NewFloor returns an unknown Floor.
 func NewFloor() *Floor { return &Floor{known: make(chan struct{})} }
 
-// Wait returns the floor, or 0 if there is none, once it is known. The error is
-// ErrFloorUnknown if that takes longer than [MaxCountWait], or the context's.
+// Wait waits until the floor is known, and returns it; 0 if there is none. The error is [ErrFloorUnknown] if
+// that takes longer than [MaxCountWait], or the context's.
 func (f *Floor) Wait(ctx context.Context) (int64, error) {
 	select {
 	case <-f.known:
@@ -51,41 +50,29 @@ func (f *Floor) Raise(revision int64) {
 	}
 }
 
-// Reset sets the floor, also to a lower one: etcd was restored from a snapshot, and what
-// was there is not there any more.
+// Reset sets the floor, which may be lower than before: etcd may have been restored from a snapshot.
 func (f *Floor) Reset(revision int64) {
 	f.revision.Store(revision)
 	f.once.Do(func() { close(f.known) })
 }
 
-// Load returns the floor, or 0 if there is none or it is not known.
+// Load returns the floor; 0 if there is none or it is unknown.
 func (f *Floor) Load() int64 {
 	return f.revision.Load()
-}
-
-// Check returns ErrCompacted if a read at a revision is below the floor. Revision 0 is the
-// newest.
-func (f *Floor) Check(revision int64) error {
-	if revision > 0 && revision < f.Load() {
-		return ErrCompacted
-	}
-	return nil
 }
 
 // MaxHistory is how long etcd keeps its history for a namespace that does not compact.
 const MaxHistory = time.Hour
 
-// Sample says what etcd's revision was at a time.
+// Sample is etcd's revision at a time.
 type Sample struct {
 	Time     time.Time
 	Revision int64
 }
 
-// Compaction returns the revision to which an etcd may be compacted that is shared by
-// namespaces with these floors, a floor of 0 being that of one that never compacted: the
-// lowest floor, but at least the newest sample that is older than maxAge, and never more
-// than the current revision. It returns 0 if there is nothing to compact. Samples are in
-// any order.
+// Compaction returns the revision to which an etcd may be compacted: the lowest floor of its namespaces, but at
+// least the newest sample that is older than maxAge, and at most the current revision. The floor of a namespace
+// that never compacted is 0. Compaction returns 0 if there is nothing to compact. Samples are in any order.
 func Compaction(floors []int64, samples []Sample, now time.Time, maxAge time.Duration, current int64) int64 {
 	lowest := int64(0)
 	if len(floors) > 0 {
@@ -99,8 +86,8 @@ func Compaction(floors []int64, samples []Sample, now time.Time, maxAge time.Dur
 	return min(lowest, current)
 }
 
-// Trim returns the samples that [Compaction] may still need: those younger than maxAge and
-// the newest of the others.
+// Trim returns the samples that [Compaction] may still need: those younger than maxAge, and the newest of the
+// others.
 func Trim(samples []Sample, now time.Time, maxAge time.Duration) []Sample {
 	sorted := slices.SortedFunc(slices.Values(samples), func(a, b Sample) int { return a.Time.Compare(b.Time) })
 	young := slices.IndexFunc(sorted, func(s Sample) bool { return now.Sub(s.Time) < maxAge })
@@ -113,17 +100,16 @@ func Trim(samples []Sample, now time.Time, maxAge time.Duration) []Sample {
 	return sorted[young-1:]
 }
 
-// FloorKey returns the key in etcd at which the floor of a namespace is kept: the prefix
-// itself. The user of the namespace may write there, so that any proxy can raise the
-// floor, all agree on it and restarts keep it; and no tenant can name that key, since it
-// would be the empty one, which etcd does not have. It goes with the namespace's keys.
+// FloorKey returns the key in etcd with the floor of a namespace: the prefix itself. The user of the namespace may
+// write it, so any proxy can raise the floor, and it outlives restarts. No tenant can name the key: it would be
+// the empty one, which etcd does not have. It is deleted with the namespace's keys.
 func FloorKey(prefix string) []byte { return []byte(prefix) }
 
-// FormatFloor returns what is kept at [FloorKey].
+// FormatFloor returns the value at [FloorKey] for a revision.
 func FormatFloor(revision int64) []byte { return strconv.AppendInt(nil, revision, 10) }
 
-// ParseFloor parses what is kept at [FloorKey], given etcd's current revision. It reports
-// false for what is no revision that could have been compacted to; there is no floor then.
+// ParseFloor parses the value at [FloorKey], given etcd's current revision. It returns 0 and false, for no floor,
+// if the value is not a revision that could have been compacted to.
 func ParseFloor(value []byte, current int64) (int64, bool) {
 	revision, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil || revision < 1 || revision > current {

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Leases caps how many leases a namespace has. It knows those that were granted by this
-// proxy, until they are revoked or have not been renewed here for longer than they live.
-// It is safe for concurrent use.
+// Leases bounds how many leases a namespace has. It knows the leases that this proxy granted, until they are
+// revoked or expire without being renewed here. It is safe for concurrent use.
 type Leases struct {
 	mu      sync.Mutex
 	ends    map[int64]lease // by ID
@@ -20,13 +19,12 @@ type lease struct {
 	ttl time.Duration
 }
 
-// Grant makes room for one more lease, or returns [ErrTooManyLeases]. Granted or Failed is
-// to be called once.
+// Grant makes room for a lease, or returns [ErrTooManyLeases]. Granted or Failed must be called afterwards, once.
 func (l *Leases) Grant() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if len(l.ends)+l.pending >= MaxLeases && now.Sub(l.swept) >= time.Second {
+	if len(l.ends)+l.pending >= maxLeases && now.Sub(l.swept) >= time.Second {
 		l.swept = now
 		for id, is := range l.ends {
 			if is.end.Before(now) {
@@ -34,14 +32,14 @@ func (l *Leases) Grant() error {
 			}
 		}
 	}
-	if len(l.ends)+l.pending >= MaxLeases {
+	if len(l.ends)+l.pending >= maxLeases {
 		return ErrTooManyLeases
 	}
 	l.pending++
 	return nil
 }
 
-// Granted says that etcd granted a lease, which lives so many seconds.
+// Granted notes that etcd granted a lease with a time to live in seconds.
 func (l *Leases) Granted(id, seconds int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,19 +47,19 @@ func (l *Leases) Granted(id, seconds int64) {
 	if l.ends == nil {
 		l.ends = make(map[int64]lease)
 	}
-	// An absurd time to live must not overflow; etcd's largest is longer.
+	// A huge time to live must not overflow.
 	ttl := time.Duration(min(max(seconds, 1), 1<<31)) * time.Second
 	l.ends[id] = lease{time.Now().Add(ttl), ttl}
 }
 
-// Failed says that no lease was granted.
+// Failed notes that no lease was granted.
 func (l *Leases) Failed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pending--
 }
 
-// Renewed says that a lease was renewed.
+// Renewed notes that a lease was renewed.
 func (l *Leases) Renewed(id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +69,7 @@ func (l *Leases) Renewed(id int64) {
 	}
 }
 
-// Revoked says that a lease is gone.
+// Revoked notes that a lease is gone.
 func (l *Leases) Revoked(id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,7 +19,7 @@ func TestLeases(t *testing.T) {
 			}
 			l.Granted(id, seconds)
 		}
-		for id := range int64(MaxLeases - 1) {
+		for id := range int64(maxLeases - 1) {
 			grant(id, 1000)
 		}
 		grant(-1, 10)
@@ -51,18 +51,18 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-func TestCount(t *testing.T) {
+func TestWatches(t *testing.T) {
 	t.Parallel()
-	var c Count
+	var c Watches
 	c.SetMax(2)
 	for i, want := range []error{nil, nil, ErrTooManyWatches} {
-		if err := c.Take(ErrTooManyWatches); !errors.Is(err, want) {
+		if err := c.Take(); !errors.Is(err, want) {
 			t.Errorf("number %d: got %v, want %v", i, err, want)
 		}
 	}
 	c.SetMax(1)
-	c.Add(-1)
-	if err := c.Take(ErrTooManyWatches); err == nil {
+	c.Ended()
+	if err := c.Take(); err == nil {
 		t.Error("took one more than there may be now")
 	}
 	if c.Load() != 1 {

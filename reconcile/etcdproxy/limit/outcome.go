@@ -2,8 +2,8 @@ package limit
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// Outcome returns the revision that a PutResponse or TxnResponse has in its header, and
-// whether a transaction succeeded. It looks at no more than that.
+// Outcome returns the revision in the header of a PutResponse, DeleteRangeResponse or TxnResponse, and whether a
+// transaction succeeded. It parses nothing else.
 func Outcome(response []byte) (revision int64, succeeded bool) {
 	const (
 		header, success = 1, 2 // of either response
@@ -24,8 +24,7 @@ func Outcome(response []byte) (revision int64, succeeded bool) {
 	return revision, succeeded
 }
 
-// fields hands the numbers, for which b is nil, and the bytes in a message to yield, as far as it
-// is one.
+// fields calls yield for the numbers, with a nil b, and the bytes in a message, up to the first malformed field.
 func fields(message []byte, yield func(num protowire.Number, v uint64, b []byte)) {
 	for len(message) > 0 {
 		num, typ, n := protowire.ConsumeTag(message)

@@ -3,31 +3,32 @@ package limit
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
 
-// answerUnit is how many bytes of answers weigh as much as one more call.
+// answerUnit is how many bytes of answers weigh as much as one call.
 const answerUnit = 64 << 10
 
-// Queue bounds how many calls are in progress at one etcd. Where several namespaces wait,
-// each gets its share by weight, however many calls the others have waiting: start-time
-// fair queueing (Goyal, Vin, Cheng 1996). It is safe for concurrent use.
+// Queue bounds how many calls are in progress at one etcd. Where several namespaces wait, each gets its share by
+// weight, however many calls of the others wait: start-time fair queueing (Goyal, Vin, Cheng 1996). It is safe for
+// concurrent use.
 type Queue struct {
 	mu    sync.Mutex
 	slots int
 	busy  int
-	// clock is the virtual time: the tag of the call that was let through last.
+	// clock is the virtual time: the tag of the last call that was let through.
 	clock float64
 	ready shares
 }
 
-// NewQueue returns a Queue of so many slots.
+// NewQueue returns a Queue with a number of slots.
 func NewQueue(slots int) *Queue {
 	return &Queue{slots: slots}
 }
 
-// Share is what one namespace has of a Queue.
+// Share is one namespace's share of a Queue.
 type Share struct {
 	queue      *Queue
 	weight     float64
@@ -36,14 +37,14 @@ type Share struct {
 
 	running int
 	waiting []*Turn
-	// end is the virtual time up to which the namespace has had its share, and tag that
-	// of its first waiting call.
+	// end is the virtual time up to which the namespace has used its share, and tag is the tag of
+	// its first waiting call.
 	end, tag float64
 	index    int // in queue.ready, or -1
 	passed   uint64
 }
 
-// Share returns a new share: of its calls, so many may be in progress, and so many wait.
+// Share returns a new share, with the largest numbers of calls in progress and waiting.
 func (q *Queue) Share(weight, concurrent, depth int64) *Share {
 	s := &Share{queue: q, index: -1}
 	s.Set(weight, concurrent, depth)
@@ -60,18 +61,18 @@ func (s *Share) Set(weight, concurrent, depth int64) {
 	q.pass()
 }
 
-// Turn is a call that was let through. The nil Turn has no slot.
+// Turn is a call that was let through.
 type Turn struct {
 	share *Share
-	// passed is closed when the call is let through; nil if it was at once.
+	// passed is closed when the call is let through; nil if that was at once.
 	passed chan struct{}
 	begun  bool
 	slot   bool
 	ended  bool
 }
 
-// Enter waits until a call may be sent to etcd. The error is ErrTooManyRequests if too
-// many wait or it takes longer than [MaxWait], or the context's.
+// Enter waits until a call may be sent to etcd. The error is [ErrTooManyRequests] if too many wait or it takes
+// longer than [MaxWait], or the context's.
 func (s *Share) Enter(ctx context.Context) (*Turn, error) {
 	t, err := s.enqueue()
 	if err != nil {
@@ -93,7 +94,7 @@ func (s *Share) Enter(ctx context.Context) (*Turn, error) {
 	if s.leave(t) {
 		return nil, err
 	}
-	return t, nil // it was let through just then
+	return t, nil // it was let through meanwhile
 }
 
 func (s *Share) enqueue() (*Turn, error) {
@@ -113,7 +114,7 @@ func (s *Share) enqueue() (*Turn, error) {
 	return t, nil
 }
 
-// leave takes a call out that waits no longer, and reports whether it was waiting.
+// leave removes a call that no longer waits, and reports whether it was still waiting.
 func (s *Share) leave(t *Turn) bool {
 	q := s.queue
 	q.mu.Lock()
@@ -121,24 +122,16 @@ func (s *Share) leave(t *Turn) bool {
 	if t.begun {
 		return false
 	}
-	for i, w := range s.waiting {
-		if w == t {
-			s.waiting = append(s.waiting[:i], s.waiting[i+1:]...)
-			break
-		}
-	}
+	s.waiting = slices.DeleteFunc(s.waiting, func(w *Turn) bool { return w == t })
 	if len(s.waiting) == 0 && s.index >= 0 {
 		heap.Remove(&q.ready, s.index)
 	}
 	return true
 }
 
-// Answered gives the slot back when etcd has begun to answer: what follows waits for the
-// client, who is not to keep others waiting.
+// Answered gives the slot back when etcd has begun to answer: the rest waits for the client, which must not keep
+// others waiting.
 func (t *Turn) Answered() {
-	if t == nil {
-		return
-	}
 	q := t.share.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -146,12 +139,8 @@ func (t *Turn) Answered() {
 	q.pass()
 }
 
-// Done ends the call, whose answer had so many bytes. A large answer weighs as much as
-// several calls.
+// Done ends the call, given the size of the answer. A large answer weighs as much as several calls.
 func (t *Turn) Done(bytes int) {
-	if t == nil {
-		return
-	}
 	s := t.share
 	q := s.queue
 	q.mu.Lock()
@@ -178,7 +167,7 @@ func (t *Turn) giveBack() {
 	}
 }
 
-// offer makes a share compete for slots if it has a call that may go.
+// offer makes a share compete for slots if one of its calls may go.
 func (q *Queue) offer(s *Share) {
 	if s.index >= 0 || len(s.waiting) == 0 || s.running >= s.concurrent {
 		return
@@ -187,7 +176,7 @@ func (q *Queue) offer(s *Share) {
 	heap.Push(&q.ready, s)
 }
 
-// pass lets calls through as long as there are slots.
+// pass lets calls through while there are slots.
 func (q *Queue) pass() {
 	for q.busy < q.slots && len(q.ready) > 0 {
 		s := heap.Pop(&q.ready).(*Share)
@@ -206,15 +195,13 @@ func (q *Queue) pass() {
 	}
 }
 
-// QueueState says how a share is used.
+// QueueState is the state of a share: the numbers of calls in progress, waiting, and let through so far.
 type QueueState struct {
-	// Running are calls in progress, Waiting those that wait, and Passed all that were
-	// ever let through.
 	Running, Waiting int
 	Passed           uint64
 }
 
-// State returns how the share is used now.
+// State returns the state of the share.
 func (s *Share) State() QueueState {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()

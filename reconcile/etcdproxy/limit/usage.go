@@ -10,18 +10,16 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// unknownFor is how long a write is reckoned with whose outcome is unknown. etcd gives up
-// on what it has not agreed on after seven seconds.
+// unknownFor is how long a write with an unknown outcome keeps its place. etcd gives up on proposals without
+// agreement after seven seconds.
 const unknownFor = 15 * time.Second
 
-// Usage is what a namespace holds: how many keys, and how many bytes they and their values
-// have. It is true at a revision, which moves on as changes are applied, and it reckons
-// with the writes in flight as if each had its way: a key costs the largest of what it
-// holds and of what any write in flight makes it hold.
+// Usage is what a namespace holds: the number of its keys, and their bytes with the values. It is true at a
+// revision, which advances as changes are applied. Writes in flight count as if they succeeded: a key costs the
+// largest of its current size and the sizes that writes in flight may give it.
 //
-// It remembers the size of each key under a hash of 64 bits with a seed of its own, which
-// takes 20 to 40 bytes a key. Two of a million keys share a hash once in 30 million
-// namespaces; then one of them is not counted.
+// It remembers the size of each key under a 64-bit hash with a seed of its own, in 20 to 40 bytes a key. Two of a
+// million keys share a hash once in 30 million namespaces; then one of them is not counted.
 //
 // It is safe for concurrent use.
 type Usage struct {
@@ -31,17 +29,17 @@ type Usage struct {
 	quota etcd.Quota
 	live  sizes
 	pins  map[uint64][]int64 // sizes that writes in flight may give to a key
-	// pinned is what the pins cost beyond what exists, and loose what transactions may
-	// add of which it is not known which keys they put.
+	// pinned is the cost of the pins beyond what exists, and loose the growth by transactions
+	// that may put different keys.
 	pinned, loose amount
 	revision      int64
 	current       bool          // the count is followed, and up to date
 	turned        chan struct{} // closed once current
-	done          int64         // the revision of the newest change that a client was told of
-	moved         chan struct{} // closed when revision moves; nil if nobody waits
-	waiting       chan struct{} // has a token when something began to wait
-	written       []*Hold       // until revision has reached theirs
-	unknown       []*Hold       // by the time at which they end
+	done          int64         // the revision of the newest change that a client knows of
+	moved         chan struct{} // closed when revision advances; nil if nobody waits
+	waiting       chan struct{} // receives a token when something begins to wait
+	written       []*Hold       // released when revision reaches theirs
+	unknown       []*Hold       // in the order of their ends
 }
 
 // sizes are the sizes of the keys that exist, and their sum.
@@ -82,13 +80,13 @@ func (u *Usage) SetQuota(q etcd.Quota) {
 	u.quota = q
 }
 
-// State is what is known of a namespace's use of its quota.
+// State is a namespace's use of its quota.
 type State struct {
 	// Bytes and Keys exist. Reserved are the bytes that writes in flight may add.
 	Bytes, Keys, Reserved int64
-	// Revision is that of etcd at which the numbers were true.
+	// Revision is the revision of etcd that the numbers are for.
 	Revision int64
-	// Current says that the namespace is counted and followed.
+	// Current reports whether the namespace is counted and followed.
 	Current bool
 	Quota   etcd.Quota
 }
@@ -98,7 +96,7 @@ func (s State) Full() bool {
 	return s.Quota.Storage > 0 && s.Bytes >= s.Quota.Storage || s.Quota.Keys > 0 && s.Keys >= s.Quota.Keys
 }
 
-// State returns what is known now.
+// State returns the current state.
 func (u *Usage) State() State {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -109,8 +107,8 @@ func (u *Usage) State() State {
 	}
 }
 
-// Hold is the place that a write in flight takes in the quota. The nil Hold takes none.
-// One of its methods is to be called once.
+// Hold is the place of a write in flight in the quota. The nil Hold has none. One of its methods must be called,
+// once.
 type Hold struct {
 	usage    *Usage
 	pins     []pin
@@ -124,14 +122,13 @@ type pin struct {
 	size int64
 }
 
-// Admit decides whether a write may be sent to etcd: always if it makes nothing larger,
-// else if it fits into the quota together with all others in flight. Where a comparison
-// decides what a transaction puts, the largest growth counts. Deletions in the same
-// transaction make no room for its puts.
+// Admit decides whether a write may be sent to etcd: it must make nothing larger, or fit into the quota together
+// with all others in flight. If a comparison decides what a transaction puts, the largest growth counts. Deletions
+// in the same transaction make no room for its puts.
 //
-// A namespace without a quota admits everything. One that is not counted waits for that up
-// to [MaxCountWait], and so does a write that may fit once what is [Usage.Done] is counted.
-// The error is ErrNoSpace, ErrCounting, or the context's.
+// A namespace without a quota admits everything. Otherwise Admit waits up to [MaxCountWait] until the namespace is
+// counted, and until changes that clients know of ([Usage.Done]) are counted if they may make room. The error is
+// [ErrNoSpace], [ErrCounting], or the context's.
 func (u *Usage) Admit(ctx context.Context, w Write) (*Hold, error) {
 	if !w.Puts() || w.exempt() {
 		return nil, nil
@@ -155,8 +152,7 @@ func (u *Usage) Admit(ctx context.Context, w Write) (*Hold, error) {
 	}
 }
 
-// admit returns what to wait for if the count may still change the decision, which is the
-// error until then.
+// admit decides with the current count. If that may still change the decision, it returns a channel to wait for.
 func (u *Usage) admit(w Write) (*Hold, <-chan struct{}, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -176,8 +172,8 @@ func (u *Usage) admit(w Write) (*Hold, <-chan struct{}, error) {
 	return u.hold(w, grows), nil, nil
 }
 
-// moves returns what is closed when more is counted, or nil if all is counted that a client
-// was told of.
+// moves returns a channel that is closed when more is counted; nil if every change that a client knows of is
+// counted.
 func (u *Usage) moves() <-chan struct{} {
 	if u.revision >= u.done {
 		return nil
@@ -189,25 +185,26 @@ func (u *Usage) moves() <-chan struct{} {
 	return u.moved
 }
 
-// Done says that a client was told of a change at a revision. It may have made room.
+// Done notes that a client knows of a change at a revision, which may have made room.
 func (u *Usage) Done(revision int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.done = max(u.done, revision)
 }
 
-// growth returns by how much a write can raise the cost of the namespace. Bytes and keys
-// are each the largest, perhaps of different branches.
+// growth returns by how much a write can raise the cost of the namespace. Bytes and keys are each the largest,
+// perhaps of different branches.
 func (u *Usage) growth(w Write) amount {
 	var sum amount
 	for _, p := range w.puts {
+		if p.keep {
+			continue
+		}
 		has, exists := u.cost(u.hash(p.key))
-		if !exists && !p.keep {
+		if !exists {
 			sum.keys++
 		}
-		if !p.keep {
-			sum.bytes += max(p.size-has, 0)
-		}
+		sum.bytes += max(p.size-has, 0)
 	}
 	for _, e := range w.either {
 		a, b := u.growth(e[0]), u.growth(e[1])
@@ -216,10 +213,9 @@ func (u *Usage) growth(w Write) amount {
 	return sum
 }
 
-// hold takes the place of a write. If it is known which keys the write puts, they are
-// pinned at their new sizes. Else those that exist are pinned at what they are reckoned to
-// hold, so that the growth stays true when they shrink meanwhile, and the growth itself
-// belongs to no key.
+// hold takes the place of a write. If the keys are known, they are pinned at their new sizes. Otherwise existing
+// keys are pinned at their cost, so that the growth stays right if they shrink meanwhile, and the growth belongs
+// to no key.
 func (u *Usage) hold(w Write, grows amount) *Hold {
 	h := &Hold{usage: u}
 	chooses := w.chooses()
@@ -227,11 +223,11 @@ func (u *Usage) hold(w Write, grows amount) *Hold {
 		key := u.hash(p.key)
 		has, exists := u.cost(key)
 		size := p.size
-		if chooses || p.keep {
-			size = min(size, has)
-		}
-		if p.keep {
+		switch {
+		case p.keep:
 			size = has
+		case chooses:
+			size = min(size, has)
 		}
 		if exists || !chooses && !p.keep {
 			h.pins = append(h.pins, pin{key, size})
@@ -258,8 +254,7 @@ func (h *Hold) Release() {
 	h.release()
 }
 
-// Written gives the place back once the changes of a revision are counted, at which etcd
-// says that the write happened.
+// Written gives the place back once the changes up to a revision are counted, at which etcd applied the write.
 func (h *Hold) Written(revision int64) {
 	if h == nil {
 		return
@@ -276,8 +271,7 @@ func (h *Hold) Written(revision int64) {
 	u.wait()
 }
 
-// Unknown keeps the place for as long as the write may still happen: etcd's answer was
-// lost.
+// Unknown keeps the place as long as the write may still happen: etcd's answer was lost.
 func (h *Hold) Unknown() {
 	if h == nil {
 		return
@@ -305,7 +299,7 @@ func (h *Hold) release() {
 	u.loose = u.loose.minus(h.loose)
 }
 
-// expire ends the holds of unknown outcome whose time is over.
+// expire releases the holds with unknown outcome after their time.
 func (u *Usage) expire() {
 	now := time.Now()
 	for len(u.unknown) > 0 && u.unknown[0].until.Before(now) {
@@ -314,7 +308,7 @@ func (u *Usage) expire() {
 	}
 }
 
-// touch changes what is known of a key, and keeps what the pins cost beyond it.
+// touch changes the size or the pins of a key, and updates u.pinned.
 func (u *Usage) touch(key uint64, change func()) {
 	u.pinned = u.pinned.minus(u.beyond(key))
 	change()
@@ -334,7 +328,7 @@ func (u *Usage) beyond(key uint64) amount {
 	return amount{cost - int64(size), 0}
 }
 
-// cost returns what a key is reckoned to hold, and whether it is reckoned to exist.
+// cost returns the cost of a key, and reports whether it exists or may be put by a write in flight.
 func (u *Usage) cost(key uint64) (int64, bool) {
 	size, exists := u.live.of[key]
 	cost := int64(size)

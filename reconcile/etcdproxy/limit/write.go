@@ -1,35 +1,31 @@
 package limit
 
-// CompactKey is the key in which kube-apiservers agree who compacts. It lies beside their
-// prefix, and the quota does not stop it: a namespace that is full has to be able to
-// compact.
+// CompactKey is the key by which kube-apiservers agree who compacts. It is outside their prefix. The quota
+// exempts it: a full namespace must be able to compact.
 const CompactKey = "compact_rev_key"
 
-// maxCompactValue is how long a value of CompactKey may be; it is a revision.
+// maxCompactValue is the largest exempt value of CompactKey. Values are revisions.
 const maxCompactValue = 64
 
 // Write is what a call may put. The zero Write puts nothing.
 type Write struct {
-	puts []put
-	// either are the transactions inside: of each, one branch is taken.
-	either [][2]Write
+	puts   []put
+	either [][2]Write // the branches of transactions
 }
 
-// put sets one key. Its size is that of key and value together.
+// put sets one key.
 type put struct {
 	key  string
-	size int64
-	// keep says that the value stays as it is, if there is one.
-	keep bool
+	size int64 // of key and value
+	keep bool  // an existing value stays
 }
 
-// Put adds a put of a key, which is the tenant's, without the prefix. Keep says that the value stays
-// if there is one.
+// Put adds a put of a key without the prefix. keep says that an existing value stays.
 func (w *Write) Put(key string, value int, keep bool) {
 	w.puts = append(w.puts, put{key: key, size: int64(len(key) + value), keep: keep})
 }
 
-// Either adds a transaction with its two branches: what is put if its comparisons hold, and else.
+// Either adds a transaction with its two branches.
 func (w *Write) Either(then, otherwise Write) {
 	if then.Puts() || otherwise.Puts() {
 		w.either = append(w.either, [2]Write{then, otherwise})
@@ -41,20 +37,18 @@ func (w Write) Puts() bool {
 	return len(w.puts) > 0 || len(w.either) > 0
 }
 
-// Took returns what is left of a transaction's Write once it is known which branch was
-// taken.
+// Took returns the Write of the branch that a transaction took; w itself if it is not a transaction.
 func (w Write) Took(succeeded bool) Write {
 	switch {
 	case len(w.either) != 1:
 		return w
 	case succeeded:
 		return w.either[0][0]
-	default:
-		return w.either[0][1]
 	}
+	return w.either[0][1]
 }
 
-// Bytes returns how many bytes the call adds to the history at most.
+// Bytes returns how many bytes the call adds to etcd's history at most.
 func (w Write) Bytes() int64 {
 	var n int64
 	for _, p := range w.puts {
@@ -66,7 +60,7 @@ func (w Write) Bytes() int64 {
 	return n
 }
 
-// chooses reports whether it depends on a comparison which keys are put.
+// chooses reports whether a comparison decides which keys are put.
 func (w Write) chooses() bool {
 	for _, e := range w.either {
 		if e[0].Puts() && e[1].Puts() || e[0].chooses() || e[1].chooses() {
@@ -76,8 +70,7 @@ func (w Write) chooses() bool {
 	return false
 }
 
-// each hands every put of every branch to yield, and reports whether yield always said
-// true.
+// each calls yield for every put of every branch until it returns false, and reports whether it never did.
 func (w Write) each(yield func(put) bool) bool {
 	for _, p := range w.puts {
 		if !yield(p) {
@@ -92,7 +85,7 @@ func (w Write) each(yield func(put) bool) bool {
 	return true
 }
 
-// exempt reports whether all that is put is a revision at CompactKey.
+// exempt reports whether the Write only puts a revision at CompactKey.
 func (w Write) exempt() bool {
 	return w.each(func(p put) bool {
 		return p.key == CompactKey && p.size <= int64(len(CompactKey)+maxCompactValue)

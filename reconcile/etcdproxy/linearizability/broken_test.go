@@ -19,7 +19,7 @@ func answered(revision int64, found ...found) response {
 	return response{revision: revision, held: true, results: []result{{found: found}}}
 }
 
-// A history that no etcd can have is found out, and one that it can have is not.
+// Impossible histories are detected, and possible ones accepted.
 func TestBrokenHistories(t *testing.T) {
 	putA := single(op{kind: put, key: "a", value: "1"})
 	putAgain := single(op{kind: put, key: "a", value: "2"})
@@ -75,8 +75,8 @@ func TestBrokenHistories(t *testing.T) {
 	}
 }
 
-// A watcher that missed an event, saw one twice or in another order, or was told that
-// it has everything too early, is found out.
+// It is detected if a watcher missed an event, saw one twice or out of order, or got a progress notification
+// too early.
 func TestBrokenWatches(t *testing.T) {
 	history := []event{
 		{revision: 5, key: "a", value: "1"},

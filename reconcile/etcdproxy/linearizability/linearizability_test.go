@@ -1,12 +1,11 @@
-// Package linearizability holds what clients see through proxies to what an etcd is: a
-// linearizable store whose watchers see each change once and in order.
+// Package linearizability tests that proxies behave as etcd does: as a linearizable store that
+// shows watchers each change once and in order.
 //
-// Clients send random requests to two proxies on one etcd, and watchers follow what
-// they write. The proxies are processes, and one of them is killed at random and started
-// again. Afterwards porcupine looks for an order of the requests that a store could have
-// answered like this (model_test.go), and every watcher's events are compared with the
-// history that etcd itself has (watch_test.go). That both can fail is shown with broken
-// histories (broken_test.go).
+// Clients send random requests to two proxies of one etcd, and watchers follow the changes
+// (traffic_test.go, watchers_test.go). The proxies are processes, and one of them is killed at random
+// and started again. Afterwards porcupine looks for an order of the requests in which a store could
+// have given the answers (model_test.go), and every watcher's events are compared with etcd's own
+// history (watch_test.go). Broken histories show that both checks can fail (broken_test.go).
 package linearizability
 
 import (
@@ -41,8 +40,8 @@ func TestMain(m *testing.M) {
 // size is how much happens in a run.
 type size struct{ clients, requests, kills int }
 
-// What clients see through two proxies, one of which is killed now and then, is
-// linearizable, and watchers see every change once and in order.
+// Requests through two proxies, one of which is killed now and then, are linearizable, and watchers see
+// every change once and in order.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	for _, kind := range proxytest.Kinds {
@@ -116,8 +115,8 @@ func testLinearizable(t *testing.T, kind proxytest.Kind) {
 	f.linearizable(t, operations)
 }
 
-// linearizable fails the test if there is no order of the operations in which a store
-// could have answered so. It leaves a page that shows them.
+// linearizable fails the test, and writes a page with the operations, if there is no order of them in which
+// a store could have given the answers.
 func (f *fixture) linearizable(t *testing.T, operations []porcupine.Operation) {
 	t.Helper()
 	const limit = 5 * time.Minute
@@ -193,8 +192,7 @@ func (f *fixture) run(t *testing.T, i int) {
 	check(t, err)
 }
 
-// killing kills proxies, at random moments of the requests' progress, and starts them
-// again.
+// killing kills proxies at random points of the requests' progress, and starts them again.
 func (f *fixture) killing(t *testing.T, random *rand.Rand, r *recorder, s size) {
 	t.Helper()
 	step := s.clients * s.requests / (s.kills + 1)
@@ -217,8 +215,7 @@ func (f *fixture) writeBeside(ctx context.Context) {
 	}
 }
 
-// watchers are those of a run: of everything and of ranges, with and without previous
-// values.
+// watchers returns the watchers of a run: of everything and of ranges, with and without previous values.
 func (f *fixture) watchers(t *testing.T) []*watched {
 	t.Helper()
 	return []*watched{
@@ -229,14 +226,14 @@ func (f *fixture) watchers(t *testing.T) []*watched {
 	}
 }
 
-// finish puts last, which ends the watchers.
+// finish puts the key last, which ends the watchers.
 func (f *fixture) finish(t *testing.T) {
 	t.Helper()
 	_, err := f.client(t).Put(t.Context(), last, "end")
 	check(t, err)
 }
 
-// history is the namespace's history as etcd has it.
+// history returns the namespace's history in etcd.
 func (f *fixture) history(t *testing.T) (all []event) {
 	t.Helper()
 	watched := f.etcd.Root().Watch(t.Context(), namespace.Prefix, clientv3.WithPrefix(), clientv3.WithRev(1), clientv3.WithPrevKV())

@@ -15,8 +15,7 @@ type request struct {
 	then, or   []op
 }
 
-// condition compares a key's modification revision; 0 is that of a key which is not
-// there.
+// condition compares a key's mod revision, which is 0 for a missing key.
 type condition struct {
 	key string
 	mod int64
@@ -48,7 +47,7 @@ func (r request) String() string {
 	return text
 }
 
-// response is what etcd answered, or what is known without an answer.
+// response is the answer of etcd, or what is known without one.
 type response struct {
 	// lost is set if there was no answer. The request was carried out nevertheless, at
 	// revision, and after is that of the namespace's write before.
@@ -80,7 +79,7 @@ type store struct {
 	keys     map[string]found
 }
 
-// apply carries out a request, and reports whether etcd may answer it so.
+// apply applies a request, and reports whether the response is possible.
 func (s store) apply(in request, out response) (store, bool) {
 	branch, held := in.then, true
 	for _, c := range in.conditions {
@@ -146,7 +145,7 @@ func (s store) equal(other store) bool {
 	return s.revision == other.revision && maps.Equal(s.keys, other.keys)
 }
 
-// model is a namespace as porcupine wants it.
+// model is the porcupine model of a namespace.
 var model = porcupine.Model{
 	Init: func() any { return store{keys: map[string]found{}} },
 	Step: func(state, in, out any) (bool, any) {

@@ -15,7 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// patience is how long one request may take before its client gives it up.
+// patience is how long a client waits for a request.
 const patience = 10 * time.Second
 
 // keys are what the clients write; last comes after all of them.
@@ -120,7 +120,7 @@ func (c *client) learn(out response) {
 	}
 }
 
-// op is the request as etcd's client has it.
+// op returns the request for etcd's client.
 func (r request) op() clientv3.Op {
 	ops := func(all []op) (out []clientv3.Op) {
 		for _, o := range all {
@@ -153,7 +153,7 @@ func (o op) op() clientv3.Op {
 	}
 }
 
-// read reads an answer.
+// read converts an answer.
 func read(in request, answer clientv3.OpResponse) response {
 	txn := answer.Txn()
 	if txn == nil {
@@ -194,12 +194,10 @@ func resultOf(answer clientv3.OpResponse) (r result) {
 	return r
 }
 
-// operations returns the whole history for the model. What became of requests without an
-// answer is in etcd's own history: the values that they put are there or not. Without
-// one, a request had no effect, unless it only deletes. Where a key was deleted by no other
-// request, one of these did it: the first, by when they were sent, is taken for the first
-// deletion, and so on. If any other order would do, so does this one, since nothing is known of
-// when they ended.
+// operations returns the whole history for the model. etcd's own history shows whether requests without an
+// answer were applied: it has the values that they put, or not. Requests that only delete put none. If no
+// other request deleted a key, one of them did: the first one sent is taken for the first deletion, and so
+// on. If any order is possible, this one is, since nothing is known about their ends.
 func (r *recorder) operations(t *testing.T, history []event) []porcupine.Operation {
 	t.Helper()
 	puts := make(map[string]int64) // revisions by value

@@ -31,9 +31,9 @@ type progress struct {
 	after    int
 }
 
-// check reports how a watcher's events differ from the history of the namespace: they
-// have to be those of its keys from its first revision on, each once and in order, up to
-// the last that it saw; and it was never told that it is further than it was.
+// check returns how a watcher's events differ from the history of the namespace: they must be the changes of
+// its keys from its first revision on, each once and in order, up to the last one that it saw. No progress
+// notification may be ahead of the events.
 func (w watched) check(history []event) error {
 	var want []event
 	for _, e := range history {

@@ -11,8 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// follow watches until it has seen that last was put, through whatever proxies there are
-// meanwhile. etcd's client watches again, from where it was, whenever a connection ends.
+// follow watches until it has seen the put of last, through any of the proxies. When a connection ends,
+// etcd's client continues the watch from where it was.
 func (w *watched) follow(ctx context.Context, watcher clientv3.Watcher, more ...clientv3.OpOption) error {
 	options := append([]clientv3.OpOption{clientv3.WithRev(w.from), clientv3.WithProgressNotify()}, more...)
 	if w.end == "" {
@@ -45,8 +45,8 @@ func (w *watched) follow(ctx context.Context, watcher clientv3.Watcher, more ...
 	return errors.Join(fmt.Errorf("watcher %s: ended after %d events", w.name, len(w.seen)), ctx.Err())
 }
 
-// askProgress has etcd say again and again how far a watcher is, as API servers do. The
-// answers are among the watcher's. While there is no connection, asking fails.
+// askProgress requests progress notifications for a watcher repeatedly, as API servers do. The watcher
+// receives them. Requests fail while there is no connection.
 func askProgress(ctx context.Context, watcher clientv3.Watcher) {
 	for ctx.Err() == nil {
 		_ = watcher.RequestProgress(ctx)

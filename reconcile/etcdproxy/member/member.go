@@ -1,6 +1,6 @@
-// Package member serves an etcd of this process to clients in it: calls with one request and one
-// response by a function call, others by a connection in memory (package inprocess). Clients
-// authenticate as they do by a socket, and etcd's authentication holds for each call.
+// Package member serves an etcd in this process to clients in this process: calls with one request
+// and one response by function calls, others over a connection in memory (package inprocess).
+// Clients authenticate as they do over sockets, and etcd checks each call.
 package member
 
 import (
@@ -28,7 +28,7 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/inprocess"
 )
 
-// Member is an etcd of this process.
+// Member is an etcd in this process.
 type Member struct {
 	etcd        *etcdserver.EtcdServer
 	credentials credentials.TransportCredentials // the server's
@@ -37,12 +37,11 @@ type Member struct {
 	ended       chan struct{} // closed when the server has ended
 	methods     methods
 
-	calls   sync.RWMutex // read-locked by each
+	calls   sync.RWMutex // read-locked by each call
 	stopped bool
 }
 
-// Serve serves an etcd until Stop. Its certificates and authorities for clients are those that it was
-// started with.
+// Serve serves an etcd until Stop, with the certificates and client CAs of the etcd's configuration.
 func Serve(etcd *embed.Etcd) (*Member, error) {
 	is := etcd.Config()
 	config, err := is.ClientTLSInfo.ServerConfig()
@@ -50,14 +49,14 @@ func Serve(etcd *embed.Etcd) (*Member, error) {
 		return nil, fmt.Errorf("etcd in this process: %w", err)
 	}
 	is.ClientTLSInfo.ConfigureCRLVerification(config)
-	config.SessionTicketsDisabled = true // nobody reads them
+	config.SessionTicketsDisabled = true // see inprocess.Credentials
 	m := &Member{
 		etcd: etcd.Server, credentials: inprocess.Credentials(credentials.NewTLS(config)), listener: inprocess.Listen(),
 		ended: make(chan struct{}), methods: make(methods),
 	}
 	m.server = v3rpc.Server(etcd.Server, nil, nil,
 		grpc.Creds(m.credentials),
-		grpc.WaitForHandlers(true), // when it stops: the etcd is closed next
+		grpc.WaitForHandlers(true), // before the etcd is closed
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: is.GRPCKeepAliveMinTime}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: is.GRPCKeepAliveInterval, Timeout: is.GRPCKeepAliveTimeout}),
 	)
@@ -70,7 +69,7 @@ func Serve(etcd *embed.Etcd) (*Member, error) {
 	return m, nil
 }
 
-// Stop ends connections, and waits for calls. It is called before the etcd is closed.
+// Stop closes the connections, and waits for the calls. It is called before the etcd is closed.
 func (m *Member) Stop() {
 	m.server.Stop()
 	<-m.ended
@@ -79,11 +78,11 @@ func (m *Member) Stop() {
 	m.stopped = true
 }
 
-// Dial opens a connection, which is this etcd's whatever the address.
+// Dial opens a connection to this etcd, whatever the address.
 func (m *Member) Dial(ctx context.Context, _ string) (net.Conn, error) { return m.listener.Dial(ctx) }
 
-// Login authenticates a client and the etcd to each other by a handshake, as a connection begins with
-// one. The authority is the name that the client verifies.
+// Login authenticates a client and the etcd to each other by a TLS handshake. The authority is the name that the
+// client verifies.
 func (m *Member) Login(ctx context.Context, authority string, client credentials.TransportCredentials) (*Client, error) {
 	here, there := inprocess.Pair()
 	defer here.Close()
@@ -112,15 +111,15 @@ func (m *Member) Login(ctx context.Context, authority string, client credentials
 	return &Client{member: m, peer: &peer.Peer{Addr: m.listener.Addr(), AuthInfo: of.info}}, nil
 }
 
-// Client makes calls as the user in a certificate.
+// Client makes calls as the user of a certificate.
 type Client struct {
 	member *Member
 	peer   *peer.Peer
 }
 
-// Call makes a call that has one request and one response, or reports that it did not, since it
-// is made by connections only. The error is a status of gRPC. A response of more than most bytes
-// is an error, as with gRPC, others are in memory of the pool. The request stays the caller's.
+// Call makes a call with one request and one response. It returns made false for a method that needs a
+// connection. The response is in memory of the pool; more than most bytes are an error, as with gRPC. The request
+// stays the caller's. The error is a gRPC status.
 func (c *Client) Call(ctx context.Context, method string, leader bool, request []byte, most int, pool mem.BufferPool) (response mem.Buffer, made bool, err error) {
 	m := c.member
 	call := m.methods[method]
@@ -132,7 +131,7 @@ func (c *Client) Call(ctx context.Context, method string, leader bool, request [
 	if m.stopped {
 		return nil, true, rpctypes.ErrGRPCStopped
 	}
-	// What etcd asks before each call, of a member that votes.
+	// The checks that etcd's interceptors make before each call to a voting member.
 	switch limit := int(m.etcd.Cfg.MaxRequestBytesWithOverhead()); {
 	case len(request) > limit:
 		return nil, true, status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", len(request), limit)
@@ -168,7 +167,7 @@ func (c *Client) Call(ctx context.Context, method string, leader bool, request [
 	return mem.NewBuffer(room, pool), true, nil
 }
 
-// methods are those of services, by their names. It is a [grpc.ServiceRegistrar].
+// methods are the methods of services, by name. It is a [grpc.ServiceRegistrar].
 type methods map[string]method
 
 type method struct {

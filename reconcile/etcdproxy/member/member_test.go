@@ -25,7 +25,7 @@ import (
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
-// Who may do what is as by a socket, both for calls and for connections.
+// Rights are as over sockets, for calls and for connections.
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	server, err := etcdserver.Start()
@@ -145,7 +145,7 @@ func TestUsers(t *testing.T) {
 			t.Errorf("%s: made %v: %v", c.name, made, err)
 		}
 	}
-	// What the client of a proxy sent, and who that is to the proxy, is nothing to etcd.
+	// The metadata and the peer of a proxy's client do not reach etcd.
 	sent := peer.NewContext(metadata.NewIncomingContext(t.Context(), metadata.Pairs("token", "root", "authorization", "Bearer root", "grpcgateway-accept", "json")),
 		&peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "root"}}}}}}})
 	for key, code := range map[string]codes.Code{"/a/x": codes.OK, "/b/x": codes.PermissionDenied} {

@@ -17,7 +17,7 @@ import (
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
-// After the end nothing uses the etcd any more, which may be closed then.
+// After Stop nothing uses the etcd, so it may be closed.
 func TestStop(t *testing.T) {
 	server, err := etcdserver.Start()
 	if err != nil {

@@ -22,18 +22,17 @@ import (
 // startLimit is how long an etcd may take to start.
 const startLimit = time.Minute
 
-// Etcd is an etcd of one member. It serves gRPC over TLS, wants client certificates and
+// Etcd is an etcd of one member. It serves gRPC over TLS, requires client certificates and
 // has authentication enabled: a certificate's common name is the user.
 type Etcd struct {
-	server  *embed.Etcd // nil in another process
-	member  *member.Member
-	clients *Authority
-	root    *clientv3.Client
-	// Endpoint is its URL.
-	Endpoint string
+	server   *embed.Etcd // nil if it runs in another process
+	member   *member.Member
+	clients  *Authority
+	root     *clientv3.Client
+	Endpoint string // its URL
 }
 
-// NewConfig returns a configuration for an etcd whose data need not last.
+// NewConfig returns a configuration for an etcd without durable data.
 func NewConfig() *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.UnsafeNoFsync = true
@@ -42,10 +41,10 @@ func NewConfig() *embed.Config {
 	return cfg
 }
 
-// Start starts an etcd with its data and keys in dir. Of cfg it replaces directory,
-// addresses and TLS.
+// Start starts an etcd with its data and keys in dir. It sets the directory, addresses and TLS in
+// cfg.
 func Start(dir string, cfg *embed.Config) (*Etcd, error) {
-	e, err := StartWithoutAuth(dir, cfg)
+	e, err := startWithoutAuth(dir, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -56,9 +55,8 @@ func Start(dir string, cfg *embed.Config) (*Etcd, error) {
 	return e, nil
 }
 
-// StartWithoutAuth does the same for an etcd in which everybody with a certificate may
-// do everything.
-func StartWithoutAuth(dir string, cfg *embed.Config) (e *Etcd, err error) {
+// startWithoutAuth is Start without authentication: every client with a certificate has all rights.
+func startWithoutAuth(dir string, cfg *embed.Config) (e *Etcd, err error) {
 	e = new(Etcd)
 	if e.clients, err = NewAuthority("etcd"); err != nil {
 		return nil, err
@@ -92,23 +90,23 @@ func StartWithoutAuth(dir string, cfg *embed.Config) (e *Etcd, err error) {
 	return e, e.connect()
 }
 
-// Member is the etcd for clients in its process.
+// Member returns the etcd for clients in its process.
 func (e *Etcd) Member() *member.Member { return e.member }
 
-// Handle is how another process connects to an etcd that this one runs.
+// Handle has what another process needs to connect to an etcd of this process.
 type Handle struct {
 	Endpoint string
 	// Authority signs the certificates of etcd and its clients.
 	Authority []byte
 }
 
-// Handle returns what [Connect] needs.
+// Handle returns a Handle for [Connect].
 func (e *Etcd) Handle() (Handle, error) {
 	authority, err := e.clients.Encode()
 	return Handle{Endpoint: e.Endpoint, Authority: authority}, err
 }
 
-// Connect connects to an etcd of another process.
+// Connect connects to an etcd in another process.
 func Connect(h Handle) (*Etcd, error) {
 	clients, err := Parse(h.Authority)
 	if err != nil {
@@ -120,7 +118,7 @@ func Connect(h Handle) (*Etcd, error) {
 
 // connect connects as root.
 func (e *Etcd) connect() error {
-	tls, err := e.UserTLS("root")
+	tls, err := e.userTLS("root")
 	if err != nil {
 		return err
 	}
@@ -131,7 +129,7 @@ func (e *Etcd) connect() error {
 	return nil
 }
 
-// configure writes keys, and has the kernel choose ports.
+// configure writes keys, and sets ports that the kernel chooses.
 func (e *Etcd) configure(cfg *embed.Config, dir string) error {
 	server, err := e.clients.Server()
 	if err != nil {
@@ -155,7 +153,7 @@ func (e *Etcd) configure(cfg *embed.Config, dir string) error {
 	return nil
 }
 
-// enableAuth makes the user root, and has etcd ask who a client is.
+// enableAuth makes the user root, and enables authentication.
 func (e *Etcd) enableAuth() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
@@ -171,20 +169,20 @@ func (e *Etcd) enableAuth() error {
 	return nil
 }
 
-// Root is a client with all rights, past every proxy.
+// Root returns a client with all rights, directly to the etcd.
 func (e *Etcd) Root() *clientv3.Client { return e.root }
 
-// Authority signs the certificates of the etcd and of its clients.
+// Authority returns the authority of the certificates of the etcd and of its clients.
 func (e *Etcd) Authority() *Authority { return e.clients }
 
-// CA returns the certificate of the authority of etcd and its clients.
+// CA returns the certificate of [Etcd.Authority].
 func (e *Etcd) CA() []byte { return e.clients.PEM() }
 
 // User issues a certificate for a user of etcd.
 func (e *Etcd) User(name string) (tls.Certificate, error) { return e.clients.Client(name) }
 
-// UserTLS returns the configuration of a client that is this user.
-func (e *Etcd) UserTLS(name string) (*tls.Config, error) {
+// userTLS returns the configuration of a client that is this user.
+func (e *Etcd) userTLS(name string) (*tls.Config, error) {
 	cert, err := e.User(name)
 	if err != nil {
 		return nil, err
@@ -211,7 +209,7 @@ func (e *Etcd) Provision(ctx context.Context, ns etcd.Namespace) error {
 	return nil
 }
 
-// Close closes the client, and ends an etcd of this process. Its files stay.
+// Close closes the client, and stops the etcd if it runs in this process. Its files stay.
 func (e *Etcd) Close() error {
 	var err error
 	if e.root != nil {

@@ -2,7 +2,7 @@ package proxytest
 
 import "os"
 
-// Kind is a kind of proxy that tests run with.
+// Kind is a kind of proxy for tests.
 type Kind struct {
 	Name   string
 	GRPCGo bool // as in [etcdproxy.Config]
@@ -13,11 +13,10 @@ var Kinds = []Kind{{Name: "fast"}, {Name: "grpc", GRPCGo: true}}
 
 const kindVariable = "GITOPSD_TEST_ETCD_PROXY"
 
-// Env has tests in another process get this kind from [KindOfEnv].
+// Env returns the environment variable that makes [KindOfEnv] return k.
 func (k Kind) Env() string { return kindVariable + "=" + k.Name }
 
-// KindOfEnv returns the kind that the environment names. It panics if that is none, so that no test runs
-// with another one than was meant.
+// KindOfEnv returns the kind that the environment names. It panics if it names none.
 func KindOfEnv() Kind {
 	name := os.Getenv(kindVariable)
 	for _, k := range Kinds {

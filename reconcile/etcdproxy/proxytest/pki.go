@@ -72,8 +72,8 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// Server issues a certificate for a server on this machine. Etcd uses its own as a
-// client, too; as the client of a proxy, it has a URI.
+// Server issues a certificate for a server on this machine. etcd also uses its own as a client; for
+// a client of a proxy it needs a URI.
 func (a *Authority) Server(uris ...*url.URL) (tls.Certificate, error) {
 	return a.Issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "server"},
@@ -94,7 +94,7 @@ func (a *Authority) Client(name string, uris ...*url.URL) (tls.Certificate, erro
 	})
 }
 
-// Issue issues a certificate with a new key: template says whose.
+// Issue issues a certificate by a template, with a new key.
 func (a *Authority) Issue(template *x509.Certificate) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// Names under which a program runs one of these and nothing else; see [Main].
+// First arguments that make [Main] run a child.
 const (
 	ProxyChild = "proxytest-proxy"
 	EtcdChild  = "proxytest-etcd"
 )
 
-// Main is a child, if this process was started as one; it does not return then. Programs
-// and tests that start processes call it first.
+// Main runs a child and exits if this process was started as one. Programs and tests that start
+// processes call it first.
 func Main() {
 	if len(os.Args) < 2 {
 		return
@@ -40,7 +40,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// instruction is what a child is told on its first line of input.
+// instruction is the first line of a child's input.
 type instruction struct {
 	// Listen is where a proxy listens.
 	Listen string
@@ -68,8 +68,7 @@ func proxyMain([]string) error {
 	return p.Close()
 }
 
-// listen waits until the connections of a proxy that was killed do not hold its port any
-// more.
+// listen listens, and retries while connections of a killed proxy hold the port.
 func listen(address string) (net.Listener, error) {
 	const patience = 10 * time.Second
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -81,7 +80,7 @@ func listen(address string) (net.Listener, error) {
 }
 
 func etcdMain(args []string) error {
-	e, err := StartWithoutAuth(args[0], NewConfig())
+	e, err := startWithoutAuth(args[0], NewConfig())
 	if err != nil {
 		return err
 	}
@@ -96,14 +95,14 @@ func etcdMain(args []string) error {
 	return e.Close()
 }
 
-// Process is a child of this process. It ends with it.
+// Process is a child of this process. It ends when this process does.
 type Process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 }
 
-// StartProxy starts a proxy in a process of its own, and returns where it listens:
-// usually at listen, as host and port; port 0 is any. ctx kills it.
+// StartProxy starts a proxy in a process of its own, and returns the address at which it listens. listen is host
+// and port; port 0 is any. The end of ctx kills it.
 func StartProxy(ctx context.Context, listen string, c Config) (p *Process, address string, err error) {
 	p, err = start(ctx, &instruction{Listen: listen, Config: c}, &address, ProxyChild)
 	return p, address, err
@@ -151,7 +150,7 @@ func start(ctx context.Context, tell, answer any, args ...string) (*Process, err
 	return p, nil
 }
 
-// PID is the process's number.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Kill kills the process as kill -9 does.
@@ -161,7 +160,7 @@ func (p *Process) Kill() error {
 	return err
 }
 
-// Close has the process end by itself.
+// Close ends the process, and waits for it.
 func (p *Process) Close() error {
 	p.stdin.Close()
 	return p.cmd.Wait()

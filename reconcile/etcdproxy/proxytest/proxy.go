@@ -1,10 +1,10 @@
-// Package proxytest runs an etcd with authentication, provisions namespaces in it and
-// serves them by gitopsd's proxy, for tests and benchmarks.
+// Package proxytest runs an etcd with authentication, provisions namespaces in it, and serves
+// them with gitopsd's proxy, for tests and benchmarks.
 //
 //   - etcd.go: an [Etcd] in this process or another, with a user for each namespace
 //   - proxy.go: a [Proxy] in this process
 //   - kind.go: a [Kind] of proxy
-//   - process.go: the same in a [Process] of its own, which can be killed
+//   - process.go: an etcd or a proxy in a [Process] of its own, which can be killed
 //   - tunnel.go: clients and servers that do not speak TLS
 //   - pki.go: certificates
 package proxytest
@@ -25,8 +25,7 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// Served is a namespace with what its proxy needs: an [etcdproxy.Tenant] that can be
-// written as JSON. Certificates and keys are PEM.
+// Served is an [etcdproxy.Tenant] that can be encoded as JSON. Certificates and keys are PEM.
 type Served struct {
 	etcd.Namespace
 	// Endpoints are etcd's URLs.
@@ -37,7 +36,7 @@ type Served struct {
 	ClientCA []byte
 }
 
-// Serve provisions a namespace, whose clients' certificates are signed by an authority.
+// Serve provisions a namespace. clients is the CA of its clients' certificates.
 func (e *Etcd) Serve(ctx context.Context, ns etcd.Namespace, clients []byte) (Served, error) {
 	if err := e.Provision(ctx, ns); err != nil {
 		return Served{}, err
@@ -51,7 +50,7 @@ func (e *Etcd) Serve(ctx context.Context, ns etcd.Namespace, clients []byte) (Se
 	return s, err
 }
 
-// Tenant returns what the proxy is told.
+// Tenant decodes the tenant.
 func (s Served) Tenant() (etcdproxy.Tenant, error) {
 	user, err := tls.X509KeyPair(s.User, s.UserKey)
 	if err != nil {
@@ -69,12 +68,12 @@ func (s Served) Tenant() (etcdproxy.Tenant, error) {
 	}, nil
 }
 
-// Config says what a proxy serves, and with which certificate. It can be written as JSON.
+// Config configures a [Proxy]. It can be encoded as JSON.
 type Config struct {
 	// Certificate and Key are the proxy's, PEM.
 	Certificate, Key []byte
 	Tenants          []Served
-	// GRPCGo and Member are those of [etcdproxy.Config]. A proxy in another process has no Member.
+	// GRPCGo and Member are as in [etcdproxy.Config]. A proxy in another process has no Member.
 	GRPCGo bool
 	Member *member.Member `json:"-"`
 }
@@ -103,7 +102,6 @@ func (c Config) Start(l net.Listener) (*Proxy, error) {
 		}
 		tenants = append(tenants, t)
 	}
-	// What is an error of the proxy or of its configuration.
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	gate, err := guard.New(guard.Config{Log: log})
 	if err != nil {
@@ -129,8 +127,8 @@ func (c Config) Start(l net.Listener) (*Proxy, error) {
 	return p, nil
 }
 
-// Settle waits until the proxy knows all namespaces as one does that was there for a while, but no
-// longer than patience: etcd may be down on purpose.
+// Settle waits until the proxy has counted all namespaces, but no longer than patience: etcd may be down on
+// purpose.
 func (p *Proxy) Settle(patience time.Duration) {
 	for end := time.Now().Add(patience); p.gate.Ready() != nil && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
@@ -147,8 +145,8 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// ClientTLS returns the configuration of a client of a namespace: its certificate is
-// signed by one authority, and the proxy's by the other.
+// ClientTLS returns the TLS configuration of a client of a namespace. clients signs its certificate, and servers
+// the proxy's.
 func ClientTLS(id etcd.ID, clients, servers *Authority) (*tls.Config, error) {
 	certificate, err := clients.Client("client", id.URI())
 	if err != nil {

@@ -7,9 +7,8 @@ import (
 	"sync"
 )
 
-// Tunnel passes on what connections to a listener carry to those that dial makes, and
-// back, until ctx ends. It is for clients that do not speak TLS, or servers. A
-// connection that one side ends is ended on the other.
+// Tunnel forwards connections to a listener through connections that dial opens, until ctx ends. It is
+// for clients or servers that do not speak TLS. When one side closes, the other is closed.
 func Tunnel(ctx context.Context, l net.Listener, dial func(context.Context) (net.Conn, error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -20,17 +20,17 @@ import (
 
 // DaemonConfig configures a [Daemon].
 type DaemonConfig struct {
-	// Certificate returns what it serves with; required. It is called for each connection.
+	// Certificate returns the serving certificate; required. It is called for each connection.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// Log gets what happens; required.
+	// Log is required.
 	Log *slog.Logger
-	// Member and GRPCGo are those of [etcdproxy.Config].
+	// Member and GRPCGo are as in [etcdproxy.Config].
 	Member *member.Member
 	GRPCGo bool
 }
 
-// Daemon serves many namespaces on one address, in the daemon. A client's certificate says
-// which one it means. Its methods may be called at the same time.
+// Daemon serves many namespaces on one address, in the daemon. A client's certificate names its
+// namespace. Its methods may be called concurrently.
 type Daemon struct {
 	proxy *etcdproxy.Proxy
 	guard *guard.Guard
@@ -39,7 +39,7 @@ type Daemon struct {
 	now map[etcd.ID]*directory
 }
 
-// NewDaemon makes a Daemon that serves no namespace yet.
+// NewDaemon returns a Daemon without namespaces.
 func NewDaemon(c DaemonConfig) (*Daemon, error) {
 	gate, err := guard.New(guard.Config{Log: c.Log})
 	if err != nil {
@@ -55,16 +55,16 @@ func NewDaemon(c DaemonConfig) (*Daemon, error) {
 	return &Daemon{proxy: proxy, guard: gate, now: make(map[etcd.ID]*directory)}, nil
 }
 
-// Listen serves on a listener until ctx ends, and lets the calls under way end. Then it
-// closes all connections. The error is about the listener.
+// Listen serves on a listener until ctx ends, waits for calls in progress, and closes all
+// connections. The error is the listener's.
 func (d *Daemon) Listen(ctx context.Context, l net.Listener) error {
 	defer d.proxy.Close()
 	return d.proxy.Serve(ctx, l)
 }
 
-// Serve serves a namespace by what the files of its proxy's directory say, by path; those
-// of the server's certificate are not used. If they cannot be used, what was served before
-// still is. The error names the file, or what of the namespace is wrong.
+// Serve serves a namespace with the files of its proxy's directory, by path, except the server's
+// certificate. If they are invalid, the namespace is served as before. The error names the file or
+// the problem of the namespace.
 func (d *Daemon) Serve(id etcd.ID, files map[string][]byte) error {
 	next, err := parse(files)
 	if err != nil {
@@ -79,7 +79,7 @@ func (d *Daemon) Serve(id etcd.ID, files map[string][]byte) error {
 	if before != nil && before.same(next) {
 		return nil
 	}
-	for _, other := range d.now { // which would be served no longer, either
+	for _, other := range d.now { // the proxy would serve neither of two that overlap
 		if a, b := next.tenant.Namespace, other.tenant.Namespace; a.ID != b.ID &&
 			(a.Number == b.Number || strings.HasPrefix(a.Prefix, b.Prefix) || strings.HasPrefix(b.Prefix, a.Prefix)) {
 			return fmt.Errorf("%s: its number or its keys are those of %s, too", etcd.NamespaceFile, b.ID)
@@ -96,18 +96,18 @@ func (d *Daemon) Serve(id etcd.ID, files map[string][]byte) error {
 	return nil
 }
 
-// Withdraw serves namespaces no longer that are chosen. Their connections are closed.
+// Withdraw stops serving the chosen namespaces, and closes their connections.
 func (d *Daemon) Withdraw(chosen func(etcd.ID) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := len(d.now)
 	maps.DeleteFunc(d.now, func(id etcd.ID, _ *directory) bool { return chosen(id) })
 	if len(d.now) != n {
-		_ = d.set() // the others are served as they were
+		_ = d.set() // nothing changes for the others
 	}
 }
 
-// set serves what there is. The caller holds the lock.
+// set serves the namespaces in d.now. The caller holds d.mu.
 func (d *Daemon) set() error {
 	var tenants []etcdproxy.Tenant
 	for _, one := range d.now {
@@ -116,12 +116,11 @@ func (d *Daemon) set() error {
 	return d.proxy.Set(tenants)
 }
 
-// Bytes returns how much a namespace holds, as its quota counts it, and reports whether
-// that is known here.
+// Bytes returns how many bytes of its quota a namespace uses, and reports whether that is known here.
 func (d *Daemon) Bytes(id etcd.ID) (n int64, known bool) {
 	s, served := d.guard.Held(id)
 	return s.Bytes, served && s.Current
 }
 
-// Counts returns the numbers of what is served.
+// Counts returns the numbers of the namespaces.
 func (d *Daemon) Counts() []status.EtcdNamespace { return counts(d.proxy, d.guard) }

@@ -23,8 +23,7 @@ func (w *world) files() map[string][]byte {
 	return d.files
 }
 
-// The daemon serves a namespace by the same files as a process of its own, and no longer
-// when it is withdrawn. Files that cannot be used change nothing.
+// The daemon serves a namespace from the same files as Run, until it is withdrawn. Invalid files change nothing.
 func TestDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -16,17 +17,15 @@ import (
 	"gitopsd.dev/render/etcd"
 )
 
-// directory is what the files of a directory say.
+// directory is the content of a directory.
 type directory struct {
-	tenant etcdproxy.Tenant
-	// certificate is what the proxy serves with.
-	certificate tls.Certificate
-	// files are the contents, by path, to compare.
-	files map[string][]byte
+	tenant      etcdproxy.Tenant
+	certificate tls.Certificate   // the proxy's serving certificate
+	files       map[string][]byte // by path
 }
 
-// read reads a directory. A kubelet replaces all of its files at once, by the link
-// ..data. Errors name the file and quote nothing of it.
+// read reads a directory. A kubelet replaces all of its files at once, through the link ..data.
+// Errors name the file and do not quote it.
 func read(dir string) (*directory, error) {
 	if data, err := filepath.EvalSymlinks(filepath.Join(dir, "..data")); err == nil {
 		dir = data
@@ -45,7 +44,7 @@ func read(dir string) (*directory, error) {
 // parse reads the files of a directory, by path.
 func parse(files map[string][]byte) (*directory, error) {
 	d := &directory{files: files}
-	strict := json.NewDecoder(bytes.NewReader(d.files[etcd.NamespaceFile]))
+	strict := json.NewDecoder(bytes.NewReader(files[etcd.NamespaceFile]))
 	strict.DisallowUnknownFields()
 	if err := strict.Decode(&d.tenant.Namespace); err != nil {
 		return nil, fmt.Errorf("%s: %w", etcd.NamespaceFile, err)
@@ -81,9 +80,6 @@ func parse(files map[string][]byte) (*directory, error) {
 // pair reads a certificate with its key.
 func (d *directory) pair(dir string) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(d.files[dir+"/tls.crt"], d.files[dir+"/tls.key"])
-	if err == nil && pair.Leaf == nil {
-		pair.Leaf, err = x509.ParseCertificate(pair.Certificate[0])
-	}
 	if err != nil {
 		return pair, fmt.Errorf("%[1]s/tls.crt and %[1]s/tls.key do not go together, or are no certificate and key in PEM", dir)
 	}
@@ -101,10 +97,5 @@ func (d *directory) pool(file string) (*x509.CertPool, error) {
 
 // same reports whether two directories have the same content.
 func (d *directory) same(other *directory) bool {
-	for path, text := range d.files {
-		if !bytes.Equal(text, other.files[path]) {
-			return false
-		}
-	}
-	return true
+	return maps.EqualFunc(d.files, other.files, bytes.Equal)
 }

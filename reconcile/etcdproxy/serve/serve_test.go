@@ -96,7 +96,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// keep makes the certificates, and writes the directory.
+// keep creates the certificates, and writes the directory.
 func (w *world) keep() {
 	w.Helper()
 	kept, err := new(identity.Keeper).Keep(w.Context(), w.secrets, w.wanted)
@@ -130,7 +130,7 @@ func (w *world) file(name string, text []byte) {
 	}
 }
 
-// client connects with the certificate in the client's Secret, by the name of the Service.
+// client connects with the certificate in the client's Secret, to the name of the Service.
 func (w *world) client(address string) *clientv3.Client {
 	w.Helper()
 	data := w.secrets[w.wanted.Clients[0].Secret].Data
@@ -171,8 +171,8 @@ func answer(t *testing.T, url string) (int, string) {
 // patience bounds everything that a test waits for.
 const patience = 2 * time.Minute
 
-// A directory as the controller writes it serves the namespace to its clients, also when
-// it is replaced while they are connected. One that cannot be used changes nothing.
+// The directory that the controller writes serves the namespace, also after it is replaced while clients are
+// connected. An invalid directory changes nothing.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -247,7 +247,7 @@ func TestServe(t *testing.T) {
 	}
 	get(c)
 
-	// The serving certificate is lost and made anew, and a client is revoked.
+	// The serving certificate is lost and created again, and a client is revoked.
 	proxy := w.secrets[w.wanted.Proxy]
 	before := proxy.Data["server.crt"]
 	delete(proxy.Data, "server.crt")
@@ -263,7 +263,7 @@ func TestServe(t *testing.T) {
 	get(w.client(at[0]))
 }
 
-// What is wrong at the beginning is told, with the file.
+// The error for an invalid directory names the file.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,10 +1,11 @@
-// Package serve is what is around an [etcdproxy.Proxy]. In a process of its own, the
-// Deployment of render/etcd, it serves one namespace: a directory has everything that it
-// needs (directory.go), read again when it is replaced, and the server has an end
-// (server.go). In the daemon it serves all that are reached there (daemon.go).
+// Package serve runs an [etcdproxy.Proxy]. [Run] serves one namespace in a process of its own, the
+// Deployment of render/etcd (server.go). Its directory has everything that it needs, and is read
+// again when it is replaced (directory.go). [Daemon] serves many namespaces in the daemon
+// (daemon.go).
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -22,43 +23,43 @@ import (
 )
 
 const (
-	// reloadPause is how often the directory is read again. A kubelet takes about a
-	// minute to replace it.
+	// reloadPause is how often the directory is read again. A kubelet takes about a minute to
+	// replace it.
 	reloadPause = 5 * time.Second
-	// leaving is how long a server goes on that is to end: until no client has its
-	// address any more. Meanwhile it is not ready.
+	// leaving is how long a server goes on, without being ready, when it should end: until no
+	// client has its address any more.
 	leaving = 5 * time.Second
 )
 
 // Config configures [Run].
 type Config struct {
-	// Bind is the address to listen on; empty for all of the machine. Port is for etcd's
-	// clients, HealthPort for /healthz, /readyz and /metrics, without TLS.
+	// Bind is the address to listen on; empty for all addresses. Port is for etcd's clients,
+	// HealthPort for /healthz, /readyz and /metrics, without TLS.
 	Bind             string
 	Port, HealthPort string
-	// Dir is the directory; required. Its files are those of etcd.Files.
+	// Dir is the directory; required. Its files are those of [etcd.Files].
 	Dir string
-	// Log gets what happens; required.
+	// Log is required.
 	Log *slog.Logger
-	// GRPCGo is that of [etcdproxy.Config].
+	// GRPCGo is as in [etcdproxy.Config].
 	GRPCGo bool
-	// Leaving is how long it goes on when it is to end; 0 means 5 s.
+	// Leaving is how long to go on after ctx ends; 5 seconds if 0.
 	Leaving time.Duration
 }
 
-// server is the process.
+// server is a call of Run.
 type server struct {
 	Config
 	proxy *etcdproxy.Proxy
 	guard *guard.Guard
-	// counted: the keys were counted once, and calls that grow need not wait.
+	// counted reports whether the keys were counted once.
 	counted atomic.Bool
-	// now is what is served.
+	// now is the directory in use.
 	now atomic.Pointer[directory]
 }
 
-// Run serves the namespace of a directory until ctx ends. It fails if the directory
-// cannot be read at the beginning.
+// Run serves the namespace of a directory until ctx ends. It fails if the directory is invalid at the
+// beginning, or a listener fails.
 func Run(ctx context.Context, c Config) error {
 	s, err := newServer(c)
 	if err != nil {
@@ -69,11 +70,9 @@ func Run(ctx context.Context, c Config) error {
 	})
 }
 
-// newServer makes a server that serves what the directory has.
+// newServer returns a server that serves the directory.
 func newServer(c Config) (*server, error) {
-	if c.Leaving == 0 {
-		c.Leaving = leaving
-	}
+	c.Leaving = cmp.Or(c.Leaving, leaving)
 	s := &server{Config: c}
 	var err error
 	if s.guard, err = guard.New(guard.Config{Log: c.Log}); err != nil {
@@ -93,7 +92,7 @@ func newServer(c Config) (*server, error) {
 	return s, nil
 }
 
-// run serves until ctx ends. It calls listening once it does.
+// run serves until ctx ends. It calls listening once it listens.
 func (s *server) run(ctx context.Context, listening func(address, health net.Addr)) error {
 	defer s.proxy.Close()
 	listener, err := net.Listen("tcp", net.JoinHostPort(s.Bind, s.Port))
@@ -132,7 +131,7 @@ func (s *server) run(ctx context.Context, listening func(address, health net.Add
 	return nil
 }
 
-// health serves what a kubelet and Prometheus ask for, until end is called.
+// health serves the requests of a kubelet and Prometheus until end is called.
 func (s *server) health(ctx context.Context, failures chan<- error) (address net.Addr, end func(), err error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -157,7 +156,7 @@ func (s *server) health(ctx context.Context, failures chan<- error) (address net
 	return listener.Addr(), func() { beside.Close() }, nil
 }
 
-// unready says why no new client should come; empty if it should.
+// unready returns why the server is not ready; empty if it is.
 func (s *server) unready(ctx context.Context, now time.Time) string {
 	d := s.now.Load()
 	switch {
@@ -168,7 +167,7 @@ func (s *server) unready(ctx context.Context, now time.Time) string {
 	case now.After(d.tenant.Upstream.Certificate.Leaf.NotAfter):
 		return "the certificate for etcd has expired"
 	case s.counted.Load():
-		return "" // also while etcd is away: no other pod has another
+		return "" // even while etcd does not answer: other pods have the same etcd
 	}
 	if err := s.guard.Ready(); err != nil {
 		return err.Error()
@@ -179,7 +178,7 @@ func (s *server) unready(ctx context.Context, now time.Time) string {
 
 func (s *server) counts() []status.EtcdNamespace { return counts(s.proxy, s.guard) }
 
-// counts returns the numbers of what a proxy serves.
+// counts returns the numbers of a proxy's namespaces.
 func counts(proxy *etcdproxy.Proxy, gate *guard.Guard) []status.EtcdNamespace {
 	var all []status.EtcdNamespace
 	states := gate.States()
@@ -195,7 +194,7 @@ func counts(proxy *etcdproxy.Proxy, gate *guard.Guard) []status.EtcdNamespace {
 	return all
 }
 
-// reload serves what the directory has now, and reports whether that is something else.
+// reload reads the directory again, serves it, and reports whether it has changed.
 func (s *server) reload() (changed bool, err error) {
 	next, err := read(s.Dir)
 	if err != nil {
@@ -208,7 +207,7 @@ func (s *server) reload() (changed bool, err error) {
 	if before != nil && before.tenant.ID != next.tenant.ID {
 		return false, fmt.Errorf("it is for %s now; %s is served until a restart", next.tenant.ID, before.tenant.ID)
 	}
-	// The certificate comes first: clients of a new CA's may come as soon as it is set.
+	// The certificate comes first: clients of a new CA may connect as soon as the proxy is set.
 	s.now.Store(next)
 	if err := s.proxy.Set([]etcdproxy.Tenant{next.tenant}); err != nil {
 		if before != nil {
@@ -220,8 +219,7 @@ func (s *server) reload() (changed bool, err error) {
 	return true, nil
 }
 
-// follow takes up other files until ctx ends. Files that go together in no way change
-// nothing.
+// follow reloads the directory until ctx ends. An invalid directory changes nothing.
 func (s *server) follow(ctx context.Context) {
 	told := ""
 	for {

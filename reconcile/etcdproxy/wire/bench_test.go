@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// BenchmarkRewrite is what the rewriting itself costs of typical messages.
+// BenchmarkRewrite measures the rewriting of typical messages.
 func BenchmarkRewrite(b *testing.B) {
 	s := NewSpace("/gitopsd.dev/ns/prod/default/sample-apiserver/", 7)
 	value := bytes.Repeat([]byte("v"), 1024)

@@ -10,8 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// reference rewrites messages that are decoded with etcd's own types: slowly, and in another way
-// than the tables do.
+// reference rewrites messages decoded into etcd's own types: slowly, and independently of the tables.
 type reference struct {
 	prefix string
 	number int64
@@ -19,7 +18,7 @@ type reference struct {
 
 func (r reference) space() *Space { return NewSpace(r.prefix, r.number) }
 
-// prefixEnd is the first key after all that begin with the prefix.
+// prefixEnd returns the first key after all keys with the prefix.
 func (r reference) prefixEnd() []byte {
 	b := []byte(r.prefix)
 	for i := len(b) - 1; ; i-- {
@@ -199,9 +198,8 @@ func (r reference) own(id *int64) error {
 	return nil
 }
 
-// inside reports the first key or lease in a request that is outside of the namespace: what the
-// rewriting is all about, found without knowing the messages. It looks at every field that is
-// called key, range_end, lease or ID.
+// inside returns an error for the first key or lease in a request that is outside of the namespace. It knows no
+// messages, and checks every field named key, range_end, lease or ID.
 func (r reference) inside(m protoreflect.Message) (err error) {
 	from, to := r.prefix, string(r.prefixEnd())
 	name := m.Descriptor().Name()

@@ -50,7 +50,7 @@ var (
 		1: {kind: lease, note: noteLease},
 		2: {kind: number}, // keys
 	}}
-	// Requests that are answered without etcd's, or have no fields.
+	// Requests that the proxy answers by itself.
 	LeaseLeasesRequest = &Message{name: "LeaseLeasesRequest"}
 	StatusRequest      = &Message{name: "StatusRequest"}
 	AlarmRequest       = &Message{name: "AlarmRequest", fields: []field{

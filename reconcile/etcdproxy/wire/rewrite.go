@@ -9,16 +9,16 @@ import (
 
 // Bounds of transactions.
 const (
-	// MaxDepth is how deep transactions may be nested.
-	MaxDepth = 16
-	// MaxOperations is the largest number of comparisons and operations, of both branches and
-	// nested ones. etcd by default allows 128 on each level.
-	MaxOperations = 4096
+	// maxDepth is how deep transactions may be nested.
+	maxDepth = 16
+	// maxOperations is the largest number of comparisons and operations, in both branches and nested
+	// transactions. etcd by default allows 128 on each level.
+	maxOperations = 4096
 )
 
 // Error says why a message is not passed on.
 type Error struct {
-	// TooMany is set if a transaction is too large.
+	// TooMany reports whether a transaction is too large.
 	TooMany bool
 	text    string
 }
@@ -29,34 +29,33 @@ func errorf(format string, args ...any) error {
 	return &Error{text: fmt.Sprintf(format, args...)}
 }
 
-// Notes are what was seen of a message while it was rewritten. Slices are parts of the message.
+// Notes say what was seen in a message while it was rewritten. Slices are parts of the message.
 type Notes struct {
-	// Puts are the keys that the request would put, in both branches of transactions. Txns are
-	// these: the request itself first, and each before those inside.
+	// Puts are the keys that the request may put, in both branches of transactions. Txns says which
+	// branch each transaction is in: the request itself first, and outer before inner ones.
 	Puts []Put
 	Txns []Branch
-	// Deletes is how many requests to delete there are.
+	// Deletes is the number of delete operations in transactions.
 	Deletes int
-	// Values is how many operations return what keys hold, and Wide is set if there is a range of
-	// keys: together they say whether the response may be large.
+	// Values is the number of operations that return values, and Wide reports whether there is a
+	// range of keys. Together they say whether the response may be large.
 	Values int
 	Wide   bool
-	// Member is the number of the field that a request of a stream of watches has: [Create],
-	// [Cancel] or [Progress]; 0 for none of them.
+	// Member is the kind of a request of a stream of watches: [Create], [Cancel] or [Progress];
+	// 0 for none of them.
 	Member protowire.Number
-	// Revision is the smallest one above 0 that the request reads at, watches from or compacts to.
+	// Revision is the lowest revision above 0 that the request reads at, watches from or compacts to.
 	Revision int64
 	// Watch is the ID of a watch.
 	Watch int64
-	// Lease is the ID of a lease before it was rewritten: the tenant's in a request, etcd's in
-	// a response.
+	// Lease is the ID of a lease before rewriting: the tenant's in a request, etcd's in a response.
 	Lease int64
-	// Action is what a request about alarms wants.
+	// Action is the action of a request about alarms.
 	Action int64
-	// Header is that of a response.
+	// Header is the header of a response.
 	Header []byte
-	// Created and Canceled are those of a response about a watch, and Reason is why etcd
-	// canceled it, as etcd says it.
+	// Created and Canceled are fields of a response about a watch, and Reason is etcd's reason to
+	// cancel it.
 	Created, Canceled bool
 	Reason            []byte
 }
@@ -65,22 +64,22 @@ type Notes struct {
 type Put struct {
 	// Key is the tenant's.
 	Key []byte
-	// Bytes is the size of the value; Same is set if the value that exists is to stay.
+	// Bytes is the size of the value; Same reports whether an existing value stays.
 	Bytes int
 	Same  bool
-	// Branch is where it is, in a transaction.
+	// Branch is the branch that the put is in.
 	Branch
 }
 
-// Branch is one of the two of a transaction.
+// Branch is a branch of a transaction.
 type Branch struct {
-	// Txn is the number of the transaction in [Notes.Txns]; the request itself is in none, -1.
+	// Txn is the index of the transaction in [Notes.Txns]; -1 for outside of transactions.
 	Txn int
-	// Else is set if it is the one that is taken when a comparison fails.
+	// Else reports whether it is the branch for a comparison that fails.
 	Else bool
 }
 
-// Requests of a stream of watches.
+// Kinds of requests of a stream of watches.
 const (
 	Create   = 1
 	Cancel   = 2
@@ -120,21 +119,20 @@ func (n *Notes) take(f field, num protowire.Number, v uint64, b []byte) {
 	}
 }
 
-// Request appends to dst what etcd is to get for a tenant's request. Errors are of type [*Error].
+// Request appends the request for etcd that stands for a tenant's request. Errors are of type [*Error].
 func (s *Space) Request(dst []byte, m *Message, src []byte, notes *Notes) ([]byte, error) {
 	r := rewrite{space: s, notes: notes, request: true, branch: Branch{Txn: -1}}
 	return r.message(dst, m, src, 0)
 }
 
-// Response appends to dst what a tenant is to get for etcd's response. It takes about
-// the room that the response has. Errors are of type [*Error]: the response is not passed on, and the error
-// tells nothing of what was in it.
+// Response appends the response for a tenant that stands for etcd's response, and is about as large. Errors are
+// of type [*Error], and say nothing about the content.
 func (s *Space) Response(dst []byte, m *Message, src []byte, notes *Notes) ([]byte, error) {
 	r := rewrite{space: s, notes: notes}
 	return r.message(dst, m, src, 0)
 }
 
-// rewrite is the rewriting of one message with those inside.
+// rewrite rewrites one message with those inside.
 type rewrite struct {
 	space      *Space
 	notes      *Notes
@@ -143,7 +141,7 @@ type rewrite struct {
 	branch     Branch // of a request
 }
 
-// fields is what is known of a message when its last field was seen.
+// fields are the fields of a message seen so far.
 type fields struct {
 	seen     uint64 // a bit for each number
 	union    bool
@@ -161,7 +159,7 @@ func (r *rewrite) message(dst []byte, m *Message, src []byte, depth int) ([]byte
 		r.notes.Txns = append(r.notes.Txns, within)
 	}
 	var have fields
-	passed := 0 // where the fields begin that pass as they are
+	passed := 0 // where the fields that pass unchanged begin
 	for at := 0; at < len(src); {
 		num, typ, n := protowire.ConsumeTag(src[at:])
 		if n < 0 {
@@ -215,16 +213,16 @@ func (r *rewrite) message(dst []byte, m *Message, src []byte, depth int) ([]byte
 
 // bound counts operations and depth.
 func (r *rewrite) bound(m *Message, depth int) error {
-	if m.nests && depth > 2*MaxDepth { // of a transaction inside an operation
-		return &Error{TooMany: true, text: fmt.Sprintf("transactions are nested more than %d deep", MaxDepth)}
+	if m.nests && depth > 2*maxDepth { // each is inside an operation
+		return &Error{TooMany: true, text: fmt.Sprintf("transactions are nested more than %d deep", maxDepth)}
 	}
-	if r.operations += m.ops; r.operations > MaxOperations {
-		return &Error{TooMany: true, text: fmt.Sprintf("more than %d operations in a transaction", MaxOperations)}
+	if r.operations += m.ops; r.operations > maxOperations {
+		return &Error{TooMany: true, text: fmt.Sprintf("more than %d operations in a transaction", maxOperations)}
 	}
 	return nil
 }
 
-// check reports why a field is not to be there.
+// check returns an error for a field that must not be there.
 func (have *fields) check(m *Message, f field, num protowire.Number, typ protowire.Type) error {
 	switch {
 	case f.kind == unknown:
@@ -246,7 +244,7 @@ func (have *fields) check(m *Message, f field, num protowire.Number, typ protowi
 	return nil
 }
 
-// note remembers what is of interest in a field that passes.
+// note records a field that passes, if it matters for a put.
 func (have *fields) note(m *Message, num protowire.Number, v uint64, b []byte) {
 	if !m.put {
 		return
@@ -259,7 +257,7 @@ func (have *fields) note(m *Message, num protowire.Number, v uint64, b []byte) {
 	}
 }
 
-// field appends a field that does not pass as it is.
+// field appends a field that is rewritten.
 func (r *rewrite) field(dst []byte, f field, num protowire.Number, v uint64, b []byte, have *fields, depth int) ([]byte, error) {
 	switch f.kind {
 	case granted:
@@ -271,7 +269,7 @@ func (r *rewrite) field(dst []byte, f field, num protowire.Number, v uint64, b [
 		}
 		have.key = b
 		own, ok := bytes.CutPrefix(b, r.space.prefix)
-		if !ok || len(own) == 0 { // the prefix itself is the proxy's
+		if !ok || len(own) == 0 { // the key at the prefix itself is the proxy's
 			return nil, errorf("a key that is not the namespace's")
 		}
 		return appendBytes(dst, num, own), nil
@@ -303,14 +301,14 @@ func (r *rewrite) lease(k kind, id int64) (int64, error) {
 	case ok:
 		return own, nil
 	case k == attached:
-		// Somebody with other rights than a tenant's attached the key to a lease of his own.
+		// A user with more rights attached the tenant's key to another lease.
 		return noLease, nil
 	}
 	return 0, errorf("a lease that is not the namespace's")
 }
 
-// inside appends a field that is a message. Its length is known afterwards, and rarely takes
-// another number of bytes than it did.
+// inside appends a field that is a message. Its length is known only afterwards, but rarely needs a different
+// number of bytes.
 func (r *rewrite) inside(dst []byte, f field, num protowire.Number, b []byte, depth int) ([]byte, error) {
 	dst = protowire.AppendTag(dst, num, protowire.BytesType)
 	guess := protowire.SizeVarint(uint64(len(b)))
@@ -335,7 +333,7 @@ func (r *rewrite) inside(dst []byte, f field, num protowire.Number, b []byte, de
 
 var zeros [10]byte
 
-// appendPoint appends a key in etcd, if there is one.
+// appendPoint appends a key in etcd, unless it is the zero point.
 func appendPoint(dst []byte, num protowire.Number, p point) []byte {
 	if len(p.head) == 0 {
 		return dst
@@ -350,7 +348,7 @@ func appendBytes(dst []byte, num protowire.Number, b []byte) []byte {
 	return protowire.AppendBytes(dst, b)
 }
 
-// consume returns the content of a field and its size; a negative one if it is cut off.
+// consume returns the content of a field and its size, which is negative if the field is cut off.
 func consume(typ protowire.Type, src []byte) (v uint64, b []byte, n int) {
 	if typ == protowire.VarintType {
 		v, n = protowire.ConsumeVarint(src)

@@ -1,16 +1,17 @@
 // Package wire rewrites the messages of etcd's API between a tenant's view of its keys and leases
-// and what etcd has.
+// and etcd's.
 //
-// A table for each message says of each field what it is: a key, the end of a range, the ID of a
-// lease, a message inside, or nothing that matters here. [Space.Request] puts the prefix before
-// each key and turns leases into the namespace's own; [Space.Response] is the way back, and fails
-// if there is anything in a response that is not the namespace's. A field that a table does not
-// have fails both: a newer etcd may carry a key in it.
+// Each message has a table with the kind of each field: a key, the end of a range, the ID of a
+// lease, a message inside, or nothing that matters here. [Space.Request] adds the prefix to each
+// key and the namespace's number to each lease. [Space.Response] removes them, and fails if
+// anything in a response is not the namespace's. Both fail for a field that is not in the table:
+// a newer etcd may carry a key in it.
 //
 //   - space.go: [Space], keys, ranges and leases
-//   - table.go: what tables are made of
+//   - table.go: the types of tables
 //   - requests.go, responses.go: the tables
-//   - rewrite.go: the one loop over fields, and what is noted on the way
+//   - rewrite.go: the loop over fields, and [Notes]
+//   - watch.go: messages of the proxy's own
 //   - texts.go: texts of etcd that a tenant may see
 //
 // The package is pure. It works on bytes: values, which are most of each message, are copied
@@ -29,8 +30,8 @@ type Space struct {
 	number      int64
 }
 
-// NewSpace returns the space of a namespace with a prefix, which is not empty and does not consist
-// of 0xff, and a number; see [etcd.Namespace].
+// NewSpace returns the space of a namespace with a prefix and a number; see [etcd.Namespace]. The prefix has a
+// byte other than 0xff.
 func NewSpace(prefix string, number int64) *Space {
 	end := []byte(prefix)
 	for end[len(end)-1] == 0xff {
@@ -43,11 +44,11 @@ func NewSpace(prefix string, number int64) *Space {
 // point is a key in etcd, in two parts; the zero point is no key.
 type point struct{ head, tail []byte }
 
-// span returns the key and the end of the range in etcd for those that a tenant gave.
+// span returns the range in etcd for a tenant's key and end of a range.
 //
-// An empty key stays empty, and has no range: etcd refuses it, as it would have the tenant's. A
-// range that is empty, since it ends where it begins or before, stays empty, but begins inside of
-// the namespace and ends where it begins: etcd's check of permissions lets that pass.
+// An empty key stays empty, without an end: etcd refuses it, as it would refuse the tenant's. An empty range,
+// whose end is not after the key, becomes an empty range inside the namespace that ends where it begins: etcd's
+// permission check accepts it.
 func (s *Space) span(key, end []byte) (from, to point) {
 	switch {
 	case len(key) == 0:
@@ -62,7 +63,7 @@ func (s *Space) span(key, end []byte) (from, to point) {
 	return point{s.prefix, key}, point{s.prefix, end}
 }
 
-// watchSpan is span for a watch, where an empty key is the first one.
+// watchSpan is span for a watch, where an empty key stands for the first key.
 func (s *Space) watchSpan(key, end []byte) (from, to point) {
 	if len(key) == 0 {
 		key = first
@@ -81,12 +82,12 @@ const (
 	leaseMask = 1<<etcd.LeaseBits - 1
 	// MaxLease is the largest ID that a tenant's lease may have.
 	MaxLease = leaseMask - 1
-	// noLease is an ID that no lease has: it stands for one that the tenant does not have.
+	// noLease is an ID that no lease has. It stands for IDs that the tenant cannot have.
 	noLease = leaseMask
 )
 
-// Lease returns the ID in etcd of a tenant's lease; 0 is no lease. IDs that no tenant's lease can
-// have become one that does not exist.
+// Lease returns the ID in etcd of a tenant's lease; 0 is no lease. An ID that a tenant's lease cannot have
+// becomes one that does not exist.
 func (s *Space) Lease(id int64) int64 {
 	switch {
 	case id == 0:
@@ -97,8 +98,8 @@ func (s *Space) Lease(id int64) int64 {
 	return s.number<<etcd.LeaseBits | id
 }
 
-// compared returns what stands for a number that a transaction compares leases with: the order
-// between it and the tenant's leases stays.
+// compared returns the number in etcd for a number that a transaction compares leases with. It keeps the order
+// among the tenant's leases.
 func (s *Space) compared(id int64) int64 {
 	if id < 0 {
 		return id
@@ -106,7 +107,7 @@ func (s *Space) compared(id int64) int64 {
 	return s.Lease(id)
 }
 
-// Own returns the tenant's ID of a lease in etcd, and reports whether it is one of the tenant's.
+// Own returns the tenant's ID of a lease in etcd, and reports whether the lease is the tenant's.
 func (s *Space) Own(id int64) (own int64, ok bool) {
 	if id == 0 {
 		return 0, true
@@ -114,5 +115,5 @@ func (s *Space) Own(id int64) (own int64, ok bool) {
 	return id & leaseMask, id>>etcd.LeaseBits == s.number
 }
 
-// All returns the range in etcd of all the namespace's keys.
+// All returns the range in etcd of the namespace's keys.
 func (s *Space) All() (key, end []byte) { return bytes.Clone(s.prefix), bytes.Clone(s.end) }

@@ -17,14 +17,14 @@ const (
 	attached             // the ID of the lease that a key is attached to
 	text                 // a text of etcd; replaced unless known
 	message              // a message inside
-	granted              // the ID that a lease is to have: noted and left out, for the caller to add
+	granted              // the ID for a new lease: noted and left out; the caller adds one
 )
 
 // field is a field of a message.
 type field struct {
 	kind kind
-	// repeated fields may come more than once. Any other that does is refused, also where
-	// protobuf would merge or take the last: there is one way to say what is meant.
+	// repeated fields may occur more than once. A repetition of any other field is refused, even
+	// though protobuf would merge them or take the last.
 	repeated bool
 	// union fields of a message exclude each other.
 	union bool
@@ -41,21 +41,21 @@ func (f field) wireType() protowire.Type {
 	return protowire.BytesType
 }
 
-// Message is the table of a message: its fields by their numbers.
+// Message is the table of a message: its fields by number.
 type Message struct {
 	name string
-	// fields are those with small numbers.
+	// fields are the fields with small numbers.
 	fields []field
-	// last is the field 64, the end of a compared range, as etcd has it.
+	// last is field 64: the end of a compared range.
 	last field
-	// key and end are the numbers of the key and of the end of a range; 0 for none. A
-	// response is to have a key then.
+	// key and end are the numbers of the key and of the end of a range; 0 for none. A response
+	// with a key field must have the key.
 	key, end protowire.Number
-	// span says how they belong together in a request, as [Space.span].
+	// span returns the range in etcd for a request's key and end, as [Space.span].
 	span func(s *Space, key, end []byte) (from, to point)
-	// put marks a request to put a key, of which [Notes] have a list.
+	// put marks a request to put a key; see [Notes].
 	put bool
-	// ops is how many operations of a transaction one of these is.
+	// ops is the number of operations that the message counts as.
 	ops int
 	// nests marks a transaction, which may be inside another.
 	nests bool
@@ -74,7 +74,7 @@ func (m *Message) field(n protowire.Number) field {
 	return field{}
 }
 
-// note is what is remembered of a field; see [Notes].
+// note says which of the [Notes] has the field.
 type note uint8
 
 const (

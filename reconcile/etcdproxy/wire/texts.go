@@ -8,41 +8,35 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// HiddenText stands for a text of etcd that tenants do not see: one that is not among those that
-// etcd always gives, and so might name another's key, user or address.
+// HiddenText replaces texts of etcd that tenants do not see, since they may name the key, user or address of
+// another.
 const HiddenText = "etcdserver: refused for a reason that is not shown to tenants"
 
-// watchTexts are reasons for which etcd cancels watches beside its errors.
-var watchTexts = map[string]bool{
+// texts are the texts in responses of etcd, besides [KnownText], that tenants see.
+var texts = map[string]bool{
+	// Reasons to cancel a watch.
 	"":                             true,
 	"mvcc: watcher range is empty": true,
 	"mvcc: duplicate watch ID provided on the WatchStream": true,
 	"mvcc: required revision has been compacted":           true,
 	rpctypes.ErrCompacted.Error():                          true,
-}
-
-// Text returns what a tenant sees of a text in a response of etcd.
-func Text(s string) string {
-	if watchTexts[s] || KnownText(s) {
-		return s
-	}
-	// The reason may be the text of an error of gRPC.
-	if is := rpcErrors[s]; is {
-		return s
-	}
-	return HiddenText
-}
-
-// rpcErrors are texts as etcd writes errors into responses, with the code before it.
-var rpcErrors = map[string]bool{
+	// Errors with their gRPC codes.
 	rpctypes.ErrGRPCPermissionDenied.Error(): true,
 	rpctypes.ErrGRPCInvalidAuthToken.Error(): true,
 	rpctypes.ErrGRPCAuthOldRevision.Error():  true,
 	rpctypes.ErrGRPCUserEmpty.Error():        true,
 }
 
-// KnownText reports whether etcd has an error with this text; such texts hold nothing of a request.
+// Text returns a text in a response of etcd as a tenant sees it.
+func Text(s string) string {
+	if texts[s] || KnownText(s) {
+		return s
+	}
+	return HiddenText
+}
+
+// KnownText reports whether etcd has an error with this text. Such texts are constants.
 func KnownText(s string) bool {
-	var known rpctypes.EtcdError
-	return errors.As(rpctypes.Error(status.Error(codes.Unknown, s)), &known)
+	_, known := errors.AsType[rpctypes.EtcdError](rpctypes.Error(status.Error(codes.Unknown, s)))
+	return known
 }

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// WatchNothing appends a request to create a watch, with an ID if that is not 0, that never has an
-// event: it leaves out both kinds of them.
+// WatchNothing appends a request to create a watch that never has an event: it filters out both kinds. The ID
+// is left out if it is 0.
 func (s *Space) WatchNothing(dst []byte, id int64) []byte {
 	create := appendBytes(nil, 1, append(bytes.Clone(s.prefix), first...))
 	create = appendBytes(create, 5, []byte{0, 1}) // NOPUT, NODELETE
@@ -22,8 +22,8 @@ func CancelWatch(dst []byte, id int64) []byte {
 	return appendBytes(dst, Cancel, appendNumber(nil, 1, id))
 }
 
-// CanceledWatch appends the response that cancels a watch: since it began below a revision up to
-// which was compacted, if that is not 0, or for a reason. The header is that of another response.
+// CanceledWatch appends a response that cancels a watch, with the compact revision, unless it is 0, and the
+// reason, unless it is empty.
 func CanceledWatch(dst, header []byte, id, compacted int64, reason string) []byte {
 	dst = appendBytes(dst, 1, header)
 	dst = appendNumber(dst, 2, id)
@@ -37,7 +37,7 @@ func CanceledWatch(dst, header []byte, id, compacted int64, reason string) []byt
 	return dst
 }
 
-// AppendLease appends the ID in etcd that a lease is to have to a request to grant it.
+// AppendLease appends the ID of the lease to a request to grant a lease. The ID is the tenant's.
 func (s *Space) AppendLease(dst []byte, id int64) []byte {
 	return appendNumber(dst, 2, s.Lease(id))
 }

@@ -52,8 +52,8 @@ type pair struct {
 
 func (p pair) fresh() proto.Message { return p.typ.ProtoReflect().New().Interface() }
 
-// The tables have the fields that etcd's types have, no more and no fewer, and of the same kinds. A
-// new version of etcd's API fails here first.
+// The tables have exactly the fields of etcd's types, with the same kinds. A new version of etcd's API fails here
+// first.
 func TestTables(t *testing.T) {
 	seen := make(map[*Message]bool)
 	var walk func(m *Message, d protoreflect.MessageDescriptor)
@@ -165,8 +165,7 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// Messages that protobuf's library would read in some way are refused where there is more than one
-// way to read them, or something unknown in them.
+// Messages that are ambiguous or have unknown fields are refused, even though protobuf's library parses them.
 func TestRefused(t *testing.T) {
 	tag := protowire.AppendTag
 	key := slices.Clip(appendBytes(nil, 1, []byte("k")))
@@ -205,11 +204,11 @@ func TestRefused(t *testing.T) {
 		{"two operations in one", TxnRequest, appendBytes(nil, 2, appendBytes(appendBytes(nil, 1, key), 2, key)), "excludes", false},
 		{"two targets in a comparison", TxnRequest, appendBytes(nil, 1, appendNumber(appendNumber(nil, 4, 1), 8, 1)), "excludes", false},
 		{"two requests for watches in one", WatchRequest, appendBytes(appendBytes(nil, 1, key), 3, nil), "excludes", false},
-		{"nested as deep as allowed", TxnRequest, nested(MaxDepth), "", false},
-		{"nested deeper", TxnRequest, nested(MaxDepth + 1), "nested", true},
+		{"nested as deep as allowed", TxnRequest, nested(maxDepth), "", false},
+		{"nested deeper", TxnRequest, nested(maxDepth + 1), "nested", true},
 		{"nested very deep", TxnRequest, nested(200), "nested", true},
-		{"as many operations as allowed", TxnRequest, many(MaxOperations), "", false},
-		{"more operations", TxnRequest, many(MaxOperations + 1), "operations", true},
+		{"as many operations as allowed", TxnRequest, many(maxOperations), "", false},
+		{"more operations", TxnRequest, many(maxOperations + 1), "operations", true},
 		{"filters one by one", WatchRequest, appendBytes(nil, 1, appendNumber(appendNumber(key, 5, 0), 5, 1)), "", false},
 		{"filters at once", WatchRequest, appendBytes(nil, 1, appendBytes(key, 5, []byte{0, 1})), "", false},
 		{"filters as fixed numbers", WatchRequest, appendBytes(nil, 1, protowire.AppendFixed32(tag(key, 5, protowire.Fixed32Type), 5)), "wrong type", false},
@@ -228,7 +227,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Whatever is in a response that is not the namespace's ends it, and is not in the error.
+// Anything in a response that is not the namespace's is an error, which does not quote it.
 func TestForeign(t *testing.T) {
 	s := NewSpace("/p/", 5)
 	secret := &mvccpb.KeyValue{Key: []byte("/q/secret"), Value: []byte("secret")}
@@ -311,8 +310,8 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// fill sets fields at random, many to what matters: keys with and without the prefix, ends of
-// ranges that are special, leases of this namespace and of others.
+// fill sets random fields, often to special values: keys with and without the prefix, special ends of ranges,
+// leases of this namespace and of others.
 func fill(random *rand.Rand, m protoreflect.Message, depth int, ref reference) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
