@@ -116,10 +116,10 @@ func TestGarbage(t *testing.T) {
 		{"nothing", nil, "has no binaryData"},
 		{"text", []byte("secret"), "not compressed by gzip"},
 		{"cut", whole[:len(whole)/2], "cut short"},
-		{"no JSON", pressed("secret"), "holds no JSON object"},
+		{"no JSON", pressed("secret"), "is not a JSON object"},
 		{"another format", pressed(`{"format":2}`), "its format is not 1"},
 		{"empty", pressed(`{"format":1}`), "lacks the definition or the rules"},
-		{"rules of another kind", pressed(`{"format":1,"definition":{"a":1},"rules":["secret"]}`), "rules.0 is no mapping"},
+		{"rules of another kind", pressed(`{"format":1,"definition":{"a":1},"rules":["secret"]}`), "rules.0 is not a mapping"},
 		{"a definition without versions", pressed(`{"format":1,"definition":{"metadata":{"name":"x.y"}},"rules":[{}]}`), "has no versions"},
 		{"too much", pressed(strings.Repeat(" ", maxUnpacked+1)), "more than 16 MiB"},
 	} {
