@@ -1,13 +1,12 @@
-// Package converter makes the workload that converts a cluster's objects by conversion
-// rules, for clusters with spec.conversion.service: a Deployment of gitopsd itself
-// (gitopsd conversion-server), behind a Service for which reconcile/certs keeps a
-// certificate. The rules are in ConfigMaps (render/conversion/bundle), which the
-// workload follows.
+// Package converter renders the workload that converts a cluster's objects by conversion
+// rules, for clusters with spec.conversion.service: a Deployment that runs gitopsd
+// conversion-server, and a Service with a certificate from reconcile/certs. The workload
+// watches the rules in ConfigMaps (render/conversion/bundle).
 //
-// The Deployment names the rules that a pod must have compiled before it is ready. So
-// when it is ready in its newest generation, the new rules are served, and
-// reconcile/apply lets CustomResourceDefinitions name them. A pod serves every other
-// bundle that it sees as well: those that a definition still names.
+// The Deployment's arguments name the rules that a pod must have compiled before it is
+// ready. So when the newest generation of the Deployment is ready, it serves the new
+// rules, and reconcile/apply lets CustomResourceDefinitions refer to them. Pods also serve
+// all other bundles, to which definitions may still refer.
 package converter
 
 import (
@@ -26,9 +25,9 @@ import (
 )
 
 const (
-	// Name is the name of the Deployment, the Service and what belongs to them.
+	// Name is the name of the Deployment, the Service and the objects that they need.
 	Name = "gitopsd-conversion"
-	// Port is the Service's.
+	// Port is the port of the Service.
 	Port = 443
 	// DefaultReplicas is the number of pods.
 	DefaultReplicas = 2
@@ -39,26 +38,26 @@ const (
 	tlsDir        = "/tls"
 	tlsPort       = 9443
 
-	// memory is a pod's limit in MiB; garbage is collected more often near softMemory.
+	// memory is the limit of a pod; garbage is collected more often near softMemory.
 	memory, softMemory = "512Mi", "440MiB"
 )
 
-// Config is the workload of one cluster.
+// Config configures the workload of one cluster.
 type Config struct {
-	// Image is gitopsd's; required.
+	// Image is gitopsd's image; required.
 	Image string
 	// Replicas is the number of pods; 0 means [DefaultReplicas].
 	Replicas int
 }
 
-// Service returns the Service by which API servers reach the workload.
+// Service returns the ID of the Service through which API servers reach the workload.
 func Service() manifest.ID { return manifest.Service.ID(runtime.Namespace, Name) }
 
-// Workload returns the Deployment.
+// Workload returns the ID of the Deployment.
 func Workload() manifest.ID { return manifest.Deployment.ID(runtime.Namespace, Name) }
 
-// Part reports whether an object is of the workload: its Deployment or Service, or
-// something that these need.
+// Part reports whether an object belongs to the workload: its Deployment or Service, or
+// an object that these need.
 func Part(id manifest.ID) bool {
 	if id.Namespace != runtime.Namespace {
 		return false
@@ -69,16 +68,16 @@ func Part(id manifest.ID) bool {
 	return id.Name == Name || id.Is(manifest.Secret) && (id.Name == secretName || id.Name == authorityName)
 }
 
-// Argument names a set in the arguments of the server: the last two parts of the path
-// of its requests, "widgets.example.io/0f3a…".
+// Argument returns the name of a set in the arguments of the server: the last two parts
+// of the path of its requests, "widgets.example.io/0f3a…".
 func Argument(set *conversion.Set) string {
 	p := conversion.Path("", set.Name(), set.Digest())
 	return set.Name() + "/" + path.Base(p)
 }
 
-// Require returns the Deployment with arguments that name sets: those that its pods
-// must have compiled to be ready. It fails if no container can be told, since
-// definitions would name rules that nobody serves.
+// Require returns the Deployment with arguments that name the sets that its pods must
+// have compiled to be ready. It fails if there is no container for the arguments, since
+// definitions would refer to rules that nobody serves.
 func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Object, error) {
 	var required []string
 	for _, s := range sets {
