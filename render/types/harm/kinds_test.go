@@ -12,42 +12,6 @@ import (
 	"gitopsd.dev/render/validate"
 )
 
-// compared returns the judges for what a new definition breaks.
-func compared(t *testing.T, old, now string, o harm.Options) ([]*harm.Judge, []compat.Finding) {
-	t.Helper()
-	before := manifesttest.Tree(t, old)
-	var after map[string]any
-	if now != "" {
-		after = manifesttest.Tree(t, now)
-	}
-	report, err := compat.Compare(before, after, compat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	judges, err := harm.New(before, after, report.Findings, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var breaking []compat.Finding
-	for _, f := range report.Findings {
-		if f.Severity == compat.Breaking {
-			breaking = append(breaking, f)
-		}
-	}
-	return judges, breaking
-}
-
-func look(t *testing.T, j *harm.Judge, objects ...string) {
-	t.Helper()
-	for _, o := range objects {
-		tree, err := validate.Decoded(manifesttest.Tree(t, o))
-		if err != nil {
-			t.Fatal(err)
-		}
-		j.Look(t.Context(), tree, harm.Stays)
-	}
-}
-
 // A manager that has written no object of the type for long is told apart from the live ones,
 // and one of whom that is not known is live.
 func TestLive(t *testing.T) {
@@ -76,7 +40,7 @@ func TestLive(t *testing.T) {
 		{"no clock", time.Time{}, []string{written("a", "app", old)}, "maximum-added .spec.size: written by app, whose next write counts"},
 	} {
 		judges, findings := compared(t, definition("{type: object, properties: {size: {type: integer}}}"), definition("{type: object, properties: {size: {type: integer, maximum: 3}}}"), harm.Options{Now: tt.now})
-		look(t, judges[0], tt.objects...)
+		look(t, judges[0], harm.Stays, tt.objects...)
 		s := judges[0].Done(nil)
 		if have := strings.Join(s.Warnings(), "; "); have != tt.want || !s.Clears(findings[0], false) {
 			t.Errorf("%s: %q, want %q", tt.name, have, tt.want)
@@ -111,8 +75,8 @@ func TestComposites(t *testing.T) {
 		if len(judges) != 2 || judges[0].Kind() != "XThing" || judges[0].Namespaced() || judges[1].Plural() != "things" || !judges[1].Namespaced() {
 			t.Fatalf("%d judges", len(judges))
 		}
-		look(t, judges[0], composites...)
-		look(t, judges[1], claims...)
+		look(t, judges[0], harm.Stays, composites...)
+		look(t, judges[1], harm.Stays, claims...)
 		return harm.Sum([]*harm.Survey{judges[0].Done(nil), judges[1].Done(nil)})
 	}
 	clears := func(s *harm.Survey, findings []compat.Finding) (n int) {
@@ -259,13 +223,13 @@ spec:
 		}
 		for range 2 { // the list starts over
 			j.Restart()
-			look(t, j, tt.first...)
+			look(t, j, harm.Stays, tt.first...)
 		}
 		if tt.second != nil {
 			j.Begin("v2")
 			for range 2 {
 				j.Restart()
-				look(t, j, tt.second...)
+				look(t, j, harm.Stays, tt.second...)
 			}
 		}
 		s := j.Done(nil)
@@ -293,7 +257,7 @@ spec:
 		if listed[0] == "v2" {
 			object = v2("a", "{name: a}", "")
 		}
-		look(t, j, object)
+		look(t, j, harm.Stays, object)
 		if s := j.Done(nil); len(listed) != 1 || listed[0] == "v1" && cleared(s, findings) != "" {
 			t.Errorf("%s: listed in %s, cleared %s: %s", name, listed, cleared(s, findings), s.Text(5))
 		}
