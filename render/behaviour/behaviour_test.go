@@ -15,7 +15,7 @@ func container(t *testing.T, fields string) Template {
 	return FromWorkload(o.All()[0].Tree())
 }
 
-// The names of what differs are told, and never what is in it.
+// The names of differing parts are shown, but never their contents.
 func TestDiffering(t *testing.T) {
 	for _, tt := range []struct{ name, a, b, want string }{
 		{"nothing", "args: [--a=1, --b]", "args: [--b, --a=1]", ""},
@@ -159,7 +159,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Two identities are the same if what acts is, whatever it is called.
+// Identities do not depend on the names of workloads.
 func TestDigest(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("a", 64)
 	identity := func(text string) *Identity {
@@ -182,7 +182,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// What Crossplane's API fills in makes no other Composition.
+// Defaults of Crossplane's API do not change a Composition.
 func TestComposedDefaults(t *testing.T) {
 	of := func(spec string) string {
 		tree := manifesttest.Set(t, "apiVersion: apiextensions.crossplane.io/v1\nkind: Composition\nmetadata: {name: x}\nspec: {"+spec+"}\n").All()[0].Tree()

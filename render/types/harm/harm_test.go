@@ -332,8 +332,8 @@ func TestManifestInAnotherVersion(t *testing.T) {
 	}
 }
 
-// What is deleted with its type is named with its writers, and a list that starts over
-// counts nothing twice.
+// An object that is deleted with its type is reported with its writers, and a list that
+// starts over counts each object once.
 func TestRemoved(t *testing.T) {
 	judges, _ := compared(t, definition("{type: object}"), "", harm.Options{})
 	judge := judges[0]
@@ -346,7 +346,7 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// What a plan changes or deletes together with the type is no harm.
+// Objects that a plan changes or deletes together with the type are not harmed.
 func TestFate(t *testing.T) {
 	old, now := definition("{type: object, properties: {a: {type: integer}}}"), definition("{type: object}")
 	ours := strings.Replace(thing("a", "{a: 1}", `{"f:spec": {"f:a": {}}}`), "manager: kubectl", "manager: gitopsd", 1)
@@ -363,7 +363,7 @@ func TestFate(t *testing.T) {
 			t.Errorf("%d: %s, relies on %v", tt.fate, s.Text(9), s.Relies)
 		}
 	}
-	// A value of somebody else stays as it is.
+	// A value of another manager stays.
 	limit := definition("{type: object, properties: {a: {type: integer, maximum: 0}}}")
 	for object, want := range map[string]int{ours: 0, strings.Replace(ours, "gitopsd", "kubectl", 1): 1} {
 		if s, _ := survey(t, old, limit, harm.Changes, object); s.Harmed != want {
@@ -372,7 +372,7 @@ func TestFate(t *testing.T) {
 	}
 }
 
-// What is kept of an object is bounded, whatever there is in it.
+// The size of a survey is limited for any object.
 func TestBounds(t *testing.T) {
 	judges, _ := compared(t, definition("{type: object, additionalProperties: {type: string}}"), definition("{type: object, additionalProperties: {type: string, maxLength: 1}}"), harm.Options{})
 	judge := judges[0]
@@ -390,7 +390,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// The work on an object grows with its size, also where a long list's elements have owners.
+// The work for an object is proportional to its size, also if the elements of a long list
+// have owners.
 func TestLongLists(t *testing.T) {
 	item := "{type: object, required: [id], properties: {id: {type: integer}, mode: {type: string, default: %s}}}"
 	list := "{type: object, properties: {items: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [id], items: %s}}}"
@@ -430,7 +431,7 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
-// What was wrong before may hide what is wrong now.
+// Old faults of an object may hide new ones.
 func TestTooMuchWrong(t *testing.T) {
 	var fields, now, values []string
 	for i := range validate.MostCauses {
@@ -487,7 +488,7 @@ func TestStoredElsewhere(t *testing.T) {
 	}
 }
 
-// Without a webhook an object is judged in every version that it can be read in.
+// Without a webhook an object is judged in every version in which it can be read.
 func TestVersions(t *testing.T) {
 	with := func(v1, beta string) string { return withBeta(definition(v1), beta) }
 	const both, one = "{type: object, properties: {a: {type: integer}, b: {type: integer}}}", "{type: object, properties: {a: {type: integer}}}"
@@ -512,7 +513,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// What objects keep for a version that goes does not show in that version.
+// Fields that objects keep for a removed version do not show in that version.
 func TestVersionListed(t *testing.T) {
 	crd := definition("{type: object}")
 	judges, _ := compared(t, withBeta(crd, "{type: object}")+webhook, crd, harm.Options{})

@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/render/validate"
 )
 
-// A manager that has written no object of the type for long is told apart from the live ones,
-// and one of whom that is not known is live.
+// A manager that has not written an object of the type for long is not live. A manager
+// without a known time is live.
 func TestLive(t *testing.T) {
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	written := func(name, manager, when string) string {
@@ -48,7 +48,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// composite is an XRD with a schema for the spec of its composites and claims.
+// composite returns an XRD with a schema for the spec of its composites and claims.
 func composite(spec string) string {
 	return `
 apiVersion: apiextensions.crossplane.io/v1
@@ -99,14 +99,15 @@ func TestComposites(t *testing.T) {
 		t.Errorf("%d of %d cleared: %s", clears(s, findings), len(findings), have)
 	}
 
-	// A field of the status goes as well.
+	// A field of the status is removed.
 	judges, _ = compared(t, composite(wide), strings.Replace(composite(wide), "{address: {type: string}}", "{}", 1), harm.Options{})
 	s = sum(judges, []string{xr("a", "{}")}, nil)
 	if have := s.Text(5); have != "harms 1 of 1 object: XThing a .status.address would be dropped" {
 		t.Error(have)
 	}
 
-	// What is not offered any more is named, as is what goes with the definition.
+	// Claims that are no longer offered are deleted, and so are the objects of a removed
+	// definition.
 	judges, _ = compared(t, composite(wide), strings.Replace(composite(wide), "  claimNames: {kind: Thing, plural: things}\n", "", 1), harm.Options{})
 	s = sum(judges, []string{xr("a", "{}")}, []string{thing("c", "{}", "")})
 	if have := s.Text(5); have != "harms 1 of 2 objects: Thing default/c would be deleted with its type" {
@@ -118,7 +119,7 @@ func TestComposites(t *testing.T) {
 		t.Error(have)
 	}
 
-	// What Crossplane may have stored in another version does not show.
+	// Objects that Crossplane may have stored in another version do not show.
 	two := strings.Replace(composite(wide), "  versions:\n", "  versions:\n  - {name: v2, served: true, referenceable: false, schema: {openAPIV3Schema: {type: object, properties: {spec: "+wide+"}}}}\n", 1)
 	less := strings.Replace(composite(wide), "  versions:\n", "  versions:\n  - {name: v2, served: true, referenceable: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}\n", 1)
 	for stored, want := range map[string]bool{"v1": true, "v2": false} {
@@ -132,7 +133,7 @@ func TestComposites(t *testing.T) {
 	}
 }
 
-// Where conversion rules convert, the objects are read in every version that findings are
+// If conversion rules convert, the objects are read in every version that findings are
 // about.
 func TestConversionRules(t *testing.T) {
 	crd := func(v1, v2 string) string {
@@ -241,8 +242,8 @@ spec:
 		}
 	}
 
-	// Nothing is said about versions that nobody converts by rules, or that an object may be
-	// stored in.
+	// Versions without conversion rules, and versions that objects may be stored in, are not
+	// judged.
 	for name, tt := range map[string]struct {
 		old  string
 		opts harm.Options
