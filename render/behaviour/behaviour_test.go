@@ -120,7 +120,7 @@ func TestOf(t *testing.T) {
 		{"a package's", labelled("gitopsd.dev/package: p", "") + workload("Deployment", "gitopsd-system", "p", "reg.io/p@"+digest), "Deployment gitopsd-system/p b=reg.io/b:v1 c=" + digest},
 		{"another namespace", labelled("gitopsd.dev/package: p", "") + workload("Deployment", "elsewhere", "p", "reg.io/p@"+digest), ""},
 		{"by annotation", labelled("", "gitopsd.dev/controller: team/ctl") + workload("StatefulSet", "team", "ctl", "reg.io/p:v1"), "StatefulSet team/ctl b=reg.io/b:v1 c=reg.io/p:v1"},
-		{"by annotation, not there", labelled("", "gitopsd.dev/controller: team/ctl"), "test.yaml:1: annotation gitopsd.dev/controller: there is no Deployment, StatefulSet or DaemonSet team/ctl among what is rendered for the cluster"},
+		{"by annotation, not there", labelled("", "gitopsd.dev/controller: team/ctl"), "test.yaml:1: annotation gitopsd.dev/controller: there is no Deployment, StatefulSet or DaemonSet team/ctl among the objects rendered for the cluster"},
 		{"by annotation, malformed", labelled("", "gitopsd.dev/controller: ctl"), `test.yaml:1: annotation gitopsd.dev/controller: "ctl": want <namespace>/<name> of a Deployment, StatefulSet or DaemonSet`},
 		{
 			"by annotation, two",

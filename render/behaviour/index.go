@@ -107,7 +107,7 @@ func (x *Index) actor(definition *manifest.Object) (*Identity, error) {
 		case strings.Count(where, "/") != 1:
 			return nil, fmt.Errorf("%s: annotation %s: %q: want <namespace>/<name> of a Deployment, StatefulSet or DaemonSet", definition.Origin(), manifest.ControllerAnnotation, where)
 		case len(found) == 0:
-			return nil, fmt.Errorf("%s: annotation %s: there is no Deployment, StatefulSet or DaemonSet %s among what is rendered for the cluster", definition.Origin(), manifest.ControllerAnnotation, where)
+			return nil, fmt.Errorf("%s: annotation %s: there is no Deployment, StatefulSet or DaemonSet %s among the objects rendered for the cluster", definition.Origin(), manifest.ControllerAnnotation, where)
 		case len(found) > 1:
 			return nil, fmt.Errorf("%s: annotation %s: %s is both a %s and a %s; give them different names", definition.Origin(), manifest.ControllerAnnotation, where, found[0].ID().Kind, found[1].ID().Kind)
 		}

@@ -126,11 +126,7 @@ func (r *run) convert(m *mapping, v any) (any, bool) {
 		if s, named := name.(string); named {
 			key = s
 		}
-		if _, twice := out[key]; twice {
-			r.twice(m, key)
-			continue
-		}
-		out[key] = v
+		r.put(m, out, key, v)
 	}
 	return out, true
 }
@@ -141,20 +137,20 @@ func (r *run) keyed(m *mapping, items []any) map[string]any {
 	for _, item := range items {
 		v, name, ok := r.element(m.item, item, nil)
 		key, named := name.(string)
-		if !ok || !named {
-			continue
+		if ok && named {
+			r.put(m, out, key, v)
 		}
-		if _, twice := out[key]; twice {
-			r.twice(m, key)
-			continue
-		}
-		out[key] = v
 	}
 	return out
 }
 
-// twice records that two elements have the same key. Only a rule can cause that.
-func (r *run) twice(m *mapping, key string) {
+// put adds the value of an element to a map. If the map has the key already, which only a
+// rule can cause, it records a failure instead.
+func (r *run) put(m *mapping, out map[string]any, key string, v any) {
+	if _, twice := out[key]; !twice {
+		out[key] = v
+		return
+	}
 	for _, rule := range m.item.rules {
 		if rule.toKey {
 			r.fail(rule, fmt.Errorf("two elements have the key %q; the first is kept", key))

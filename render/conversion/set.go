@@ -136,7 +136,7 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	c.say(back.derive, p.seen, func(m *marks) { m.derived = true })
 	for _, f := range said.preserve {
 		if c.src.lost(f.Path) {
-			c.fail(f.Where, "%s is under preserve, and it or what it is in is under drop or derive, which keep nothing; take it out of one of them", f.Path)
+			c.fail(f.Where, "%s is under preserve, and it or a field around it is under drop or derive; remove it from one of them", f.Path)
 		}
 		s.warnings = append(s.warnings, p.doubts(f)...)
 	}

@@ -25,16 +25,16 @@ import (
 )
 
 const (
-	// Name is the name of the Deployment, the Service and the objects that they need.
-	Name = "gitopsd-conversion"
 	// Port is the port of the Service.
 	Port = 443
-	// DefaultReplicas is the number of pods.
-	DefaultReplicas = 2
 
-	secretName = Name + "-tls"
+	// name is the name of the Deployment, the Service and the objects that they need.
+	name            = "gitopsd-conversion"
+	defaultReplicas = 2
+
+	secretName = name + "-tls"
 	// authorityName is the Secret in which reconcile/certs records the Service's CA.
-	authorityName = "serving-ca." + runtime.Namespace + "." + Name
+	authorityName = "serving-ca." + runtime.Namespace + "." + name
 	tlsDir        = "/tls"
 	tlsPort       = 9443
 
@@ -46,15 +46,15 @@ const (
 type Config struct {
 	// Image is gitopsd's image; required.
 	Image string
-	// Replicas is the number of pods; 0 means [DefaultReplicas].
+	// Replicas is the number of pods; 0 means 2.
 	Replicas int
 }
 
 // Service returns the ID of the Service through which API servers reach the workload.
-func Service() manifest.ID { return manifest.Service.ID(runtime.Namespace, Name) }
+func Service() manifest.ID { return manifest.Service.ID(runtime.Namespace, name) }
 
 // Workload returns the ID of the Deployment.
-func Workload() manifest.ID { return manifest.Deployment.ID(runtime.Namespace, Name) }
+func Workload() manifest.ID { return manifest.Deployment.ID(runtime.Namespace, name) }
 
 // Part reports whether an object belongs to the workload: its Deployment or Service, or
 // an object that these need.
@@ -65,7 +65,7 @@ func Part(id manifest.ID) bool {
 	if id.Is(manifest.ConfigMap) {
 		return strings.HasPrefix(id.Name, bundle.Prefix)
 	}
-	return id.Name == Name || id.Is(manifest.Secret) && (id.Name == secretName || id.Name == authorityName)
+	return id.Name == name || id.Is(manifest.Secret) && (id.Name == secretName || id.Name == authorityName)
 }
 
 // Argument returns the name of a set in the arguments of the server: the last two parts
@@ -107,7 +107,7 @@ func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Obj
 		}
 	}
 	if !told {
-		return nil, fmt.Errorf("%s has no container %s after spec.patches, and its pods cannot be told which conversion rules they need: leave the container its name", deployment.ID(), workload.Container)
+		return nil, fmt.Errorf("%s has no container %s after spec.patches, and so no arguments that name the conversion rules that its pods need: keep the name of the container", deployment.ID(), workload.Container)
 	}
 	at["containers"] = containers
 	return manifest.New(tree, deployment.Origin())
@@ -117,8 +117,8 @@ func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Obj
 // Deployment requires no rules yet; see [Require].
 func Objects(c Config) ([]*manifest.Object, error) {
 	w := workload.Workload{
-		Namespace: runtime.Namespace, Name: Name, Labels: map[string]string{"app.kubernetes.io/name": Name},
-		Image: c.Image, Replicas: cmp.Or(c.Replicas, DefaultReplicas),
+		Namespace: runtime.Namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": name},
+		Image: c.Image, Replicas: cmp.Or(c.Replicas, defaultReplicas),
 		Args:   []string{"conversion-server", "--log-format=json", "--tls-dir=" + tlsDir},
 		Port:   workload.Port{Name: "https", Service: Port, Pod: tlsPort},
 		Volume: workload.Volume{Name: "tls", Secret: secretName, Path: tlsDir},
@@ -134,8 +134,8 @@ func Objects(c Config) ([]*manifest.Object, error) {
 		},
 		func() (*manifest.Object, error) {
 			return w.Object(manifest.RoleBinding, map[string]any{
-				"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.Role.Kind, "name": Name},
-				"subjects": []any{map[string]any{"kind": manifest.ServiceAccount.Kind, "name": Name, "namespace": runtime.Namespace}},
+				"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.Role.Kind, "name": name},
+				"subjects": []any{map[string]any{"kind": manifest.ServiceAccount.Kind, "name": name, "namespace": runtime.Namespace}},
 			})
 		},
 		func() (*manifest.Object, error) {
