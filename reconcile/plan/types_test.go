@@ -203,7 +203,7 @@ func TestRefuseBreakingByObjects(t *testing.T) {
 		{name: "it goes back and harms", survey: survey(nil, "{a: abcd}"), back: true, byData: true, want: Refused, reason: "breaking: max-length-added; harms 1 of 1 object: default/x .spec.a is not valid any more: "},
 		{name: "the harm is allowed", survey: survey(nil, "{b: x}"), allowed: field, byData: true, want: Configure, reason: "breaking (max-length-added), but spec.breaking: data: harms 1 of 1 object"},
 		{name: "another harm is allowed", survey: survey(nil, "{a: abcd}"), allowed: field, byData: true, want: Refused, reason: "breaking: max-length-added; harms"},
-		{name: "not all were looked at", survey: survey(errors.New("it took too long"), "{a: abc}"), back: true, byData: true, want: Refused, reason: "what it means to the objects is not known: it took too long; the package's"},
+		{name: "not all were looked at", survey: survey(errors.New("it took too long"), "{a: abc}"), back: true, byData: true, want: Refused, reason: "its effect on the objects is not known: it took too long; the package's"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &Plan{Steps: []Step{{ID: now.ID(), Object: now, Action: Configure, Reason: "why", Package: "things", Compatibility: compat.Breaking, Findings: report.Findings, Survey: tt.survey, Back: tt.back}}}

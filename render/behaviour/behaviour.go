@@ -1,36 +1,37 @@
-// Package behaviour identifies the programs that act on the objects of a type:
-// the half of a type's identity that no schema shows. Two clusters with the same
-// type and the same behaviour do the same with the same object.
+// Package behaviour identifies the programs that act on the objects of a type. Two
+// clusters with the same type and the same behaviour treat an object alike.
 //
-// Behind a type is
+// The objects of a type are acted on by
 //
-//   - a package's CRDs: the Deployment of the package, as it was rendered;
-//   - CRDs of plain manifests: the workload of the same cluster that the
-//     annotation gitopsd.dev/controller names, "<namespace>/<name>" of a
-//     Deployment, StatefulSet or DaemonSet;
-//   - XRDs: the Compositions for their composite type, the Functions which these
-//     name, and the types that they compose with what acts on those (composes.go);
-//   - CRDs with conversion rules: these, too, with a workload or without.
+//   - CRDs of a package: the package's rendered Deployment;
+//   - CRDs of plain manifests: the workload of the same cluster that the annotation
+//     gitopsd.dev/controller names, "<namespace>/<name>" of a Deployment, StatefulSet or
+//     DaemonSet;
+//   - XRDs: the Compositions for their composite type, the Functions that these name,
+//     and the composed types with their own behaviour (composes.go);
+//   - CRDs with conversion rules: the rules, beside a workload if there is one.
 //
-// A workload is known by
+// A workload is identified by
 //
 //   - the digests of its images (workload.go);
-//   - its settings: the command, arguments and environment of each container, and
-//     the ConfigMaps and Secrets that variables and files come from. The order of
-//     different arguments does not count;
-//   - what these ConfigMaps and Secrets hold, by key (references.go), apart from
-//     certificates and tokens, which every cluster has its own of;
+//   - its settings: the command, arguments and environment of each container, and the
+//     names of the ConfigMaps and Secrets that variables and files come from. The order
+//     of different arguments does not count;
+//   - the contents of these ConfigMaps and Secrets, by key (references.go), except for
+//     certificates and tokens, which differ in every cluster;
 //   - the rights of its ServiceAccount (rights.go).
 //
-// The values of settings are hashed one by one, so that the names of those that
-// differ can be told; the values never are, nor their single hashes, since a short
-// secret could be guessed from them. For the same reason no digest covers the values
-// of Secrets: reconcile/verify compares them in memory only, by hashes with a key
-// that is made for one run.
+// index.go finds the identity of each type among the rendered objects of a cluster, and
+// differences.go compares two identities.
 //
-// The package is pure and works on decoded trees, so that what is rendered and
-// what is live are read alike. Types' digests are render/types' business, what
-// runs in a cluster is reconcile/verify/live's.
+// Values of settings are hashed one by one, so that the names of differing settings can
+// be shown. The values and their single hashes are never shown, since a short secret could
+// be guessed from its hash. For the same reason no digest covers the values of Secrets:
+// reconcile/verify compares them in memory only, by hashes with a key made for one run.
+//
+// The package does no I/O. It works on decoded trees, so that rendered and live objects
+// are read alike. Package render/types computes the digests of types, and
+// reconcile/verify/live reads the workloads that run in a cluster.
 package behaviour
 
 import (
@@ -50,37 +51,38 @@ import (
 type Identity struct {
 	// Workload runs the controller; the zero ID for Compositions.
 	Workload manifest.ID
-	// Images are the images of the workload's containers: the digest if the image is
-	// named by one, else the image's name.
+	// Images are the images of the workload's containers: the digest, or the name of an
+	// image that has no digest in it.
 	Images []Part
-	// Settings are the containers' commands, arguments and environment, and the places
-	// of files; for Compositions those that DeploymentRuntimeConfigs set of Functions.
-	// Their values are hashes that must not be shown.
+	// Settings are the containers' commands, arguments and environment, and the mounts of
+	// their volumes. For Compositions they are the settings that DeploymentRuntimeConfigs
+	// give Functions. Their values are hashes that must not be shown.
 	Settings []Part
-	// Config are the contents of rendered ConfigMaps and Secrets that it refers to;
-	// see the function [Config]. Values of ConfigMaps are hashes that must not be
-	// shown, those of Secrets [Withheld], and those that are not rendered [Elsewhere].
+	// Config are the contents of rendered ConfigMaps and Secrets that the workload refers
+	// to; see the function [Config]. Values of ConfigMaps are hashes that must not be
+	// shown. Values of Secrets are [Withheld], and values that are not rendered
+	// [Elsewhere].
 	Config []Part
-	// Rights are those of its account by the rendered roles and bindings, without those
-	// of other packages; see the function [Rights]. A role that is not rendered, or is
-	// aggregated, is a part with the role's name.
+	// Rights are the rights of the account by the rendered roles and bindings, except for
+	// those of other packages; see the function [Rights]. A role that is not rendered, or
+	// is aggregated, is a part with the role's name.
 	Rights []Part
-	// PerCluster are the settings and contents that every cluster has its own of, by
+	// PerCluster are the settings and contents that may differ in every cluster, by
 	// manifest.PerClusterAnnotation of the workload: names of Settings ("manager
-	// variable REGION"), of Config ("ConfigMap settings key region"), or all of an object
+	// variable REGION"), of Config ("ConfigMap settings key region"), or of whole objects
 	// ("Secret login").
 	PerCluster []string
-	// Compositions are those for a composite type, each with a hash of its spec.
+	// Compositions are the Compositions for a composite type, each with a hash of its spec.
 	Compositions []Part
 	// Functions are the Functions that the Compositions name, with their locked
 	// digests; "" for a Function that the cluster does not declare.
 	Functions []Part
-	// Composes are the types that the Compositions compose, by way of other composites
-	// too: "Bucket.acme.example/v1" with a hash of the type and of what acts on it. In
-	// what is read from a cluster there are none.
+	// Composes are the types that the Compositions compose, directly or through other
+	// composites: "Bucket.acme.example/v1" with a hash of the type and its behaviour.
+	// Identities read from a cluster have none.
 	Composes []Part
-	// Conversion are the conversion rules of the definition: its name, and the digest
-	// that it is rendered with.
+	// Conversion are the conversion rules of the definition: its name, and the digest of
+	// its rules.
 	Conversion []Part
 }
 
@@ -90,7 +92,7 @@ type Part struct {
 	Name, Value string
 }
 
-// List is the parts of a behaviour that are the same in kind.
+// List has the parts of one kind of a behaviour.
 type List struct {
 	// What is "image", "setting", "config", "right", "composition", "function",
 	// "composes" or "conversion".
@@ -100,8 +102,8 @@ type List struct {
 	Shown bool
 }
 
-// Lists returns all parts, in the order of [Identity.Digest], without the values of
-// those that every cluster has its own of.
+// Lists returns all parts, in the order of [Identity.Digest], without the values that may
+// differ in every cluster.
 func (i *Identity) Lists() []List {
 	return []List{
 		{"image", i.Images, true},
@@ -115,8 +117,8 @@ func (i *Identity) Lists() []List {
 	}
 }
 
-// Common returns settings or contents with one part in place of each that every
-// cluster has its own of.
+// Common returns settings or contents without the values of parts that may differ in
+// every cluster: each entry of PerCluster becomes one part.
 func (i *Identity) Common(parts []Part) []Part {
 	if len(i.PerCluster) == 0 {
 		return parts
@@ -136,10 +138,9 @@ func (i *Identity) Common(parts []Part) []Part {
 	return sorted(kept)
 }
 
-// Digest returns "h1:" and the base64 of a SHA-256 over all parts. It does not
-// depend on the workload's name. Each part adds a line to the hash: [List.What] and
-// JSON strings of name and value, in the order of [Identity.Lists] and each ended by
-// a newline.
+// Digest returns "h1:" and the base64 of a SHA-256 over all parts. It does not depend on
+// the workload's name. Each part adds a line to the hash, in the order of
+// [Identity.Lists]: [List.What], the name and the value as JSON strings, and a newline.
 func (i *Identity) Digest() string {
 	var b strings.Builder
 	for _, list := range i.Lists() {
@@ -159,8 +160,7 @@ func SettingsDigest(settings []Part) string {
 	return hash([]byte(b.String()))
 }
 
-// Differing returns the names of the parts that are in one list only or have another
-// value.
+// Differing returns the names of the parts that only one list has, or with another value.
 func Differing(a, b []Part) []string {
 	var names []string
 	for len(a) > 0 || len(b) > 0 {
@@ -183,13 +183,13 @@ func Differing(a, b []Part) []string {
 func Only(parts []Part, lists ...[]Part) []Part {
 	return slices.DeleteFunc(slices.Clone(parts), func(p Part) bool {
 		return !slices.ContainsFunc(lists, func(l []Part) bool {
-			_, found := slices.BinarySearchFunc(l, p.Name, func(p Part, name string) int { return cmp.Compare(p.Name, name) })
+			_, found := find(l, p.Name)
 			return found
 		})
 	})
 }
 
-// String returns one line for people, without the settings.
+// String returns the identity in one line, without the settings.
 func (i *Identity) String() string {
 	switch {
 	case i.Workload != (manifest.ID{}):
@@ -201,7 +201,7 @@ func (i *Identity) String() string {
 	return i.Workload.Kind + " " + i.Workload.Namespace + "/" + i.Workload.Name
 }
 
-// named returns "composition a, b", or nothing for no parts.
+// named returns "composition a, b"; empty if there are no parts.
 func named(what string, parts []Part) string {
 	if len(parts) == 0 {
 		return ""

@@ -15,7 +15,7 @@ func container(t *testing.T, fields string) Template {
 	return FromWorkload(o.All()[0].Tree())
 }
 
-// The names of what differs are told, and never what is in it.
+// The names of differing parts are shown, but never their contents.
 func TestDiffering(t *testing.T) {
 	for _, tt := range []struct{ name, a, b, want string }{
 		{"nothing", "args: [--a=1, --b]", "args: [--b, --a=1]", ""},
@@ -120,7 +120,7 @@ func TestOf(t *testing.T) {
 		{"a package's", labelled("gitopsd.dev/package: p", "") + workload("Deployment", "gitopsd-system", "p", "reg.io/p@"+digest), "Deployment gitopsd-system/p b=reg.io/b:v1 c=" + digest},
 		{"another namespace", labelled("gitopsd.dev/package: p", "") + workload("Deployment", "elsewhere", "p", "reg.io/p@"+digest), ""},
 		{"by annotation", labelled("", "gitopsd.dev/controller: team/ctl") + workload("StatefulSet", "team", "ctl", "reg.io/p:v1"), "StatefulSet team/ctl b=reg.io/b:v1 c=reg.io/p:v1"},
-		{"by annotation, not there", labelled("", "gitopsd.dev/controller: team/ctl"), "test.yaml:1: annotation gitopsd.dev/controller: there is no Deployment, StatefulSet or DaemonSet team/ctl among what is rendered for the cluster"},
+		{"by annotation, not there", labelled("", "gitopsd.dev/controller: team/ctl"), "test.yaml:1: annotation gitopsd.dev/controller: there is no Deployment, StatefulSet or DaemonSet team/ctl among the objects rendered for the cluster"},
 		{"by annotation, malformed", labelled("", "gitopsd.dev/controller: ctl"), `test.yaml:1: annotation gitopsd.dev/controller: "ctl": want <namespace>/<name> of a Deployment, StatefulSet or DaemonSet`},
 		{
 			"by annotation, two",
@@ -159,7 +159,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Two identities are the same if what acts is, whatever it is called.
+// Identities do not depend on the names of workloads.
 func TestDigest(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("a", 64)
 	identity := func(text string) *Identity {
@@ -182,7 +182,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// What Crossplane's API fills in makes no other Composition.
+// Defaults of Crossplane's API do not change a Composition.
 func TestComposedDefaults(t *testing.T) {
 	of := func(spec string) string {
 		tree := manifesttest.Set(t, "apiVersion: apiextensions.crossplane.io/v1\nkind: Composition\nmetadata: {name: x}\nspec: {"+spec+"}\n").All()[0].Tree()

@@ -6,10 +6,10 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// composes returns the types that Compositions compose, directly or by way of other
-// composites, each with a hash of its digest and of what acts on it. Types that nothing
-// among the cluster's objects defines are not known, and left out. Each type counts
-// once, so that types that compose each other end.
+// composes returns the types that Compositions compose, directly or through other
+// composites, each with a hash of its digest and its behaviour. Types that no object of
+// the cluster defines are left out. Each type is visited once, since types may compose
+// each other.
 func (x *Index) composes(compositions []map[string]any) []Part {
 	type versioned struct {
 		manifest.GroupKind
@@ -41,8 +41,8 @@ func (x *Index) composes(compositions []map[string]any) []Part {
 	return sorted(parts)
 }
 
-// direct returns what acts on a definition's types without what is composed, and the
-// Compositions among it.
+// direct returns the identity of a definition's types without composed types, and the
+// Compositions in it.
 func (x *Index) direct(definition *manifest.Object) (*Identity, []map[string]any) {
 	if definition.ID().Is(manifest.XRD) && definition.Annotation(manifest.ControllerAnnotation) == "" {
 		trees := x.compositionsOf(definition)
@@ -50,18 +50,18 @@ func (x *Index) direct(definition *manifest.Object) (*Identity, []map[string]any
 	}
 	i, err := x.Of(definition)
 	if err != nil {
-		return nil, nil // reported where the type itself is looked at
+		return nil, nil // reported for the type itself
 	}
 	return i, nil
 }
 
-// digest returns the digest of a type, "" if the definition does not have the version.
+// digest returns the digest of a type; "" if the definition lacks the version.
 func (x *Index) digest(definition *manifest.Object, kind manifest.GroupKind, version string) string {
 	all, ok := x.digests.Load(definition)
 	if !ok {
 		list, err := types.Of(definition.Tree())
 		if err != nil {
-			list = nil // reported where the type itself is looked at
+			list = nil // reported for the type itself
 		}
 		all, _ = x.digests.LoadOrStore(definition, list)
 	}

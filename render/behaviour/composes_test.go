@@ -45,7 +45,7 @@ func composites(t *testing.T) []*manifest.Object {
 	return all
 }
 
-// What is composed is part of a composite type's identity, as far down as it is known.
+// Composed types are part of a composite type's identity, at any depth.
 func TestComposes(t *testing.T) {
 	of := func(change func(string) string) *Identity {
 		var all []*manifest.Object
@@ -90,7 +90,7 @@ func TestComposes(t *testing.T) {
 	}
 }
 
-// Functions run as their DeploymentRuntimeConfig says, and so are part of the identity.
+// The settings that a DeploymentRuntimeConfig gives a Function are part of the identity.
 func TestFunctionSettings(t *testing.T) {
 	of := func(config string) *Identity {
 		var all []*manifest.Object

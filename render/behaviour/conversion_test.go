@@ -10,8 +10,8 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// Conversion rules are part of what acts on objects, with a controller or without. They
-// count only where API servers are to ask for them.
+// Conversion rules are part of the identity, with or without a controller, if the
+// definition has their webhook.
 func TestConversionRules(t *testing.T) {
 	const one, two = "h1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", "h1:AQECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 	of := func(annotations, address string) *Identity {

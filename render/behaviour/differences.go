@@ -10,16 +10,16 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Difference is one part in which two behaviours differ. It is comparable, and is
-// documented JSON.
+// Difference is one part that differs between two behaviours. It is comparable, and its
+// JSON is documented.
 type Difference struct {
-	// What is a [List]'s.
+	// What is [List.What].
 	What string `json:"what"`
-	// Name is the part's: a container, "<container> argument --debug", a
+	// Name is the name of the part: a container, "<container> argument --debug", a
 	// Composition.
 	Name string `json:"name"`
-	// Before and After are values that may be shown ([List].Shown). Both are empty for
-	// other parts, and one of them for a part that only one side has.
+	// Before and After are the values if they may be shown ([List.Shown]), and else empty.
+	// One is empty if only one side has the part.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
 	// Added and Removed report whether only one side has the part.
@@ -27,7 +27,7 @@ type Difference struct {
 	Removed bool `json:"removed,omitempty"`
 }
 
-// String returns the difference for people: "image c: sha256:5f… -> sha256:7a…",
+// String returns the difference in one line: "image c: sha256:5f… -> sha256:7a…",
 // "setting c argument --debug added".
 func (d Difference) String() string {
 	text := d.What + " " + d.Name
@@ -58,8 +58,8 @@ func brief(value string) string {
 	return cmp.Or(value, "not declared")
 }
 
-// Differences returns the parts in which two behaviours differ, in the order of
-// [Identity.Digest]. It is empty if their digests are equal.
+// Differences returns the parts that differ between two behaviours, in the order of
+// [Identity.Digest]; none if their digests are equal.
 func Differences(before, after *Identity) []Difference {
 	var all []Difference
 	olds, nows := before.Lists(), after.Lists()
@@ -78,7 +78,7 @@ func Differences(before, after *Identity) []Difference {
 	return all
 }
 
-// find returns the part of that name.
+// find returns the part with this name.
 func find(parts []Part, name string) (p Part, found bool) {
 	i, found := slices.BinarySearchFunc(parts, name, func(p Part, name string) int { return cmp.Compare(p.Name, name) })
 	if found {
@@ -87,8 +87,8 @@ func find(parts []Part, name string) (p Part, found bool) {
 	return p, found
 }
 
-// Summary returns differences in a line: those of one sort together, and at most so
-// many names of each.
+// Summary returns differences in one line, grouped by What, with at most most names in
+// each group.
 func Summary(all []Difference, most int) string {
 	var parts []string
 	for len(all) > 0 {
@@ -109,8 +109,8 @@ func Summary(all []Difference, most int) string {
 	return strings.Join(parts, "; ")
 }
 
-// Pin returns the digest of the behaviour that an object is pinned to, "" if it is
-// not. The same annotation on a definition names a controller, and is no pin.
+// Pin returns the digest of the behaviour that an object is pinned to; "" if there is
+// none. On a definition, the same annotation names a controller.
 func Pin(o *manifest.Object) string {
 	if o.ID().Is(manifest.Definitions...) || o.ID().Is(manifest.MRD) {
 		return ""

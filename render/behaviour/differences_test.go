@@ -47,8 +47,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// The annotation of a definition names its controller, and that of any other object
-// pins it.
+// The annotation names the controller of a definition, and pins other objects.
 func TestPin(t *testing.T) {
 	for _, tt := range []struct{ in, want string }{
 		{"{apiVersion: acme.example/v1, kind: Widget, metadata: {name: w, annotations: {gitopsd.dev/controller: h1:x}}}", "h1:x"},

@@ -22,12 +22,12 @@ type Index struct {
 	compositions map[manifest.GroupKind][]*manifest.Object
 	functions    map[string]sources.Digest
 	runtimes     map[string]*manifest.Object      // DeploymentRuntimeConfigs that are applied
-	runsBy       map[string]string                // the name of a Function's
+	runsBy       map[string]string                // Function to DeploymentRuntimeConfig, by name
 	settings     map[manifest.ID]*manifest.Object // ConfigMaps and Secrets
 	roles        map[manifest.ID]*manifest.Object
 	bindings     []Binding
 	definitions  map[manifest.GroupKind]*manifest.Object
-	digests      sync.Map // the types of definitions, read when they are asked for
+	digests      sync.Map // types by definition, filled by digest
 
 	mu         sync.Mutex
 	identities map[manifest.ID]*Identity // of workloads
@@ -83,8 +83,8 @@ func NewIndex(objects *manifest.Set, packages []sources.Selected) *Index {
 	return x
 }
 
-// Of returns the identity of the types that an object defines, nil if none is known.
-// It fails if the object names a controller that is not rendered.
+// Of returns the identity of the types that an object defines; nil if none is known. It
+// fails if the object names a controller that is not rendered.
 func (x *Index) Of(definition *manifest.Object) (*Identity, error) {
 	i, err := x.actor(definition)
 	digest := conversion.Rules(definition.Tree())
@@ -93,13 +93,13 @@ func (x *Index) Of(definition *manifest.Object) (*Identity, error) {
 	}
 	with := new(Identity)
 	if i != nil {
-		*with = *i // others have the same workload
+		*with = *i // other types may share the workload
 	}
 	with.Conversion = []Part{{definition.ID().Name, digest}}
 	return with, nil
 }
 
-// actor returns the identity without conversion rules.
+// actor returns the identity of a definition's types without conversion rules.
 func (x *Index) actor(definition *manifest.Object) (*Identity, error) {
 	if where := definition.Annotation(manifest.ControllerAnnotation); where != "" {
 		found := x.workloads[where]
@@ -107,7 +107,7 @@ func (x *Index) actor(definition *manifest.Object) (*Identity, error) {
 		case strings.Count(where, "/") != 1:
 			return nil, fmt.Errorf("%s: annotation %s: %q: want <namespace>/<name> of a Deployment, StatefulSet or DaemonSet", definition.Origin(), manifest.ControllerAnnotation, where)
 		case len(found) == 0:
-			return nil, fmt.Errorf("%s: annotation %s: there is no Deployment, StatefulSet or DaemonSet %s among what is rendered for the cluster", definition.Origin(), manifest.ControllerAnnotation, where)
+			return nil, fmt.Errorf("%s: annotation %s: there is no Deployment, StatefulSet or DaemonSet %s among the objects rendered for the cluster", definition.Origin(), manifest.ControllerAnnotation, where)
 		case len(found) > 1:
 			return nil, fmt.Errorf("%s: annotation %s: %s is both a %s and a %s; give them different names", definition.Origin(), manifest.ControllerAnnotation, where, found[0].ID().Kind, found[1].ID().Kind)
 		}
@@ -122,8 +122,8 @@ func (x *Index) actor(definition *manifest.Object) (*Identity, error) {
 	return nil, nil
 }
 
-// checked returns the identity of a workload, and fails if its annotation names
-// something that it does not have.
+// checked returns the identity of a workload. It fails if the workload's annotation names
+// a setting or content that the workload lacks.
 func (x *Index) checked(o *manifest.Object) (*Identity, error) {
 	i, t := x.Workload(o), FromWorkload(o.Tree())
 	for _, name := range i.PerCluster {
@@ -156,8 +156,8 @@ func (x *Index) Workload(o *manifest.Object) *Identity {
 			i.Config[n].Value = Withheld
 		}
 	}
-	// Providers of one family have each other's rights, as far as they are in the
-	// cluster: they are not the package's own.
+	// Providers of one family have the rights of all others in the cluster. Those are left
+	// out.
 	pkg := o.Label(manifest.PackageLabel)
 	own := slices.DeleteFunc(slices.Clone(x.bindings), func(b Binding) bool { return b.Package != "" && b.Package != pkg })
 	i.Rights = Rights(Account{namespace, t.Account}, own, x.rules)
@@ -165,8 +165,8 @@ func (x *Index) Workload(o *manifest.Object) *Identity {
 	return i
 }
 
-// rules returns the rules of a rendered role. Those of an aggregated one are not
-// known.
+// rules returns the rules of a rendered role; ok is false if it is not rendered, or
+// aggregated.
 func (x *Index) rules(role manifest.ID) (rules []any, ok bool) {
 	o := x.roles[role]
 	if o == nil || manifest.Mapping(o.Tree(), "aggregationRule") != nil {
@@ -175,8 +175,8 @@ func (x *Index) rules(role manifest.ID) (rules []any, ok bool) {
 	return manifest.List(o.Tree(), "rules"), true
 }
 
-// Workload returns the identity of a rendered workload by its own fields, without
-// what it refers to and its rights.
+// Workload returns the identity of a rendered workload from its own fields, without
+// Config and Rights.
 func Workload(o *manifest.Object) *Identity {
 	t := FromWorkload(o.Tree())
 	i := &Identity{Workload: o.ID(), Settings: t.Settings, PerCluster: perCluster(o)}
@@ -226,8 +226,8 @@ func (x *Index) identityOf(compositions []map[string]any) *Identity {
 	return i
 }
 
-// runtime returns what a DeploymentRuntimeConfig sets of the pods that Crossplane runs
-// a Function in.
+// runtime returns the settings that a DeploymentRuntimeConfig gives the pods of a
+// Function.
 func (x *Index) runtime(function string) []Part {
 	o := x.runtimes[x.runsBy[function]]
 	if o == nil {
@@ -246,13 +246,13 @@ func (x *Index) runtime(function string) []Part {
 	return parts
 }
 
-// CompositeOf returns the kind of the composites that a Composition is for.
+// CompositeOf returns the kind of the composites that a Composition applies to.
 func CompositeOf(composition map[string]any) manifest.GroupKind {
 	return manifest.KindOf(manifest.Mapping(composition, "spec", "compositeTypeRef"))
 }
 
-// Composed returns the identity of Compositions and the Functions they name, without
-// what is composed; digest returns a Function's digest.
+// Composed returns the identity of Compositions and the Functions that they name, without
+// composed types. digest returns a Function's digest.
 func Composed(compositions []map[string]any, digest func(function string) string) *Identity {
 	i := new(Identity)
 	functions := make(map[string]bool)

@@ -19,38 +19,37 @@ import (
 type Reference struct {
 	// Kind is manifest.ConfigMap or manifest.Secret.
 	Kind manifest.GroupKind
-	// Name is the object's; its namespace is the pod's.
+	// Name is the name of the object, in the namespace of the pod.
 	Name string
-	// Key is the only key that is used; empty for all of them.
+	// Key is the only key that is used; empty if all are.
 	Key string
 }
 
-// named reports whether a name is the reference's, or that of a key of it.
+// named reports whether a name of a part is the reference, or a key of it.
 func (r Reference) named(name string) bool {
 	object, key, _ := strings.Cut(name, " key ")
 	return object == r.Kind.Kind+" "+plainName(r.Name) && (key == "" || r.Key == "" || r.Key == key)
 }
 
-// Values of parts in place of a content that is not known or not compared.
+// Values of parts with a content that is not known or not compared.
 const (
-	// Elsewhere: the object or its key does not exist where it was looked for.
+	// Elsewhere: the object or its key does not exist among the objects.
 	Elsewhere = "not there"
-	// Certificates: the content is certificates, keys of certificates or tokens,
-	// which every cluster has its own of.
+	// Certificates: the content is certificates, their keys or tokens, which differ in
+	// every cluster.
 	Certificates = "certificates"
-	// Withheld: the content is a Secret's. It is not hashed, since the hash would be
+	// Withheld: the content is part of a Secret. It is not hashed, since the hash would be
 	// published.
 	Withheld = "withheld"
 )
 
 // Config returns the contents that references refer to, one part for each key:
-// "ConfigMap settings key mode". get returns a ConfigMap or Secret, nil if there is
-// none, and sum hashes a value.
+// "ConfigMap settings key mode". get returns a ConfigMap or Secret, or nil, and sum
+// hashes a value.
 //
-// Contents that differ between clusters by nature are [Certificates]: Secrets of the
-// types kubernetes.io/tls and kubernetes.io/service-account-token, and values that
-// are nothing but PEM blocks. The part of a name that kustomize generates from the
-// content is left out.
+// Contents that always differ between clusters are [Certificates]: Secrets of the types
+// kubernetes.io/tls and kubernetes.io/service-account-token, and values that consist of
+// PEM blocks. Names have no suffix that kustomize generated from the content.
 func Config(references []Reference, get func(kind manifest.GroupKind, name string) map[string]any, sum func(value []byte) string) []Part {
 	var parts []Part
 	for _, r := range references {
@@ -87,12 +86,12 @@ func Config(references []Reference, get func(kind manifest.GroupKind, name strin
 	return slices.CompactFunc(sorted(parts), func(a, b Part) bool { return a.Name == b.Name })
 }
 
-// certified reports whether Secrets of a type hold what each cluster has of its own.
+// certified reports whether Secrets of a type contain certificates or tokens.
 func certified(secretType string) bool {
 	return secretType == "kubernetes.io/tls" || secretType == "kubernetes.io/service-account-token"
 }
 
-// Empty reports whether a ConfigMap or Secret holds nothing.
+// Empty reports whether a ConfigMap or Secret has no values.
 func Empty(kind manifest.GroupKind, tree map[string]any) bool { return len(contents(kind, tree)) == 0 }
 
 // contents returns the values of a ConfigMap or Secret by key.
@@ -109,7 +108,7 @@ func contents(kind manifest.GroupKind, tree map[string]any) map[string][]byte {
 	}
 	add("binaryData", true)
 	add("data", kind == manifest.Secret)
-	add("stringData", false) // takes precedence, and is never live
+	add("stringData", false) // takes precedence; live Secrets have none
 	return values
 }
 
@@ -132,7 +131,7 @@ func onlyPEM(value []byte) bool {
 	return true
 }
 
-// generated matches the end of a name that kustomize made from the content.
+// generated matches a name with a suffix that kustomize made from the content.
 var generated = regexp.MustCompile(`^(.+)-[2456789bcdfghkmt]{10}$`)
 
 func plainName(name string) string {
@@ -142,7 +141,7 @@ func plainName(name string) string {
 	return name
 }
 
-// volumes collects what a pod's containers refer to.
+// volumes collects the ConfigMaps and Secrets that a pod's containers refer to.
 type volumes struct {
 	found    map[Reference]bool
 	settings []Part
@@ -185,7 +184,7 @@ func (v *volumes) read(pod map[string]any) {
 	}
 }
 
-// container adds a container's references, and the places of its volumes.
+// container adds a container's references and its mounts of volumes.
 func (v *volumes) container(name string, c map[string]any) {
 	add := func(kind manifest.GroupKind, source map[string]any, key string) {
 		if object := manifest.Text(source, "name"); object != "" {
@@ -218,8 +217,7 @@ func (v *volumes) container(name string, c map[string]any) {
 	}
 }
 
-// all returns the references without those to one key of an object that is used as a
-// whole.
+// all returns the references, except for keys of objects that are also used as a whole.
 func (v *volumes) all() []Reference {
 	var list []Reference
 	for r := range v.found {

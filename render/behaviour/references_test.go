@@ -13,7 +13,7 @@ import (
 
 const certificate = "-----BEGIN CERTIFICATE-----\nMTIz\n-----END CERTIFICATE-----\n"
 
-// What a pod refers to, and what of it is compared.
+// The references of a pod, and the contents that are compared.
 func TestConfig(t *testing.T) {
 	objects := manifesttest.Set(t, `apiVersion: v1
 kind: ConfigMap
@@ -73,7 +73,7 @@ data: {ca.crt: '`+strings.ReplaceAll(certificate, "\n", "\n\n  ")+`'}
 	}
 }
 
-// Where files come from and go to is a setting; kustomize's hash in a name is not.
+// The sources and mounts of files are settings; kustomize's hash in a name is not.
 func TestVolumes(t *testing.T) {
 	of := func(volumes, mounts string) []Part {
 		return FromPodSpec(manifesttest.Tree(t, "{containers: [{name: c, volumeMounts: ["+mounts+"]}], volumes: ["+volumes+"]}")).Settings
@@ -108,8 +108,8 @@ func TestOnlyPEM(t *testing.T) {
 	}
 }
 
-// What an identity holds of rendered ConfigMaps, Secrets and rights. The digest covers
-// no value of a Secret, of which it would be a guess that anybody can check.
+// The parts of an identity from rendered ConfigMaps, Secrets and rights. The digest does
+// not cover values of Secrets, since anybody could check guesses of a value against it.
 func TestIndexWorkload(t *testing.T) {
 	text := func(mode, password, verb, other string) string {
 		return `apiVersion: apps/v1
@@ -172,7 +172,7 @@ subjects: [{kind: ServiceAccount, name: sa, namespace: ns}]
 	}
 }
 
-// What every cluster has of its own makes no other behaviour, and has to exist.
+// Parts that may differ in every cluster do not change the identity, and must exist.
 func TestPerCluster(t *testing.T) {
 	of := func(annotation, region, login string) (*Identity, error) {
 		set := manifesttest.Set(t, `apiVersion: apps/v1
@@ -216,7 +216,7 @@ metadata: {name: widgets.acme.example, annotations: {gitopsd.dev/controller: ns/
 	}
 }
 
-// No manifest makes it panic, and no value of a Secret gets into an identity.
+// No manifest causes a panic, and no identity has a value of a Secret.
 func FuzzTemplate(f *testing.F) {
 	f.Add([]byte(`{"containers":[{"name":"c","envFrom":[{"secretRef":{"name":"s"}}]}],"volumes":[{"name":"v","projected":{"sources":[null,{"configMap":{"name":"a"}}]}}]}`),
 		[]byte(`{"type":1,"data":{"a":"b","c":null},"subjects":[null,{"kind":"Group","name":"system:authenticated"}],"roleRef":{"kind":"Role"},"rules":[{"apiGroups":["",1],"resources":["*"],"verbs":null},3]}`))

@@ -14,11 +14,11 @@ type Account struct{ Namespace, Name string }
 
 // Binding is a RoleBinding or ClusterRoleBinding.
 type Binding struct {
-	// Namespace is where it grants rights; empty for all namespaces.
+	// Namespace is the namespace in which it grants rights; empty for all.
 	Namespace string
 	// Role is the Role or ClusterRole that it refers to.
 	Role manifest.ID
-	// Package is the package that it is rendered from, empty if there is none.
+	// Package is the package that it is rendered from; empty if there is none.
 	Package string
 
 	subjects []any
@@ -39,7 +39,7 @@ func ReadBinding(tree map[string]any) Binding {
 }
 
 // Grants reports whether the binding names the account itself, and whether it names a
-// group that the account is in.
+// group of the account.
 func (b Binding) Grants(a Account) (direct, group bool) {
 	for _, item := range b.subjects {
 		s, _ := item.(map[string]any)
@@ -56,17 +56,17 @@ func (b Binding) Grants(a Account) (direct, group bool) {
 	return direct, group
 }
 
-// mostRights bounds the rights of an account that are told one by one; the rules of
-// the other roles are hashed.
+// mostRights limits the rights of an account that are listed one by one; rules beyond
+// that are hashed.
 const mostRights = 50_000
 
-// Rights returns what bindings allow an account, one part for each resource with its
-// verbs: "deployments.apps in namespace team" and "get list". The account's own
-// namespace has no name in it, since a fleet may give it another in each cluster.
-// role returns a role's rules, and false for a role that is not known.
+// Rights returns the rights that bindings grant an account, one part for each resource
+// with its verbs: "deployments.apps in namespace team" and "get list". The account's own
+// namespace is not named, since it may have another name in each cluster. role returns a
+// role's rules, and false for an unknown role.
 //
-// Left out are the rights of groups that concern no object: URLs, and reviews of the
-// account's own rights, which Kubernetes grants to everybody.
+// Rights of groups that Kubernetes grants to everybody are left out: URLs, and reviews of
+// the account's own rights.
 func Rights(a Account, bindings []Binding, role func(manifest.ID) (rules []any, ok bool)) []Part {
 	verbs := make(map[string]map[string]bool)
 	add := func(name string, granted []string) {
@@ -121,7 +121,8 @@ func Rights(a Account, bindings []Binding, role func(manifest.ID) (rules []any, 
 	return parts
 }
 
-// everybodys reports whether a rule grants what Kubernetes grants to everybody.
+// everybodys reports whether a rule only grants rights that Kubernetes grants to
+// everybody.
 func everybodys(rule map[string]any) bool {
 	for _, g := range manifest.Texts(rule, "apiGroups") {
 		if g != manifest.GroupAuthz && g != manifest.GroupAuthn {
@@ -132,7 +133,7 @@ func everybodys(rule map[string]any) bool {
 }
 
 // ruleNames returns the resources of a rule, with the names of objects if it is limited
-// to some. A rule with more than there is room for has one name.
+// to some. A rule with more than mostRights of these has one name.
 func ruleNames(rule map[string]any) []string {
 	var all []string
 	for _, url := range manifest.Texts(rule, "nonResourceURLs") {

@@ -4,17 +4,18 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
 
-// Template is the part of a workload or pod that decides what runs.
+// Template is the part of a workload or pod that identifies its behaviour.
 type Template struct {
-	// Images by container, as written.
+	// Images are the images by container, as written.
 	Images []Part
-	// Settings of all containers; see Identity.
+	// Settings are the settings of all containers; see [Identity].
 	Settings []Part
 	// References are the ConfigMaps and Secrets that settings or files come from,
 	// sorted, each once.
@@ -26,25 +27,16 @@ type Template struct {
 // FromPodSpec reads the containers of a pod's spec.
 func FromPodSpec(spec map[string]any) Template {
 	var t Template
-	var containers []map[string]any
-	for _, field := range []string{"containers", "initContainers"} {
-		list, _ := spec[field].([]any)
-		for _, c := range list {
-			if m, ok := c.(map[string]any); ok {
-				containers = append(containers, m)
-			}
-		}
-	}
-	for _, c := range containers {
-		name, _ := c["name"].(string)
-		image, _ := c["image"].(string)
-		t.Images = append(t.Images, Part{name, image})
-		t.Settings = append(t.Settings, settings(name, c)...)
-	}
 	sources := new(volumes)
 	sources.read(spec)
-	for _, c := range containers {
-		name, _ := c["name"].(string)
+	for _, item := range slices.Concat(manifest.List(spec, "containers"), manifest.List(spec, "initContainers")) {
+		c, ok := item.(map[string]any)
+		if !ok {
+			continue
+		}
+		name := manifest.Text(c, "name")
+		t.Images = append(t.Images, Part{name, manifest.Text(c, "image")})
+		t.Settings = append(t.Settings, settings(name, c)...)
 		sources.container(name, c)
 	}
 	t.Settings = append(t.Settings, sources.settings...)
@@ -57,10 +49,7 @@ func FromPodSpec(spec map[string]any) Template {
 
 // FromWorkload reads the pod template of a Deployment, StatefulSet or DaemonSet.
 func FromWorkload(tree map[string]any) Template {
-	spec, _ := tree["spec"].(map[string]any)
-	template, _ := spec["template"].(map[string]any)
-	pod, _ := template["spec"].(map[string]any)
-	return FromPodSpec(pod)
+	return FromPodSpec(manifest.Mapping(tree, "spec", "template", "spec"))
 }
 
 // settings returns a container's command, arguments and environment.
@@ -77,21 +66,17 @@ func settings(container string, c map[string]any) []Part {
 	if command, ok := c["command"].([]any); ok {
 		add("command", command)
 	}
-	args, _ := c["args"].([]any)
-	arguments(args, add)
-	env, _ := c["env"].([]any)
-	for _, e := range env {
+	arguments(manifest.List(c, "args"), add)
+	for _, e := range manifest.List(c, "env") {
 		variable, _ := e.(map[string]any)
-		name, _ := variable["name"].(string)
+		name := "variable " + manifest.Text(variable, "name")
 		if source := variable["valueFrom"]; source != nil {
-			add("variable "+name, plainSource(source))
+			add(name, plainSource(source))
 		} else {
-			value, _ := variable["value"].(string)
-			add("variable "+name, value)
+			add(name, manifest.Text(variable, "value"))
 		}
 	}
-	from, _ := c["envFrom"].([]any)
-	for _, f := range from {
+	for _, f := range manifest.List(c, "envFrom") {
 		add("envFrom", plainSource(f))
 	}
 	parts := make([]Part, len(names))
@@ -101,8 +86,8 @@ func settings(container string, c map[string]any) []Part {
 	return parts
 }
 
-// The part of an argument that may be shown: the name of a flag. A word after a flag
-// may be its value; one letter with more behind it may be a flag with its value.
+// Only the name of a flag may be shown of an argument. A word after a flag may be its
+// value, and a letter followed by more text may be a flag with its value.
 var (
 	longFlag  = regexp.MustCompile(`^--[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	shortFlag = regexp.MustCompile(`^-[A-Za-z0-9]$`)
@@ -156,9 +141,9 @@ func plainSource(source any) any {
 	return plain
 }
 
-// ImageDigest returns the digest in an image's name or in the image ID of a
-// container's status: "repository@sha256:…", with "docker-pullable://" before it or
-// the digest alone. ok reports whether there is one.
+// ImageDigest returns the digest in an image's name or in the image ID of a container's
+// status: "repository@sha256:…", perhaps after "docker-pullable://", or the digest alone.
+// ok reports whether there is one.
 func ImageDigest(image string) (d sources.Digest, ok bool) {
 	i := strings.LastIndex(image, "sha256:")
 	if i < 0 {

@@ -2,6 +2,7 @@ package cel
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,22 +15,22 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// cel-go's cost is counted after a step. It does not see strings that quote, encode or
-// format return, nor lists that hold one list many times, which a few hundred bytes of
-// text make too large for any memory. So these bounds come first.
+// cel-go counts the cost after each step. It does not count strings that quote, encode or
+// format return, nor lists that contain one list many times. A few hundred bytes of text
+// can make such values larger than memory, so these limits are checked first.
 const (
-	// maxSize is the size of a value that an expression makes: bytes of text, and
-	// nodeSize for each element.
+	// maxSize limits a value that an expression makes: the bytes of texts, and nodeSize for
+	// each element.
 	maxSize  = 1 << 20
 	nodeSize = 8
-	// maxTime is how long an expression may loop.
+	// maxTime limits the time of an expression with loops.
 	maxTime = 5 * time.Second
-	// maxLoops is how deep loops such as map, exists and optMap may be, inside one
-	// another and over the result of another: the time that cel-go's type checker takes
-	// doubles with each. maxLiterals is the same for lists and maps, and maxCalls for all
-	// else.
+	// maxLoops limits the depth of loops such as map, exists and optMap, in one another and
+	// over the result of another: each doubles the time of cel-go's type checker.
+	// maxLiterals limits the depth of lists and maps, and maxCalls that of other
+	// expressions.
 	maxLoops, maxLiterals, maxCalls = 5, 10, 40
-	// loopCheck is after how many rounds of loops the time is checked.
+	// loopCheck is the number of loop iterations between checks of the time.
 	loopCheck = 100
 )
 
@@ -37,7 +38,7 @@ func errTooLarge() ref.Val {
 	return types.NewErr("a value that the expression makes is larger than %d bytes", maxSize)
 }
 
-// checkNesting returns an error for an expression whose types would take too long to
+// checkNesting returns an error for an expression with types that would take too long to
 // check.
 func checkNesting(tree *cel.Ast) error {
 	loops, literals, calls := nesting(tree.NativeRep().Expr())
@@ -52,47 +53,51 @@ func checkNesting(tree *cel.Ast) error {
 	return nil
 }
 
-// nesting returns how deep an expression has loops, literals and calls inside one
-// another. The parser has bounded the depth of the whole.
+// nesting returns the depth of loops, literals and calls in an expression. The parser has
+// limited the depth of the whole.
 func nesting(e ast.Expr) (loops, literals, calls int) {
-	inside := func(list ...ast.Expr) {
-		for _, x := range list {
-			if x != nil {
-				l, m, c := nesting(x)
-				loops, literals, calls = max(loops, l), max(literals, m), max(calls, c)
-			}
-		}
+	for _, x := range children(e) {
+		l, m, c := nesting(x)
+		loops, literals, calls = max(loops, l), max(literals, m), max(calls, c)
 	}
 	switch e.Kind() {
 	case ast.ComprehensionKind:
-		c := e.AsComprehension()
-		inside(c.IterRange(), c.AccuInit(), c.LoopCondition(), c.LoopStep(), c.Result())
 		loops++
-	case ast.ListKind:
-		inside(e.AsList().Elements()...)
+	case ast.ListKind, ast.MapKind, ast.StructKind:
 		literals++
+	case ast.CallKind, ast.SelectKind:
+		calls++
+	}
+	return loops, literals, calls
+}
+
+// children returns the expressions that an expression directly consists of.
+func children(e ast.Expr) []ast.Expr {
+	var all []ast.Expr
+	switch e.Kind() {
+	case ast.ComprehensionKind:
+		c := e.AsComprehension()
+		all = append(all, c.IterRange(), c.AccuInit(), c.LoopCondition(), c.LoopStep(), c.Result())
+	case ast.ListKind:
+		all = append(all, e.AsList().Elements()...)
 	case ast.MapKind:
 		for _, entry := range e.AsMap().Entries() {
-			inside(entry.AsMapEntry().Key(), entry.AsMapEntry().Value())
+			all = append(all, entry.AsMapEntry().Key(), entry.AsMapEntry().Value())
 		}
-		literals++
 	case ast.CallKind:
 		c := e.AsCall()
 		if c.IsMemberFunction() {
-			inside(c.Target())
+			all = append(all, c.Target())
 		}
-		inside(c.Args()...)
-		calls++
+		all = append(all, c.Args()...)
 	case ast.SelectKind:
-		inside(e.AsSelect().Operand())
-		calls++
+		all = append(all, e.AsSelect().Operand())
 	case ast.StructKind:
 		for _, field := range e.AsStruct().Fields() {
-			inside(field.AsStructField().Value())
+			all = append(all, field.AsStructField().Value())
 		}
-		literals++
 	}
-	return loops, literals, calls
+	return slices.DeleteFunc(all, func(x ast.Expr) bool { return x == nil })
 }
 
 // bounded wraps the steps of a program that make values.
@@ -144,7 +149,7 @@ func (b *boundedCall) Eval(vars interpreter.Activation) ref.Val {
 	return b.Exec(interpreter.AsFrame(vars))
 }
 
-// sizeOf adds the size of a value to what was counted before. It stops counting above
+// sizeOf returns the sum of before and the size of a value. It stops counting above
 // maxSize.
 func sizeOf(v ref.Val, before int) int {
 	size := before + nodeSize
@@ -172,8 +177,8 @@ func sizeOf(v ref.Val, before int) int {
 	return size
 }
 
-// boundedFunctions are those of ext.Strings whose result may be as large as the
-// product of their arguments: its size is computed before it is made.
+// boundedFunctions returns replace and join of ext.Strings. The result of either may be as
+// large as the product of its arguments, so these compute its size before they make it.
 func boundedFunctions() []cel.EnvOption {
 	text := func(v ref.Val) string { s, _ := v.(types.String); return string(s) }
 	replace := func(s, old, with string, n int) ref.Val {

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestTooLarge holds expressions of a few hundred bytes, whose values would not fit
-// into any memory, to their bounds.
+// TestTooLarge checks that short expressions with values larger than any memory fail.
 func TestTooLarge(t *testing.T) {
 	long := strings.Repeat("a", 2000)
 	object := map[string]any{"status": map[string]any{"text": long}}
@@ -39,7 +38,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestBoundedFunctions holds what is bounded to what cel-go's own functions give.
+// TestBoundedFunctions checks that the limited functions give the same results as cel-go's
+// own.
 func TestBoundedFunctions(t *testing.T) {
 	object := map[string]any{"status": map[string]any{"text": "a-b-c", "list": []any{"x", "y"}, "mixed": []any{"x", int64(1)}}}
 	for text, want := range map[string]string{
@@ -70,7 +70,8 @@ func TestBoundedFunctions(t *testing.T) {
 	}
 }
 
-// TestNesting refuses short expressions whose types cel-go would check for minutes.
+// TestNesting checks that short expressions are refused if cel-go would take minutes to
+// check their types.
 func TestNesting(t *testing.T) {
 	times := strings.Repeat
 	for text, want := range map[string]string{

@@ -1,11 +1,17 @@
 // Package cel reads expressions of the Common Expression Language.
 //
-// An [Expression] is one of somebody else: what two of them have in common however
-// they are written, and which fields they speak of. Whether one of these compiles is
-// for the API server's own compiler, which render/types/compat asks. A [Program] is
-// compiled here, typed by the schema of the objects that it is about, and evaluated.
+//   - An [Expression] is parsed only, to compare it with others and to find the fields
+//     that it names. render/types/compat compiles such expressions with the API server's
+//     own compiler.
+//   - A [Program] is an expression about one object, compiled against its schema, with a
+//     bool or string as result.
+//   - A [Scope] compiles expressions with several variables and any result, for
+//     conversion rules. A [Budget] limits the cost of all of them for one object.
 //
-// It is the only package that imports cel-go.
+// The files: cel.go parses, program.go has Program and the types of schemas, scope.go
+// and type.go have Scope and its types, cost.go has budgets, bounds.go the limits that
+// cel-go lacks, reads.go finds fields, literal.go reads map literals, and value.go
+// converts values. It is the only package that imports cel-go.
 package cel
 
 import (
@@ -19,18 +25,18 @@ import (
 	apiserver "k8s.io/apiserver/pkg/cel"
 )
 
-// Expression is an expression that was read. The zero value is no expression.
+// Expression is a parsed expression.
 type Expression struct {
 	form   string
 	fields map[string]bool
 	parsed bool
 }
 
-// Read reads an expression. One that cannot be parsed is the same as itself alone,
-// and may speak of any field.
+// Read reads an expression. An expression that cannot be parsed is equal only to the same
+// text, and may name any field.
 func Read(text string) Expression {
-	// Macros are left as they are written: what they expand to follows from
-	// that. Optional syntax is the API server's since Kubernetes 1.28.
+	// Macros are not expanded: their text determines the expansion. The API server has
+	// optional syntax since Kubernetes 1.28.
 	p, err := parser.NewParser(parser.EnableOptionalSyntax(true))
 	if err != nil {
 		return Expression{form: unreadable(text)}
@@ -46,13 +52,12 @@ func Read(text string) Expression {
 
 func unreadable(text string) string { return "unreadable " + strconv.Quote(text) }
 
-// Form is equal for expressions that parse to the same tree: white space, quotes,
-// comments, redundant parentheses and the base of a number make no difference. It
-// is for comparing, not for people.
+// Form returns a text that is equal for expressions that parse to the same tree: white
+// space, quotes, comments, redundant parentheses and the base of a number make no
+// difference. It is only for comparison.
 func (e Expression) Form() string { return e.form }
 
-// Names reports whether the expression may look at a field of that name, of
-// whatever object.
+// Names reports whether the expression may read a field of that name, in any object.
 func (e Expression) Names(field string) bool {
 	if !e.parsed || e.fields[field] {
 		return true
@@ -61,7 +66,7 @@ func (e Expression) Names(field string) bool {
 	return ok && e.fields[escaped]
 }
 
-// writer writes a tree in a form without ambiguity, and collects names.
+// writer writes a tree in an unambiguous form, and collects names of fields.
 type writer struct {
 	strings.Builder
 	fields map[string]bool
@@ -100,7 +105,7 @@ func (w *writer) expr(e ast.Expr) {
 		s := e.AsStruct()
 		w.entries(s.TypeName(), s.Fields())
 	}
-	// There are no comprehensions where macros are not expanded.
+	// There are no comprehensions, since macros are not expanded.
 }
 
 func (w *writer) call(name string, args ...ast.Expr) {

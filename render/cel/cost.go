@@ -11,20 +11,20 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// ObjectCost bounds what all expressions about one object may cost together, in
-// cel-go's units. Those that are known to cost little do not count until they could
-// cost half as much again.
-const ObjectCost = 2_000_000
+// objectCost limits the cost of all expressions about one object together, in cel-go's
+// units. Light programs, which are known to cost little, have a limit of their own.
+const objectCost = 2_000_000
 
-// smallText is the size of small texts, maxLight what a light program costs at most,
-// and maxLights what all about an object do.
 const (
+	// smallText is the size of small texts.
 	smallText = 1 << 10
+	// maxLight limits the cost of a light program, and maxLights the cost of all light
+	// programs about an object.
 	maxLight  = 5_000
-	maxLights = ObjectCost / 2
+	maxLights = objectCost / 2
 )
 
-// unknownSizes leaves the sizes of values open.
+// unknownSizes estimates no sizes.
 type unknownSizes struct{}
 
 func (unknownSizes) EstimateSize(checker.AstNode) *checker.SizeEstimate { return nil }
@@ -33,14 +33,14 @@ func (unknownSizes) EstimateCallCost(string, string, *checker.AstNode, []checker
 	return nil
 }
 
-// smallSizes are the sizes of the values that a light program is for.
+// smallSizes estimates the sizes of the values that a light program may read.
 type smallSizes struct{ unknownSizes }
 
 func (smallSizes) EstimateSize(checker.AstNode) *checker.SizeEstimate {
 	return &checker.SizeEstimate{Max: smallText}
 }
 
-// small reports whether all that the expression reads are small scalar values.
+// small reports whether the expression only reads small scalar values.
 func (f *Func) small(values []any) bool {
 	for _, r := range f.reads {
 		i := slices.Index(f.names, r.Variable)
@@ -64,32 +64,31 @@ func (f *Func) small(values []any) bool {
 	return true
 }
 
-// Budget is what expressions about one object may still cost, and how long they may
-// still take. It is for one goroutine.
+// Budget limits the cost and the time of the expressions about one object. The zero
+// Budget is ready to use, by one goroutine.
 type Budget struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	spent  uint64
-	// lights is what light programs may have cost, since the last Again, and evaluated how
-	// many there were in all.
+	// lights is the largest cost that light programs may have had since the last Again.
+	// evaluated counts them all.
 	lights, evaluated uint64
-	// end is when the time is up; zero until it is asked for the first time.
+	// end is the deadline; zero until it is needed for the first time.
 	end  time.Time
 	late bool
 }
 
-// lateCheck is after how many light programs the time is checked: none of them loops, but
-// each may make a value of maxSize.
+// lateCheck is the number of light programs between checks of the time: none of them
+// loops, but each may make a value of maxSize.
 const lateCheck = 8
 
-// Again lets the expressions cost as much once more, about the object in another form.
-// The time for all goes on.
+// Again resets the cost, for the object in another form. The time continues.
 func (b *Budget) Again() { b.spent, b.lights = 0, 0 }
 
 // Late reports whether the time is up. Every expression fails from then on.
 func (b *Budget) Late() bool { return b.late || b.ctx != nil && b.ctx.Err() != nil }
 
-// start begins to count the time, if that was not done.
+// start sets the deadline, if it is not set.
 func (b *Budget) start() {
 	if b.end.IsZero() {
 		b.end = time.Now().Add(maxTime)
@@ -104,13 +103,14 @@ func (b *Budget) Done() {
 }
 
 // ErrCost is the error of expressions about an object that cost too much together.
-var ErrCost = fmt.Errorf("the expressions about the object cost more than %d or take longer than %s", ObjectCost, maxTime)
+var ErrCost = fmt.Errorf("the expressions about the object cost more than %d or take longer than %s", objectCost, maxTime)
 
 // Eval evaluates the expression with the values of the scope's variables, in their
-// order. The value is as package exact holds it. The error is [ErrAbsent] for a field,
-// key or element that a value does not have, and for an optional result without value.
+// order. The result has the types of package exact. The error is [ErrAbsent] for a field,
+// key or element that a value lacks, and for an optional result without value. It is
+// [ErrCost] if the budget is spent.
 func (f *Func) Eval(b *Budget, values ...any) (any, error) {
-	if b.spent > ObjectCost || b.Late() {
+	if b.spent > objectCost || b.Late() {
 		return nil, ErrCost
 	}
 	v, err := f.eval(b, values)
@@ -126,7 +126,7 @@ func (f *Func) Eval(b *Budget, values ...any) (any, error) {
 		}
 		v = o.GetValue()
 	}
-	return Native(v)
+	return native(v)
 }
 
 func (f *Func) eval(b *Budget, values []any) (ref.Val, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,8 +14,8 @@ import (
 	"github.com/google/cel-go/ext"
 )
 
-// Bounds of one expression. The cost is in cel-go's units, as for the API server's
-// own limit of one call.
+// Limits of one expression. The cost is in cel-go's units, like the API server's limit
+// for one call.
 const (
 	maxLength = 8 << 10
 	maxCost   = 1_000_000
@@ -29,8 +30,8 @@ const (
 	String Result = "string"
 )
 
-// ErrAbsent is the error of an expression that reads a field, key or element that
-// the object does not have.
+// ErrAbsent is the error of an expression that reads a field, key or element that the
+// object lacks.
 var ErrAbsent = errors.New("the object lacks a field that the expression reads")
 
 // Program is a compiled expression about one object. It is safe for concurrent use.
@@ -41,7 +42,8 @@ type Program struct {
 
 // Error is a fault in the text of an expression.
 type Error struct {
-	// Line and Column of the fault, from 1; both are 0 if it concerns the whole.
+	// Line and Column are the place of the fault, from 1. Both are 0 if it concerns the
+	// whole expression.
 	Line, Column int
 	Msg          string
 }
@@ -53,37 +55,25 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Msg)
 }
 
-// loose are the fields that an object may have at its top if its schema is not
-// known.
+// loose are the fields of an object without a schema that expressions may use as
+// variables.
 var loose = []string{"apiVersion", "kind", "metadata", "spec", "status", "data", "type", "items"}
 
-// Compile compiles an expression about an object. The object is self, and each of
-// its fields is a variable too, so that "self.status" and "status" are the same.
+// Compile compiles an expression about an object. The object is self, and each of its
+// fields is a variable too: "self.status" and "status" are the same.
 //
-// With the schema of the object's version, an OpenAPI v3 schema as a CRD has it, a
-// field that the schema does not have, or of the wrong type, is an error. Without
-// one (nil) any field may exist. Functions are those of the standard, strings, sets,
-// encoders and optional fields. The error is an [*Error].
+// schema is the OpenAPI v3 schema of the object's version, as in a CRD. A field that it
+// lacks, or of the wrong type, is an error. If schema is nil, any field may exist.
+// Expressions may use CEL's standard functions, strings, sets, encoders and optional
+// fields. The error is an [*Error].
 func Compile(text string, schema map[string]any, result Result) (*Program, error) {
-	if strings.TrimSpace(text) == "" {
-		return nil, &Error{Msg: "the expression is empty"}
-	}
-	if len(text) > maxLength {
-		return nil, &Error{Msg: fmt.Sprintf("the expression has %d bytes; at most %d are read", len(text), maxLength)}
-	}
 	env, err := environment(schema)
 	if err != nil {
 		return nil, &Error{Msg: err.Error()}
 	}
-	tree, issues := env.Parse(text)
-	if issues == nil || len(issues.Errors()) == 0 {
-		if err := checkNesting(tree); err != nil {
-			return nil, err
-		}
-		tree, issues = env.Check(tree)
-	}
-	if issues != nil && len(issues.Errors()) > 0 {
-		return nil, fault(issues.Errors()[0])
+	tree, err := checked(env, text)
+	if err != nil {
+		return nil, err
 	}
 	want := map[Result]*types.Type{Bool: types.BoolType, String: types.StringType}[result]
 	if have := tree.OutputType(); !have.IsExactType(want) && !have.IsExactType(types.DynType) {
@@ -97,8 +87,29 @@ func Compile(text string, schema map[string]any, result Result) (*Program, error
 	return &Program{program: program, result: result}, nil
 }
 
+// checked parses an expression and checks its types. The error is an [*Error].
+func checked(env *cel.Env, text string) (*cel.Ast, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, &Error{Msg: "the expression is empty"}
+	}
+	if len(text) > maxLength {
+		return nil, &Error{Msg: fmt.Sprintf("the expression has %d bytes; at most %d are read", len(text), maxLength)}
+	}
+	tree, issues := env.Parse(text)
+	if issues == nil || len(issues.Errors()) == 0 {
+		if err := checkNesting(tree); err != nil {
+			return nil, err
+		}
+		tree, issues = env.Check(tree)
+	}
+	if issues != nil && len(issues.Errors()) > 0 {
+		return nil, fault(issues.Errors()[0])
+	}
+	return tree, nil
+}
+
 func fault(e *common.Error) *Error {
-	// The root's name is ours, not the author's.
+	// Authors do not know the internal name of the root.
 	msg := strings.ReplaceAll(e.Message, "'"+root, "'self")
 	if e.Location == nil || e.Location.Line() < 1 {
 		return &Error{Msg: msg}
@@ -110,7 +121,7 @@ func named(t *types.Type) string {
 	return strings.Replace(t.String(), root, "self", 1)
 }
 
-// language are the syntax and functions of all expressions.
+// language returns the syntax and functions of all expressions.
 func language() []cel.EnvOption {
 	return append([]cel.EnvOption{
 		cel.EnableIdentifierEscapeSyntax(), cel.DefaultUTCTimeZone(true), cel.CrossTypeNumericComparisons(true),
@@ -142,47 +153,32 @@ func environment(schema map[string]any) (*cel.Env, error) {
 }
 
 // True evaluates an expression that gives a [Bool]. The error is [ErrAbsent], or
-// another if the values have the wrong types or the evaluation costs too much.
-func (p *Program) True(object map[string]any) (bool, error) {
-	v, err := p.eval(object)
-	if err != nil {
-		return false, err
-	}
-	b, ok := v.(bool)
-	if !ok {
-		return false, fmt.Errorf("the expression gave %T; %s is needed", v, p.result)
-	}
-	return b, nil
-}
+// another one if values have the wrong type or the evaluation costs too much.
+func (p *Program) True(object map[string]any) (bool, error) { return eval[bool](p, object) }
 
-// Text evaluates an expression that gives a [String]. Errors are those of True.
-func (p *Program) Text(object map[string]any) (string, error) {
-	v, err := p.eval(object)
-	if err != nil {
-		return "", err
-	}
-	s, ok := v.(string)
-	if !ok {
-		return "", fmt.Errorf("the expression gave %T; %s is needed", v, p.result)
-	}
-	return s, nil
-}
+// Text evaluates an expression that gives a [String]. Its errors are the same as those
+// of True.
+func (p *Program) Text(object map[string]any) (string, error) { return eval[string](p, object) }
 
-func (p *Program) eval(object map[string]any) (any, error) {
+func eval[T any](p *Program, object map[string]any) (result T, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), maxTime)
 	defer cancel()
 	v, _, err := p.program.ContextEval(ctx, variables(object))
 	if ctx.Err() != nil {
-		return nil, errTime
+		return result, errTime
 	}
 	if err != nil {
-		return nil, absence(err)
+		return result, absence(err)
 	}
-	return v.Value(), nil
+	result, ok := v.Value().(T)
+	if !ok {
+		return result, fmt.Errorf("the expression gave %T; %s is needed", v.Value(), p.result)
+	}
+	return result, nil
 }
 
-// absence returns ErrAbsent for errors about fields that are missing, and others as
-// they are.
+// absence returns ErrAbsent for an error about a missing field, and other errors
+// unchanged.
 func absence(err error) error {
 	// cel-go does not export the types of these errors.
 	text := err.Error()
@@ -207,13 +203,12 @@ func (v variables) ResolveName(name string) (any, bool) {
 
 func (v variables) Parent() cel.Activation { return nil }
 
-// root is the name of the type of an object. No identifier can be spelt like it. The
-// type of a field has the name of its parent, a dot and its own name, and the type of
-// an element ends in "[]".
+// root is the name of the type of an object. It is not a valid identifier. The type of a
+// field has the name of its parent, a dot and its own name, and the type of an element
+// ends in "[]".
 const root = "$object"
 
-// provider finds the types of an object's fields in its schema, as they are asked
-// for.
+// provider finds the types of an object's fields in its schema.
 type provider struct {
 	types.Provider
 	schema map[string]any
@@ -236,8 +231,8 @@ var metadata = map[string]any{"type": "object", "properties": map[string]any{
 
 func scalar(kind string) map[string]any { return map[string]any{"type": kind} }
 
-// properties returns the fields of an object's schema, and whether there may be
-// others.
+// properties returns the fields of an object's schema. open reports whether objects may
+// have others.
 func properties(schema map[string]any, top bool) (fields map[string]any, open bool) {
 	declared, _ := schema["properties"].(map[string]any)
 	open = schema["x-kubernetes-preserve-unknown-fields"] == true
@@ -253,7 +248,7 @@ func properties(schema map[string]any, top bool) (fields map[string]any, open bo
 	return declared, open
 }
 
-// at returns the schema of the type of that name, nil if there is none.
+// at returns the schema of the type with this name; nil if there is none.
 func (p *provider) at(name string) map[string]any {
 	rest, ok := strings.CutPrefix(name, root)
 	if !ok {
@@ -272,7 +267,7 @@ func (p *provider) at(name string) map[string]any {
 		default:
 			field := rest[1:] // behind the dot
 			rest = ""
-			// A name may hold dots itself: the longest that exists is meant.
+			// A name may contain dots: the longest name that exists counts.
 			fields, _ := properties(schema, top)
 			for {
 				if s, ok := fields[field].(map[string]any); ok {
@@ -304,12 +299,7 @@ func (p *provider) FindStructFieldNames(name string) ([]string, bool) {
 		return p.Provider.FindStructFieldNames(name)
 	}
 	fields, _ := properties(schema, name == root)
-	names := make([]string, 0, len(fields))
-	for field := range fields {
-		names = append(names, field)
-	}
-	slices.Sort(names)
-	return names, true
+	return slices.Sorted(maps.Keys(fields)), true
 }
 
 func (p *provider) FindStructFieldType(name, field string) (*types.FieldType, bool) {
@@ -328,8 +318,8 @@ func (p *provider) FindStructFieldType(name, field string) (*types.FieldType, bo
 	return nil, false
 }
 
-// typeOf returns the type of values with a schema. name is the type's own name, if it
-// is an object.
+// typeOf returns the type of values with a schema. name is the name of the type, if it is
+// an object's.
 func typeOf(name string, schema map[string]any) *types.Type {
 	if schema["x-kubernetes-int-or-string"] == true {
 		return types.DynType
@@ -355,6 +345,6 @@ func typeOf(name string, schema map[string]any) *types.Type {
 		}
 		return types.NewMapType(types.StringType, types.DynType)
 	}
-	// A number is an integer or not, by its value.
+	// The value of a number decides whether it is an integer.
 	return types.DynType
 }

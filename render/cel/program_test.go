@@ -99,7 +99,7 @@ func TestProgram(t *testing.T) {
 		{text: `lower(status.phase) == 'ready'`, want: "undeclared reference to 'lower'"},
 		{text: ` `, want: "the expression is empty"},
 		{text: `true` + strings.Repeat(" ", maxLength), want: "at most 8192 are read"},
-		// Few rounds that cost much each: many would take longer than the time limit on a busy
+		// A few expensive iterations: many cheap ones would exceed the time limit on a busy
 		// machine.
 		{text: `[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, !(status.phase + '` + strings.Repeat("a", 3000) + `').contains(status.phase + '` +
 			strings.Repeat("b", 2000) + `')))`, want: "cost limit"},
@@ -138,7 +138,7 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// Neither an expression nor a schema nor an object panics.
+// No expression, schema or object causes a panic.
 func FuzzCompile(f *testing.F) {
 	f.Add(`status.phase == 'Ready'`, schemaText, objectText)
 	f.Add(`self.a[0].b`, `{type: object, properties: {a: {type: array, items: {type: array}}}}`, `{a: 1}`)

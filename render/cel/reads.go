@@ -8,8 +8,8 @@ import (
 	"github.com/google/cel-go/common/types"
 )
 
-// FieldRead is a field that an expression reads: a variable, and fields and keys from
-// there.
+// FieldRead is a field that an expression reads: a variable, and the fields and keys
+// that lead from it to the field.
 type FieldRead struct {
 	Variable string
 	Fields   []string
@@ -23,42 +23,15 @@ func readsOf(e ast.Expr, names []string, reads []FieldRead) []FieldRead {
 		}
 		return reads
 	}
-	inside := func(list ...ast.Expr) {
-		for _, x := range list {
-			if x != nil {
-				reads = readsOf(x, names, reads)
-			}
-		}
-	}
-	switch e.Kind() {
-	case ast.SelectKind:
-		inside(e.AsSelect().Operand())
-	case ast.CallKind:
-		c := e.AsCall()
-		if c.IsMemberFunction() {
-			inside(c.Target())
-		}
-		inside(c.Args()...)
-	case ast.ListKind:
-		inside(e.AsList().Elements()...)
-	case ast.MapKind:
-		for _, entry := range e.AsMap().Entries() {
-			inside(entry.AsMapEntry().Key(), entry.AsMapEntry().Value())
-		}
-	case ast.StructKind:
-		for _, field := range e.AsStruct().Fields() {
-			inside(field.AsStructField().Value())
-		}
-	case ast.ComprehensionKind:
-		c := e.AsComprehension()
-		inside(c.IterRange(), c.AccuInit(), c.LoopCondition(), c.LoopStep(), c.Result())
+	for _, x := range children(e) {
+		reads = readsOf(x, names, reads)
 	}
 	return reads
 }
 
-// chain returns the variable and fields of an expression that is nothing else, such as
-// self.a["b"] and self.?a. At an index that is not a constant key it has the list or
-// map before it.
+// chain returns the variable and fields of an expression that only selects fields, such
+// as self.a["b"] and self.?a; ok is false for others, also for an index that is not a
+// constant key.
 func chain(e ast.Expr) (variable string, fields []string, ok bool) {
 	switch e.Kind() {
 	case ast.IdentKind:

@@ -2,7 +2,6 @@ package cel
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/google/cel-go/cel"
@@ -19,14 +18,14 @@ type Variable struct {
 	Type Type
 }
 
-// Scope compiles expressions that may use some variables.
+// Scope compiles expressions with a list of variables.
 type Scope struct {
 	env   *cel.Env
 	names []string
 }
 
-// base has the functions of all scopes: those of [Compile], the libraries of
-// Kubernetes, and json.marshal and json.unmarshal.
+// base is the environment of all scopes: the functions of [Compile] and of Kubernetes,
+// json.marshal and json.unmarshal.
 var base = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(append(language(), library.URLs(), library.Regex(), library.Lists(), library.Quantity(), library.IP(), library.CIDR(),
 		library.Format(), library.SemverLib(),
@@ -36,11 +35,11 @@ var base = sync.OnceValues(func() (*cel.Env, error) {
 })
 
 func marshal(v ref.Val) ref.Val {
-	native, err := Native(v)
+	value, err := native(v)
 	if err != nil {
 		return types.WrapErr(err)
 	}
-	text, err := exact.Encode(native)
+	text, err := exact.Encode(value)
 	if err != nil {
 		return types.WrapErr(err)
 	}
@@ -59,8 +58,8 @@ func unmarshal(v ref.Val) ref.Val {
 	return adapter{types.DefaultTypeAdapter}.NativeToValue(value)
 }
 
-// NewScope returns a scope. All types that come from schemas must come from the same
-// one.
+// NewScope returns a scope. All types of variables that come from a schema must come from
+// the same schema.
 func NewScope(variables ...Variable) (*Scope, error) {
 	env, err := base()
 	if err != nil {
@@ -86,8 +85,8 @@ func NewScope(variables ...Variable) (*Scope, error) {
 // Func is a compiled expression. It is safe for concurrent use.
 type Func struct {
 	program cel.Program
-	// light is the program without a count of its cost, for values that are as small as
-	// smallText: then it costs at most lightCost. It is nil if there is no such bound.
+	// light is the program without counting its cost. For values that are not larger than
+	// smallText it costs at most lightCost. It is nil if the cost has no such limit.
 	light     cel.Program
 	lightCost uint64
 	names     []string
@@ -98,27 +97,15 @@ type Func struct {
 
 // Compile compiles an expression. The error is an [*Error].
 func (s *Scope) Compile(text string) (*Func, error) {
-	if strings.TrimSpace(text) == "" {
-		return nil, &Error{Msg: "the expression is empty"}
-	}
-	if len(text) > maxLength {
-		return nil, &Error{Msg: fmt.Sprintf("the expression has %d bytes; at most %d are read", len(text), maxLength)}
-	}
-	tree, issues := s.env.Parse(text)
-	if issues == nil || len(issues.Errors()) == 0 {
-		if err := checkNesting(tree); err != nil {
-			return nil, err
-		}
-		tree, issues = s.env.Check(tree)
-	}
-	if issues != nil && len(issues.Errors()) > 0 {
-		return nil, fault(issues.Errors()[0])
+	tree, err := checked(s.env, text)
+	if err != nil {
+		return nil, err
 	}
 	estimator := &library.CostEstimator{SizeEstimator: unknownSizes{}}
-	if cost, err := s.env.EstimateCost(tree, estimator); err == nil && cost.Min > ObjectCost {
-		return nil, &Error{Msg: fmt.Sprintf("the expression costs at least %d; all about an object may cost %d", cost.Min, ObjectCost)}
+	if cost, err := s.env.EstimateCost(tree, estimator); err == nil && cost.Min > objectCost {
+		return nil, &Error{Msg: fmt.Sprintf("the expression costs at least %d; all about an object may cost %d", cost.Min, objectCost)}
 	}
-	program, err := s.env.Program(tree, cel.EvalOptions(cel.OptOptimize), cel.CostTracking(estimator), cel.CostLimit(ObjectCost),
+	program, err := s.env.Program(tree, cel.EvalOptions(cel.OptOptimize), cel.CostTracking(estimator), cel.CostLimit(objectCost),
 		cel.CustomDecoratorV2(bounded), cel.InterruptCheckFrequency(loopCheck))
 	if err != nil {
 		return nil, &Error{Msg: err.Error()}
@@ -145,12 +132,11 @@ func (s *Scope) Compile(text string) (*Func, error) {
 	return f, nil
 }
 
-// Result returns the type of the result; of an optional result, the one that it has
-// if there is one.
+// Result returns the type of the result, or of the value of an optional result.
 func (f *Func) Result() Type { return f.result }
 
 // Optional reports whether the result is optional, so that it may have no value.
 func (f *Func) Optional() bool { return f.optional }
 
-// Reads returns the fields that the expression reads. It reads all below them too.
+// Reads returns the fields that the expression reads, each with all fields in it.
 func (f *Func) Reads() []FieldRead { return f.reads }

@@ -113,8 +113,8 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// TestObjectCost lets expressions that are each in bounds spend no more than one
-// object may cost.
+// TestObjectCost checks that expressions that are each within their limit cannot together
+// exceed the limit of an object.
 func TestObjectCost(t *testing.T) {
 	s, _ := scope(t)
 	text := `v1.spec.free.list.map(a, v1.spec.free.list.map(b, a + b).size()).size()`
@@ -157,8 +157,8 @@ func TestLiteral(t *testing.T) {
 	}
 }
 
-// TestLight: an expression without loops about small values is not counted, until many
-// are evaluated about one object. It gives the same as one that is.
+// TestLight checks that the cost of an expression without loops about small values is not
+// counted, until many are evaluated about one object, and that its result is the same.
 func TestLight(t *testing.T) {
 	schema := map[string]any{"type": "object", "properties": map[string]any{"spec": map[string]any{"type": "object", "properties": map[string]any{
 		"a": scalar("string"), "list": map[string]any{"type": "array", "items": scalar("string")}}}}}
@@ -218,7 +218,8 @@ func TestLight(t *testing.T) {
 	}
 }
 
-// TestLightTime: expressions whose cost is not counted end with the time, too.
+// TestLightTime checks that the time limit also applies to expressions without counted
+// cost.
 func TestLightTime(t *testing.T) {
 	s, err := NewScope(Variable{"self", Type{}})
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/google/cel-go/common/types"
 )
 
-// Type is the type of a variable or a result. The zero Type is any value's.
+// Type is the type of a variable or a result. The zero Type allows any value.
 type Type struct {
 	t        *types.Type
 	provider *provider
@@ -15,7 +15,7 @@ type Type struct {
 // StringType is the type of strings.
 var StringType = Type{t: types.StringType}
 
-// ObjectType returns the type of a whole object with that schema.
+// ObjectType returns the type of a whole object with this schema.
 func ObjectType(schema map[string]any) Type {
 	registry, err := types.NewRegistry()
 	if err != nil {
@@ -57,8 +57,8 @@ func (t Type) Element() (element Type, ok bool) {
 	return Type{}, false
 }
 
-// Kind returns "string", "int", "double", "bool", "list", "map", "object" or "null";
-// "dyn" for any value; and CEL's name for types that no field has.
+// Kind returns "string", "int", "double", "bool", "list", "map", "object" or "null", "dyn"
+// for any value, and CEL's name for types that no field has.
 func (t Type) Kind() string {
 	if t.t == nil {
 		return "dyn"
@@ -79,20 +79,21 @@ func (t Type) Kind() string {
 	return t.t.TypeName()
 }
 
-// Schema returns the schema of an object's type, nil for other types.
+// Schema returns the schema of an object's type; nil for other types.
 func (t Type) Schema() map[string]any {
 	if t.provider == nil || t.t.Kind() != types.StructKind {
 		return nil
 	}
 	name := t.t.TypeName()
 	schema := t.provider.at(name)
-	if fields, _ := properties(schema, name == root); name == root {
+	if name == root {
+		fields, _ := properties(schema, true)
 		return map[string]any{"type": "object", "properties": fields}
 	}
 	return schema
 }
 
-// String names the type as CEL does.
+// String returns CEL's name for the type.
 func (t Type) String() string {
 	if t.t == nil {
 		return "dyn"

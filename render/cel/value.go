@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/render/exact"
 )
 
+// positional has the values of variables, in the order of their names.
 type positional struct {
 	names  []string
 	values []any
@@ -29,7 +30,7 @@ func (p positional) ResolveName(name string) (any, bool) {
 
 func (p positional) Parent() cel.Activation { return nil }
 
-// adapter gives CEL the numbers of package exact.
+// adapter converts values of package exact to CEL's.
 type adapter struct{ types.Adapter }
 
 func (a adapter) NativeToValue(v any) ref.Val {
@@ -37,7 +38,7 @@ func (a adapter) NativeToValue(v any) ref.Val {
 	case json.Number:
 		f, err := v.Float64()
 		if err != nil {
-			return types.NewErr("%s is no number that CEL holds", v)
+			return types.NewErr("%s is not a number that CEL can hold", v)
 		}
 		return types.Double(f)
 	case map[string]any:
@@ -50,18 +51,18 @@ func (a adapter) NativeToValue(v any) ref.Val {
 	return a.Adapter.NativeToValue(v)
 }
 
-// objectList is a list of an object, and not one that an expression made.
+// objectList is a list in an object, as opposed to one that an expression made.
 type objectList struct {
 	traits.Lister
 	list []any
 }
 
-// Native returns a value of CEL as package exact holds it. Values that no object holds
-// are an error.
-func Native(v ref.Val) (any, error) {
-	// Parts of the object have its own numbers.
-	if native, ok := v.Value().(map[string]any); ok {
-		return native, nil
+// native converts a CEL value to the types of package exact. It fails for values that no
+// object can hold.
+func native(v ref.Val) (any, error) {
+	// Maps of the object keep their numbers.
+	if m, ok := v.Value().(map[string]any); ok {
+		return m, nil
 	}
 	switch v := v.(type) {
 	case objectList:
@@ -82,7 +83,7 @@ func Native(v ref.Val) (any, error) {
 	case traits.Lister:
 		list := []any{}
 		for it := v.Iterator(); it.HasNext() == types.True; {
-			item, err := Native(it.Next())
+			item, err := native(it.Next())
 			if err != nil {
 				return nil, err
 			}
@@ -97,7 +98,7 @@ func Native(v ref.Val) (any, error) {
 			if !ok {
 				return nil, fmt.Errorf("a map has a key of type %s; want string", key.Type().TypeName())
 			}
-			item, err := Native(v.Get(key))
+			item, err := native(v.Get(key))
 			if err != nil {
 				return nil, err
 			}

@@ -22,22 +22,22 @@ const (
 	digestPrefix = "h1:"
 )
 
-// Path returns the path of the address at which API servers ask for conversions by one
-// set of rules: "/convert/<cluster>/<definition>/<hex>", where hex is the SHA-256 in
-// the set's digest. So a definition names the very rules that it is converted by, and
-// a server of old and new ones knows which to use.
+// Path returns the URL path at which API servers ask for conversions by one set of
+// rules: "/convert/<cluster>/<definition>/<hex>", where hex is the SHA-256 in the set's
+// digest. So a definition names its rules exactly, and a webhook that serves old and
+// new rules knows which to use.
 func Path(cluster, definition, digest string) string {
 	text := strings.TrimPrefix(digest, digestPrefix)
 	sum, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
-		sum = []byte(text) // of no Set
+		sum = []byte(text) // not the digest of a Set
 	}
 	return pathPrefix + cluster + "/" + definition + "/" + hex.EncodeToString(sum)
 }
 
-// Asked returns the cluster and the digest in the address that API servers ask for
-// conversions of a CustomResourceDefinition's objects; both are empty if it has none, or
-// one of another form than [Path]'s.
+// Asked returns the cluster and the digest in the address of a
+// CustomResourceDefinition's conversion webhook. Both are empty if it has no webhook, or
+// if the address does not have the form of [Path].
 func Asked(definition map[string]any) (cluster, digest string) {
 	spec := manifest.Mapping(definition, "spec", "conversion")
 	if manifest.Text(spec, "strategy") != "Webhook" {

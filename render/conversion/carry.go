@@ -7,19 +7,20 @@ import (
 	"gitopsd.dev/render/exact"
 )
 
-// carry is how the values of a field go to the other version and come back as they
-// were: by copying, with fields of elements that may have other names there.
+// carry copies the values of a field to the other version, such that they come back
+// unchanged. Fields of elements may have other names there.
 type carry struct {
 	kind carryKind
-	// there and back are what the schemas of both versions accept; back is nil if it is
-	// the same. Only of leaf values.
+	// there and back check leaf values against the schemas of both versions; back is nil
+	// if the schemas are equal.
 	there, back *check
-	// names and fields are those of an object, sorted. One with others is not carried.
+	// names and fields are the fields of an object, sorted. An object with other fields
+	// is not carried.
 	names  []string
 	fields []*carry
 	item   *carry
 	route  *route
-	// same is set if values are the same in both versions.
+	// same is set if values have the same text in both versions.
 	same bool
 }
 
@@ -33,8 +34,8 @@ const (
 	carryRoute // an object whose fields move
 )
 
-// carried returns how values are carried that one mapping converts, and the other
-// back; nil if it is not known that they come back as they were.
+// carried returns the carry for values that m converts there and back converts back; nil
+// if they may come back changed.
 func carried(m, back *mapping) *carry {
 	if m.kind != back.kind || m.rest || back.rest || len(m.skip)+len(back.skip) > 0 {
 		return nil
@@ -84,8 +85,8 @@ func carried(m, back *mapping) *carry {
 	return nil
 }
 
-// find returns the place of a name, -1 if it is not there. Most names come in the order
-// of the list: next is the place behind the last that was found.
+// find returns the index of a name in a sorted list, or -1. Callers ask for most names in
+// the order of the list: next is the index after the last name found.
 func find(names []string, next *int, name []byte) int {
 	i := *next
 	for i < len(names) && names[i] < string(name) {
@@ -100,7 +101,8 @@ func find(names []string, next *int, name []byte) int {
 	return i
 }
 
-// holds reports whether a value is carried. Of objects whose fields move, write does.
+// holds reports whether a value can be carried. For objects whose fields move, write
+// reports it.
 func (c *carry) holds(t *exact.Tape, n int32) bool {
 	node := &t.Nodes[n]
 	switch c.kind {
@@ -127,7 +129,8 @@ func (c *carry) holds(t *exact.Tape, n int32) bool {
 	return node.Kind == exact.Object
 }
 
-// write appends a value as the target has it.
+// write appends a value as it is in the target. It reports false if the value cannot be
+// carried.
 func (c *carry) write(j *journey, text []byte, n int32) (all []byte, ok bool) {
 	t := &j.tape
 	if c.same {

@@ -9,14 +9,14 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// check is a schema in a form that is quick to hold JSON against, with the result of
+// check is a schema prepared for checking JSON fast, with the same result as
 // [structural.Fits] for the decoded value.
 type check struct {
 	text, truth, integer, number, null, list, object bool
-	// items are the elements of a list; nil for whatever elements.
+	// items checks the elements of a list; nil accepts any.
 	items *check
-	// fields are those of an object, and others what the fields have that are not among
-	// them; nil if there may be none.
+	// fields checks the fields of an object, and others its other fields; nil refuses
+	// them.
 	fields map[string]*check
 	others *check
 }

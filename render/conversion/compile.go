@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 
 	"gitopsd.dev/render/cel"
@@ -20,13 +19,13 @@ type compiler struct {
 	rootType cel.Type
 	src, dst *marks
 	errs     []error
-	// later plans what is copied, once it is known what all rules read and write.
+	// later are functions that plan the copied fields. They run when the fields that all
+	// rules read and write are marked.
 	later []func()
-	// sets are rules by name, and compiledSets what became of them.
+	// sets are the rule sets by name, and compiledSets the mappings made of them.
 	sets         map[string][]rules.Rule
 	compiledSets map[string]*mapping
-	// named is whether expressions call the whole object by its version's name; see
-	// variables.
+	// named is set if expressions name the whole object by its version; see variables.
 	named bool
 }
 
@@ -37,7 +36,7 @@ func (c *compiler) fail(where, format string, args ...any) {
 	c.errs = append(c.errs, fmt.Errorf("%s: %s to %s: "+format, append([]any{where, c.from, c.to}, args...)...))
 }
 
-// scope is what rules read from and write to: the object, or elements.
+// scope is the object, or the elements of one field, that rules read and write.
 type scope struct {
 	self   cel.Type
 	schema map[string]any // of self
@@ -49,11 +48,12 @@ type scope struct {
 	path     string // of the target
 }
 
-// wholeObject is what expressions call the whole object where they cannot use its version's
-// name.
+// wholeObject names the whole object in expressions whose version's name is not a CEL
+// identifier.
 const wholeObject = "source"
 
-// variables are those of expressions, in the order of [rule.eval].
+// variables returns the variables of expressions, in the order in which [run.value] gives
+// their values.
 func (c *compiler) variables(self cel.Type, key bool) []cel.Variable {
 	all := []cel.Variable{{Name: "self", Type: self}, {Name: wholeObject, Type: c.rootType}}
 	if c.named {
@@ -65,8 +65,8 @@ func (c *compiler) variables(self cel.Type, key bool) []cel.Variable {
 	return all
 }
 
-// nameable reports whether a version's name can be a variable. CEL has words and types
-// that versions may be called by, too, such as in and list.
+// nameable reports whether a version's name can be a variable. Some names are words or
+// types of CEL, such as in and list.
 func nameable(version string) bool {
 	if version == "self" || version == "key" {
 		return false
@@ -79,8 +79,8 @@ func nameable(version string) bool {
 	return err == nil && fn.Result().Kind() == "string"
 }
 
-// namesake returns what to add to an error about a path of a version, if the version has
-// a field of its own name: the path may have been meant to begin with that.
+// namesake returns a hint to add to an error about a path of a version, if the version
+// has a field of its own name: the path may be meant to begin with that field.
 func namesake(schema map[string]any, version string) string {
 	if manifest.Mapping(schema, "properties", version) == nil {
 		return ""
@@ -97,7 +97,7 @@ func (c *compiler) rules(s scope, list []rules.Rule) []*rule {
 		}
 	}
 	// A field is written before those below it, and elements in their order.
-	sort.SliceStable(all, func(i, j int) bool { return comparePaths(all[i].to, all[j].to) < 0 })
+	slices.SortStableFunc(all, func(a, b *rule) int { return comparePaths(a.to, b.to) })
 	c.later = append(c.later, func() {
 		for i := 1; i < len(all); i++ {
 			for _, before := range all[:i] {
@@ -110,7 +110,8 @@ func (c *compiler) rules(s scope, list []rules.Rule) []*rule {
 	return all
 }
 
-// overlap refuses a field that two rules write, and reports whether it did.
+// overlap records an error if two rules write the same field, and reports whether they
+// do.
 func (c *compiler) overlap(a, b *rule) bool {
 	if a.toKey || b.toKey {
 		if a.toKey && b.toKey {
@@ -163,7 +164,7 @@ func (c *compiler) rule(s scope, r rules.Rule) *rule {
 	return c.expression(s, r, out)
 }
 
-// itemTarget sets what a rule for elements writes: the key, or a field of the element.
+// itemTarget sets the target of a rule for elements: the key, or a field of the element.
 func (c *compiler) itemTarget(s scope, r rules.Rule, out *rule) error {
 	if r.To[0].Key == "key" {
 		if s.target == nil || structural.Kind(s.target) != structural.Map {
@@ -180,11 +181,11 @@ func (c *compiler) itemTarget(s scope, r rules.Rule, out *rule) error {
 	return nil
 }
 
-// writable returns why no rule writes a field of the object.
+// writable returns an error if rules may not write a field of the object.
 func writable(to rules.Path) error {
 	switch first := to[0].Key; {
 	case first == "apiVersion" || first == "kind":
-		return fmt.Errorf("%s is the version's, and is written by itself", to)
+		return fmt.Errorf("%s cannot be written by a rule; the version gives it", to)
 	case first != "metadata":
 		return nil
 	case len(to) == 3 && (to[1].Key == "labels" || to[1].Key == "annotations") && to[2].Key != manifest.ConversionStashAnnotation:
@@ -240,12 +241,12 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 		}
 		return nil
 	}
-	typ = c.typeAt(typ, out.path)
+	typ = typeAt(typ, out.path)
 	below := src.at(out.path)
-	if whole := !slices.ContainsFunc(out.path, func(s rules.Step) bool { return s.Element }); whole {
+	if i := slices.IndexFunc(out.path, func(s rules.Step) bool { return s.Element }); i < 0 {
 		below.claimed = true
 	} else {
-		src.partial(out.path)
+		src.at(out.path[:i]).part = true // the other elements of this list are not read
 	}
 	if r.Transform != "" {
 		return c.transformed(s, r, typ, out)
@@ -268,8 +269,8 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 	return out
 }
 
-// origin returns what a path starts from; not ok if it starts from no name that a rule
-// knows.
+// origin returns the schema, type and marks of the value that a path starts from; ok is
+// false if the path starts with another name.
 func (c *compiler) origin(s scope, path rules.Path, out *rule) (schema map[string]any, typ cel.Type, src *marks, ok bool) {
 	switch first := path[0].Key; {
 	case first == "self":
@@ -286,7 +287,7 @@ func (c *compiler) origin(s scope, path rules.Path, out *rule) (schema map[strin
 	return nil, cel.Type{}, nil, false
 }
 
-// transformed compiles the transformation of a field's value, of the type typ.
+// transformed compiles the transformation of a field's value of type typ.
 func (c *compiler) transformed(s scope, r rules.Rule, typ cel.Type, out *rule) *rule {
 	out.transform = true
 	fn, ok := c.compile(r.Where, r.Transform, typ, s.key)
@@ -302,8 +303,8 @@ func (c *compiler) transformed(s scope, r rules.Rule, typ cel.Type, out *rule) *
 	return out
 }
 
-// moved maps a field's value to the field that the rule writes. What is copied of it is
-// known later.
+// moved maps a field's value to the field that the rule writes. The mapping is planned
+// later.
 func (c *compiler) moved(s scope, r rules.Rule, found map[string]any, below *marks, out *rule) *mapping {
 	dst := s.dst.at(out.to)
 	if out.toKey {
@@ -321,7 +322,7 @@ func (c *compiler) moved(s scope, r rules.Rule, found map[string]any, below *mar
 	return m
 }
 
-// simple reports whether an expression can be nothing but a path.
+// simple reports whether a text that parses as a path cannot be another expression.
 func simple(text string) bool { return !strings.ContainsAny(text, "-[") }
 
 func (c *compiler) checkKind(r rules.Rule, kind string) error {
@@ -332,7 +333,7 @@ func (c *compiler) checkKind(r rules.Rule, kind string) error {
 }
 
 // typeAt follows a path in a type.
-func (c *compiler) typeAt(t cel.Type, path rules.Path) cel.Type {
+func typeAt(t cel.Type, path rules.Path) cel.Type {
 	for _, s := range path {
 		var ok bool
 		if s.Element || s.Each {

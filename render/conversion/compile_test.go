@@ -7,8 +7,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// TestCompileErrors holds errors to their place, what was expected and found, and the
-// rule that would fix it.
+// TestCompileErrors checks that errors have the place, the expected and actual types, and
+// a rule that fixes the fault.
 func TestCompileErrors(t *testing.T) {
 	const schemas = `
 -- v1 --
@@ -67,9 +67,9 @@ spec: {type: object, properties: {title: {type: string}, size: {type: integer}, 
 		{"elements that are not all read", "conversions:\n- {from: v1, to: v2, preserve: [spec.name, spec.colors], rules: [{from: 'v1.spec.tags[0]', to: spec.title}]}\n- {from: v2, to: v1, preserve: [spec.colors]}",
 			"rules read only some of its elements: add preserve: [spec.tags]"},
 		{"a field under preserve and drop", "conversions:\n- {from: v1, to: v2, preserve: [spec.name, spec.colors], drop: [spec.name]}",
-			"conversions[0].preserve[0]: v1 to v2: spec.name is under preserve, and it or what it is in is under drop or derive"},
+			"conversions[0].preserve[0]: v1 to v2: spec.name is under preserve, and it or a field around it is under drop or derive"},
 		{"a preserved field of one that is dropped", "conversions:\n- {from: v1, to: v2, preserve: ['spec.colors[red].feeling'], drop: [spec.colors]}",
-			"spec.colors[red].feeling is under preserve, and it or what it is in is under drop or derive"},
+			"spec.colors[red].feeling is under preserve, and it or a field around it is under drop or derive"},
 		{"a dropped field of one that is preserved", "conversions:\n- {from: v1, to: v2, preserve: [spec.name, spec.colors], drop: ['spec.colors[].feeling']}\n- {from: v2, to: v1, preserve: [spec.title, spec.colors]}",
 			""},
 		{"a derived field that nothing computes", "conversions:\n- {from: v1, to: v2, preserve: [spec.name, spec.colors], derive: [spec.title]}\n- {from: v2, to: v1, preserve: [spec.colors]}",
@@ -99,8 +99,7 @@ spec: {type: object, properties: {title: {type: string}, size: {type: integer}, 
 	}
 }
 
-// Errors are told once, and not more of them than somebody reads, however many rules
-// write one field.
+// Each error is reported once, and their number is limited.
 func TestManyErrors(t *testing.T) {
 	archive := txtar.Parse([]byte("-- v1 --\nspec: {type: object, properties: {a: {type: string}}}\n-- v2 --\nspec: {type: object, properties: {b: {type: string}}}\n"))
 	const rule = "{from: v1.spec.a, to: spec.b},"
@@ -116,8 +115,8 @@ func TestManyErrors(t *testing.T) {
 	}
 }
 
-// TestSuggestedRules completes a document that has one way only with the rules that
-// the errors name.
+// TestSuggestedRules completes a document for one direction with the rules that the
+// errors suggest.
 func TestSuggestedRules(t *testing.T) {
 	archive := txtar.Parse([]byte(both))
 	text := "conversions:\n- {from: v1, to: v2, preserve: [spec.old, spec.free, spec.timeout, 'spec.ports'], rules: [{from: v1.spec.title, to: spec.name}]}\n" +
@@ -135,8 +134,8 @@ func TestSuggestedRules(t *testing.T) {
 	}
 }
 
-// TestDigest is the same for rules in another order and spelling, and another for
-// rules that do something else.
+// TestDigest checks that the order and spelling of rules do not change the digest, and
+// that other changes do.
 func TestDigest(t *testing.T) {
 	archive := txtar.Parse([]byte(both))
 	digest := func(edit ...string) string {
@@ -160,8 +159,8 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// A version that is neither served nor stored needs no rules, and converts to nothing;
-// unless a document names it.
+// A version that is neither served nor stored needs no rules and is not converted, unless
+// a document names it.
 func TestCompileUnusedVersion(t *testing.T) {
 	archive := txtar.Parse([]byte(`
 -- v1 --

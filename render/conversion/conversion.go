@@ -2,19 +2,20 @@
 // versions by rules that the API's author writes beside the schema. It needs no
 // webhook of the author's own.
 //
-//   - [Compile] checks rules against the schemas of both versions: types, paths, and
-//     that no field is forgotten, both ways. Whatever no value could avoid is an error
-//     there.
-//   - A [Set] is compiled rules. [Set.Convert] is total and pure: it never changes its
-//     input, never fails for a value, and keeps in one annotation what the other
-//     version cannot hold.
-//   - [Set.ConvertJSON] is the same for JSON, and decodes few objects: most only have
-//     fields that are copied or moved, and come back as they were (route.go). Convert
-//     says what is right for the others, and for these too in the tests.
+//   - [Compile] checks rules against the schemas of both versions, in both directions:
+//     paths and types fit, and no field is forgotten. An error that every object would
+//     cause is an error of Compile (compile.go, copy.go, coverage.go).
+//   - A [Set] holds compiled rules. [Set.Convert] is total and pure: it never changes its
+//     input, never fails for a value, and keeps fields that the other version lacks in
+//     one annotation (convert.go, engine.go, restore.go).
+//   - [Set.ConvertJSON] does the same for JSON. It copies most objects as text, without
+//     decoding them (route.go, journey.go). It gives the same results as Convert.
 //   - [Decode] reads objects without changing their numbers.
+//   - [Definition] makes the CustomResourceDefinition of an APIResourceSchema of kcp.
 //
-// The language of the documents is render/conversion/rules', CEL is render/cel's.
-// Proofs on generated objects, and serving, are elsewhere.
+// Package rules reads the documents, stash the annotation, and structural the schemas;
+// proof tests rules on generated objects, and bundle packs them for the webhook that
+// serves them. Package render/cel evaluates expressions.
 package conversion
 
 import (
@@ -32,22 +33,22 @@ type Document struct {
 	Tree map[string]any
 }
 
-// Report says what a conversion did beside converting. The zero Report means that
-// nothing was lost, and that nothing was kept or restored.
+// Report lists the fields that a conversion did not simply convert. The zero Report
+// means that nothing was lost, kept or restored.
 type Report struct {
-	// Stashed are fields of the object that the other version does not hold, or not
-	// as they were. They were written to the stash.
+	// Stashed are fields that the other version cannot hold unchanged. They were written
+	// to the stash.
 	Stashed []Note
 	// Restored are fields of the converted object that came out of the stash.
 	Restored []Note
-	// Stale are fields in the stash that were not restored, since the object was
-	// changed in the other version since, or since they do not fit the schema.
+	// Stale are fields of the stash that were not restored: the object was changed in the
+	// other version since, or they do not fit the schema.
 	Stale []Note
-	// Ignored are notes about the annotation itself: what no conversion wrote there.
+	// Ignored says which parts of the annotation no conversion wrote.
 	Ignored []Note
 	// Dropped are fields that did not fit into the stash. They are lost.
 	Dropped []Note
-	// Failed are rules that failed on a value. Their fields are left out, and the
+	// Failed are rules that failed on a value. Their target fields are left out, and the
 	// values that they read are in the stash.
 	Failed []Note
 }
@@ -57,7 +58,7 @@ type Note struct {
 	// From and To are the versions of the pair: an object that goes through the hub
 	// is converted by two.
 	From, To string
-	// Path is the field, as render/field writes paths: in To for failed rules and
+	// Path is the field, in the syntax of render/field: in To for failed rules and
 	// restored fields, else in From.
 	Path string
 	// Bytes is the size of the value as JSON; 0 for failed rules.
@@ -78,7 +79,7 @@ func Decode(data []byte) (map[string]any, error) {
 	}
 	object, ok := v.(map[string]any)
 	if !ok {
-		return nil, errors.New("the JSON is no object")
+		return nil, errors.New("the JSON is not an object")
 	}
 	return object, nil
 }

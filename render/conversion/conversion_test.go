@@ -16,8 +16,8 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// definition is a CRD for widgets with the versions of an archive: each of the files
-// v1, v2, … has the properties of one.
+// definition returns a CRD for widgets with the versions of an archive: the files v1, v2,
+// … have their properties.
 func definition(t testing.TB, archive *txtar.Archive) map[string]any {
 	t.Helper()
 	var versions []any
@@ -55,7 +55,7 @@ func document(t testing.TB, spec string) Document {
 		"metadata": map[string]any{"name": "widgets.example.io"}, "spec": manifesttest.Tree(t, spec)}}
 }
 
-// compile compiles the rules of an archive; text is what rules it has instead.
+// compile compiles the rules of an archive.
 func compile(t testing.TB, archive *txtar.Archive) *Set {
 	t.Helper()
 	s, err := Compile(definition(t, archive), []Document{document(t, file(archive, "rules"))})
@@ -65,7 +65,7 @@ func compile(t testing.TB, archive *txtar.Archive) *Set {
 	return s
 }
 
-// widget is an object of an archive; the file's first line is its version.
+// widget returns an object of an archive; the apiVersion of the text is only a version.
 func widget(t testing.TB, text string) map[string]any {
 	t.Helper()
 	object := manifesttest.Tree(t, text)
@@ -87,7 +87,7 @@ func text(t testing.TB, v any) string {
 	return string(b)
 }
 
-// bare is an object without its stash.
+// bare returns an object without its stash.
 func bare(object map[string]any) map[string]any {
 	object = exact.Clone(object)
 	metadata := manifest.Mapping(object, "metadata")
@@ -113,7 +113,8 @@ func convert(t testing.TB, s *Set, object map[string]any, to string) (map[string
 	return out, report
 }
 
-// routed holds what comes of an object by its route to what comes of it decoded.
+// routed checks that an object converted by its route is the same as one converted
+// decoded.
 func routed(t testing.TB, s *Set, object, to string, want map[string]any, report Report) {
 	t.Helper()
 	converted, ok := s.byRoute([]byte(object), to)
@@ -134,11 +135,10 @@ func paths(notes []Note) string {
 	return strings.Join(all, " ")
 }
 
-// TestExamples converts each object of the archives in testdata and back. An archive
-// has v1, v2, …: the properties of the versions' schemas; rules: the spec of a
-// document; and NAME.in and NAME.out: an object and what becomes of it. NAME.report
-// says what was stashed and which rules failed. The way back gives NAME.in, whatever
-// the rules, since a stash has the rest.
+// TestExamples converts each object of the archives in testdata, and back. An archive has
+// v1, v2, …, the properties of the versions' schemas; rules, the spec of a document; and
+// NAME.in and NAME.out, an object before and after. NAME.report lists the stashed fields
+// and the failed rules. The way back always gives NAME.in, since the stash has the rest.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) < 10 {

@@ -12,10 +12,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Convert converts an object to a version. The object is of the definition's kind, in
-// one of its versions, with the values that [Decode] or [sources.DecodeYAML] return.
-// It is not changed, and the converted object may share parts of it. The error says
-// why the object or the version is none of the set's; no value of a field makes one.
+// Convert converts an object to a version. The object must have the definition's kind and
+// one of its versions, and values as [Decode] and [sources.DecodeYAML] return them. It is
+// not changed, and the converted object may share parts of it. Convert fails only if the
+// set does not convert the object's kind or one of the versions; values of fields cause
+// no error.
 func (s *Set) Convert(object map[string]any, to string) (converted map[string]any, report Report, err error) {
 	group, from := manifest.GroupVersion(manifest.Text(object, "apiVersion"))
 	kind := manifest.Text(object, "kind")
@@ -42,8 +43,8 @@ func (s *Set) Convert(object map[string]any, to string) (converted map[string]an
 	return object, report, nil
 }
 
-// convert converts by one pair, restores what the stash has of the target, and stashes
-// what the target does not hold.
+// convert converts an object by one pair. It restores fields of the target from the stash,
+// and stashes the fields that the target cannot hold.
 func (p *pair) convert(object map[string]any, budget *cel.Budget, report *Report) map[string]any {
 	kept, garbage := stash.Read(object)
 	if garbage != "" {
@@ -91,8 +92,8 @@ func (p *pair) convert(object map[string]any, budget *cel.Budget, report *Report
 	return out
 }
 
-// withoutNull returns the object without null where its schema allows none: that is
-// absent. An expression that reads it would fail.
+// withoutNull returns the object without the nulls that its schema does not allow. They
+// count as absent; expressions that read them would fail.
 func (p *pair) withoutNull(object map[string]any) map[string]any {
 	if !hasNull(object) {
 		return object
@@ -100,7 +101,7 @@ func (p *pair) withoutNull(object map[string]any) map[string]any {
 	return p.known(object)
 }
 
-// known returns the object without fields that its schema does not have.
+// known returns the object without fields that its schema lacks.
 func (p *pair) known(object map[string]any) map[string]any {
 	out, _ := structural.Known(p.seen, object).(map[string]any)
 	for _, name := range []string{"apiVersion", "kind", "metadata"} {

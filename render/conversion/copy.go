@@ -9,8 +9,9 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// plan returns how values of one schema become those of another by copying, without
-// what rules read or write.
+// plan returns the mapping that copies values of one schema to another, without the
+// fields that rules read or write. top is set for the object, and for elements that have
+// rules.
 func (c *compiler) plan(from, to map[string]any, src, dst *marks, where, path string, top bool) (*mapping, error) {
 	a, b := structural.Kind(from), structural.Kind(to)
 	m := &mapping{schema: to}
@@ -45,6 +46,7 @@ func (c *compiler) plan(from, to map[string]any, src, dst *marks, where, path st
 	return m, nil
 }
 
+// skipped returns the keys that are not copied with the rest of a map.
 func skipped(src, dst *marks) map[string]bool {
 	skip := map[string]bool{}
 	for _, m := range []*marks{src, dst} {
@@ -57,7 +59,7 @@ func skipped(src, dst *marks) map[string]bool {
 	return skip
 }
 
-// object plans an object's fields, and reports those that nothing converts.
+// object plans the fields of an object, and reports fields that nothing converts.
 func (c *compiler) object(m *mapping, from, to map[string]any, src, dst *marks, where, path string) {
 	have, want := manifest.Mapping(from, "properties"), manifest.Mapping(to, "properties")
 	names := maps.Clone(have)

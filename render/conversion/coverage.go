@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// cover reports the fields of a schema that nothing reads.
+// cover records an error for each field of a schema that nothing reads.
 func (c *compiler) cover(schema map[string]any, s *marks, where, path string) {
 	if covered(schema, s) {
 		return
@@ -25,6 +25,7 @@ func (c *compiler) cover(schema map[string]any, s *marks, where, path string) {
 	c.fail(where, "%s of %s is lost: nothing reads it; %s", path, c.from, c.remedy(path, s))
 }
 
+// covered reports whether every field of a schema is read, kept or dropped.
 func covered(schema map[string]any, s *marks) bool {
 	if s.kept() || s.claimed || s.drop {
 		return true
@@ -41,7 +42,7 @@ func covered(schema map[string]any, s *marks) bool {
 	return true
 }
 
-// remedy is what to write so that a field is converted.
+// remedy returns advice on how to convert a field that nothing reads.
 func (c *compiler) remedy(path string, s *marks) string {
 	if s.from != "" {
 		return fmt.Sprintf("add the rule {from: %s.%s, to: %s}", c.from, path, unmistaken(s.from, c.to))
@@ -53,7 +54,8 @@ func (c *compiler) remedy(path string, s *marks) string {
 	return fmt.Sprintf("add a rule {from: %s.%s, to: <field of %s>}, or preserve: [%s], which keeps and restores it, or drop: [%s], which loses it on purpose", c.from, path, c.to, field, field)
 }
 
-// unmistaken returns a path as a rule has it whose first field has the version's name.
+// unmistaken returns a path as a rule must spell it: if its first field has the name of
+// the version, it begins with self.
 func unmistaken(path, version string) string {
 	if path == version || strings.HasPrefix(path, version+".") || strings.HasPrefix(path, version+"[") {
 		return "self." + path

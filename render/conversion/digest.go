@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// sum returns the digest.
+// sum returns the set's digest; see [Set.Digest].
 func (s *Set) sum(said map[[2]string]*declared) string {
 	var pairs []any
 	for _, from := range s.versions {
@@ -40,11 +40,11 @@ func (s *Set) sum(said map[[2]string]*declared) string {
 		return ""
 	}
 	sum := sha256.Sum256(text)
-	return "h1:" + base64.StdEncoding.EncodeToString(sum[:])
+	return digestPrefix + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// ruleForms are the rules in an order of their own: theirs makes no difference, nor
-// whether the object is called self or by its version.
+// ruleForms returns the rules in canonical form: sorted, each once, and with self in the
+// place of the version's name.
 func ruleForms(list []rules.Rule, version string) []any {
 	forms := map[string]any{}
 	for _, r := range list {
@@ -55,7 +55,7 @@ func ruleForms(list []rules.Rule, version string) []any {
 			}
 			from = path.String()
 		}
-		// In elements self is another.
+		// In rules for elements, self is the element and the version is the object.
 		form := []any{from, r.Transform, r.To.String(), ruleForms(r.Items, ""), r.Use}
 		text, _ := exact.Encode(form)
 		forms[string(text)] = form

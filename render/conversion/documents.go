@@ -11,13 +11,13 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// declared is what all documents say about a pair.
+// declared holds the entries of all documents for a pair.
 type declared struct {
 	rules                  []rules.Rule
 	preserve, drop, derive []rules.Field
 }
 
-// read parses the documents and joins what they say about each pair.
+// read parses the documents and joins their entries for each pair.
 func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 	said := map[[2]string]*declared{}
 	var errs []error
@@ -25,7 +25,7 @@ func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 		origin := document.Origin.String() + ": "
 		parsed, err := rules.Parse(document.Tree)
 		if err != nil {
-			for _, line := range strings.Split(err.Error(), "\n") {
+			for line := range strings.SplitSeq(err.Error(), "\n") {
 				errs = append(errs, errors.New(origin+line))
 			}
 			continue
@@ -68,7 +68,7 @@ func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 	return said, errs
 }
 
-// named reports whether a document says something about a version.
+// named reports whether a document names a version.
 func (s *Set) named(said map[[2]string]*declared, version string) bool {
 	if version == s.hub {
 		return true
@@ -81,7 +81,7 @@ func (s *Set) named(said map[[2]string]*declared, version string) bool {
 	return false
 }
 
-// placed returns rules whose places have the document's.
+// placed returns the rules with the document's origin before their places.
 func placed(origin string, list []rules.Rule) []rules.Rule {
 	if len(list) == 0 {
 		return nil

@@ -19,12 +19,12 @@ type run struct {
 	root   map[string]any
 	budget *cel.Budget
 	failed []Note
-	// written is the size of what rules wrote; see room.
+	// written is the size of all values that rules wrote; see room.
 	written int
 }
 
-// forward converts an object by a pair's rules alone, without any stash. The result
-// has new mappings and lists down to the fields that rules or the stash may write.
+// forward converts an object by a pair's rules, without the stash. The maps and lists of
+// the result that rules or the stash may write into are not shared with the object.
 func (p *pair) forward(object map[string]any, budget *cel.Budget) (map[string]any, []Note) {
 	budget.Again()
 	r := &run{pair: p, root: object, budget: budget}
@@ -57,7 +57,7 @@ func (p *pair) forward(object map[string]any, budget *cel.Budget) (map[string]an
 	return out, r.failed
 }
 
-// apiVersion is the converted objects'.
+// apiVersion returns the apiVersion of converted objects.
 func (p *pair) apiVersion() string {
 	if p.group == "" {
 		return p.to
@@ -126,35 +126,31 @@ func (r *run) convert(m *mapping, v any) (any, bool) {
 		if s, named := name.(string); named {
 			key = s
 		}
-		if _, twice := out[key]; twice {
-			r.twice(m, key)
-			continue
-		}
-		out[key] = v
+		r.put(m, out, key, v)
 	}
 	return out, true
 }
 
-// keyed makes a map of a list. Of elements with one key the first counts.
+// keyed makes a map of a list. If elements have the same key, the first counts.
 func (r *run) keyed(m *mapping, items []any) map[string]any {
 	out := make(map[string]any, len(items))
 	for _, item := range items {
 		v, name, ok := r.element(m.item, item, nil)
 		key, named := name.(string)
-		if !ok || !named {
-			continue
+		if ok && named {
+			r.put(m, out, key, v)
 		}
-		if _, twice := out[key]; twice {
-			r.twice(m, key)
-			continue
-		}
-		out[key] = v
 	}
 	return out
 }
 
-// twice reports a second value for a key. Only a rule gives one.
-func (r *run) twice(m *mapping, key string) {
+// put adds the value of an element to a map. If the map has the key already, which only a
+// rule can cause, it records a failure instead.
+func (r *run) put(m *mapping, out map[string]any, key string, v any) {
+	if _, twice := out[key]; !twice {
+		out[key] = v
+		return
+	}
 	for _, rule := range m.item.rules {
 		if rule.toKey {
 			r.fail(rule, fmt.Errorf("two elements have the key %q; the first is kept", key))
@@ -170,8 +166,8 @@ func (r *run) element(m *mapping, v, key any) (out, name any, ok bool) {
 	return out, nil, ok
 }
 
-// scope converts the object or an element: first what is copied, then what rules
-// write. name is the key that a rule gives an element.
+// scope converts the object or an element. It copies fields first, and then applies the
+// rules. name is the key that a rule gives an element.
 func (r *run) scope(m *mapping, self, key any) (out, name any, ok bool) {
 	fields, isMap := self.(map[string]any)
 	if kind := structural.Kind(m.schema); kind == structural.Object || isMap && (kind == structural.Any || m.rest) {
@@ -225,8 +221,8 @@ func (r *run) fields(m *mapping, fields map[string]any) map[string]any {
 	return out
 }
 
-// eval returns the value that a rule writes. present reports whether anything that it
-// reads is there: without, the value goes only where its parent is.
+// eval returns the value that a rule writes. present reports whether any field that the
+// rule reads is there; otherwise the value is only written if its parent exists.
 func (r *run) eval(rule *rule, self, key any) (v any, found, present bool) {
 	v, found, present = r.value(rule, self, key)
 	if found && (rule.fn != nil || rule.repeats) {
@@ -238,19 +234,12 @@ func (r *run) eval(rule *rule, self, key any) (v any, found, present bool) {
 	return v, found, present
 }
 
-// value is eval without a bound for what all rules write.
+// value is eval without the limit of [run.room].
 func (r *run) value(rule *rule, self, key any) (v any, found, present bool) {
 	var err error
-	values := []any{self, r.root, key}
+	from := [...]any{fromSelf: self, fromRoot: r.root, fromKey: key}
 	if rule.origin != computed {
-		from := values[0]
-		switch rule.origin {
-		case fromRoot:
-			from = values[1]
-		case fromKey:
-			from = values[2]
-		}
-		if v, found = get(from, rule.path); !found {
+		if v, found = get(from[rule.origin], rule.path); !found {
 			return nil, false, false
 		}
 		if !rule.transform {
@@ -268,8 +257,7 @@ func (r *run) value(rule *rule, self, key any) (v any, found, present bool) {
 	} else {
 		absent := false
 		for _, read := range rule.reads {
-			from := map[origin]any{fromSelf: self, fromRoot: r.root, fromKey: key}[read.origin]
-			if _, ok := get(from, read.path); ok {
+			if _, ok := get(from[read.origin], read.path); ok {
 				present = true
 			} else {
 				absent = true
@@ -315,8 +303,8 @@ func get(v any, path rules.Path) (any, bool) {
 	return v, true
 }
 
-// set writes a value into a tree of its own, with the parents that are missing, and
-// returns the tree. An element behind the end of a list becomes its last.
+// set writes a value into a tree that is not shared, adds missing parents, and returns
+// the tree. An element behind the end of a list becomes its last.
 func set(tree any, path rules.Path, v any) any {
 	if len(path) == 0 {
 		return v

@@ -6,7 +6,7 @@ import (
 	"gitopsd.dev/render/conversion"
 )
 
-// A field moves, and one that the other version does not have is kept.
+// One field moves, and one that the other version lacks is kept.
 func ExampleSet_Convert() {
 	schema := func(properties map[string]any) map[string]any {
 		return map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{

@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// expression compiles a rule that computes.
+// expression compiles a rule whose from is an expression; it returns nil after an error.
 func (c *compiler) expression(s scope, r rules.Rule, out *rule) *rule {
 	fn, ok := c.compile(r.Where, r.From, s.self, s.key)
 	if !ok {
@@ -47,9 +47,10 @@ func (c *compiler) expression(s scope, r rules.Rule, out *rule) *rule {
 	return out
 }
 
-// maxShown is how much of an expression an error repeats.
+// maxShown limits how many characters of an expression an error quotes.
 const maxShown = 200
 
+// compile compiles an expression, and records an error if it cannot.
 func (c *compiler) compile(where, text string, self cel.Type, key bool) (*cel.Func, bool) {
 	s, err := cel.NewScope(c.variables(self, key)...)
 	if err != nil {
@@ -68,7 +69,7 @@ func (c *compiler) compile(where, text string, self cel.Type, key bool) (*cel.Fu
 	return fn, true
 }
 
-// hint returns what to add to CEL's error about an expression.
+// hint returns a hint to add to CEL's error about an expression; it may be empty.
 func (c *compiler) hint(text string, err error) string {
 	quoted, bare := cel.Quoted(text)
 	switch {
@@ -84,14 +85,12 @@ func (c *compiler) hint(text string, err error) string {
 	return namesake(c.rootType.Schema(), c.from)
 }
 
-// read marks what an expression reads. self is the scope's, or a field's value.
+// read marks the fields that an expression reads, and returns them. self reports whether
+// the variable self is the scope's; otherwise it is the value of a field.
 func (c *compiler) read(s scope, fn *cel.Func, self bool) []fieldRead {
 	var all []fieldRead
 	for _, r := range fn.Reads() {
-		var path rules.Path
-		for _, f := range r.Fields {
-			path = append(path, rules.Step{Key: f})
-		}
+		path := rules.Keys(r.Fields)
 		switch {
 		case r.Variable == "key":
 			all = append(all, fieldRead{origin: fromKey})
@@ -106,7 +105,7 @@ func (c *compiler) read(s scope, fn *cel.Func, self bool) []fieldRead {
 	return all
 }
 
-// assignable returns why a result never fits a field.
+// assignable returns an error if no result of a type fits a field.
 func assignable(t cel.Type, schema map[string]any) error {
 	want, have := structural.Kind(schema), t.Kind()
 	ok := false
@@ -152,19 +151,17 @@ func assignable(t cel.Type, schema map[string]any) error {
 	}
 	hint := ""
 	switch {
-	case want == structural.String && (have == "int" || have == "double" || have == "bool"):
+	case want == structural.String && slices.Contains([]string{"int", "double", "bool", "google.protobuf.Duration", "google.protobuf.Timestamp"}, have):
 		hint = "; string(…) makes one"
 	case want == structural.Integer && (have == "string" || have == "double"):
 		hint = "; int(…) makes one"
-	case want == structural.String && have == "google.protobuf.Duration", want == structural.String && have == "google.protobuf.Timestamp":
-		hint = "; string(…) makes one"
 	case want == structural.Number && have == "string":
 		hint = "; double(…) makes one"
 	}
 	return fmt.Errorf("want %s, and the expression gives %s%s", structural.Article(want), t, hint)
 }
 
-// subtype returns why objects of one schema never fit another.
+// subtype returns an error if no value of one schema fits another.
 func subtype(from, to map[string]any) error {
 	a, b := structural.Kind(from), structural.Kind(to)
 	switch {
@@ -174,7 +171,7 @@ func subtype(from, to map[string]any) error {
 		for _, name := range slices.Sorted(maps.Keys(manifest.Mapping(from, "properties"))) {
 			have, want := manifest.Mapping(from, "properties", name), manifest.Mapping(to, "properties", name)
 			if want == nil {
-				return fmt.Errorf("the expression gives an object with %s, which is no field here", name)
+				return fmt.Errorf("the expression gives an object with %s, which is not a field here", name)
 			}
 			if err := subtype(have, want); err != nil {
 				return fmt.Errorf("%s: %w", name, err)

@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// FuzzConvert converts any object by the rules of all archives. Nothing panics or
-// changes the object, and one that fits its schema comes back as it was.
+// FuzzConvert converts any object by the rules of all archives. Nothing panics or changes
+// the object, and an object that fits its schema comes back unchanged.
 func FuzzConvert(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
@@ -49,8 +49,8 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
-// thereAndBack converts an object to each version and back. Of one that fits its
-// schema nothing is lost, unless it is garbage in metadata or too large.
+// thereAndBack converts an object to each version and back. An object that fits its schema
+// loses nothing, except for garbage in metadata and fields too large for the stash.
 func thereAndBack(t *testing.T, s *Set, object map[string]any, from string) {
 	t.Helper()
 	object["apiVersion"], object["kind"] = "example.io/"+from, "Widget"
@@ -74,7 +74,7 @@ func thereAndBack(t *testing.T, s *Set, object map[string]any, from string) {
 	}
 }
 
-// FuzzCompile: neither a schema nor rules nor an object panics.
+// FuzzCompile checks that no schema, rules or object cause a panic.
 func FuzzCompile(f *testing.F) {
 	archive := txtar.Parse([]byte(both))
 	f.Add(file(archive, "v1"), file(archive, "v2"), file(archive, "rules"), `{"spec":{"title":"x"}}`)

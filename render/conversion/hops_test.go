@@ -14,7 +14,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Three versions, each with fields that no other holds, converted through the first.
+// three has three versions, each with fields that the others lack, converted through the
+// first.
 const three = `
 -- v1 --
 spec:
@@ -78,8 +79,8 @@ conversions:
   preserve: [spec.keep3, "spec.l[].three", "spec.m[].three"]
 `
 
-// TestHops sends random objects through all versions in any order, with an edit in one of
-// them. Back in its own version an object has the edit, and all else as it was.
+// TestHops converts random objects through all versions in any order, with an edit in one
+// of them. Back in its own version an object has the edit, and is otherwise unchanged.
 func TestHops(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(three)))
 	r := rand.New(rand.NewPCG(17, 9))

@@ -6,7 +6,7 @@ import (
 	"gitopsd.dev/render/conversion/structural"
 )
 
-// items compiles rules for elements.
+// items compiles rules for elements; it returns nil after an error.
 func (c *compiler) items(s scope, r rules.Rule, schema map[string]any, typ cel.Type, src *marks, out *rule) *mapping {
 	m := &mapping{schema: out.schema}
 	from, to := structural.Kind(schema), structural.Kind(out.schema)
@@ -59,11 +59,8 @@ func (c *compiler) items(s scope, r rules.Rule, schema map[string]any, typ cel.T
 	return m
 }
 
-// anything is the schema of elements that a set of rules is for.
-var anything = map[string]any{"x-kubernetes-preserve-unknown-fields": true}
-
-// use returns the mapping of a list by a set of rules, which is compiled once: it may
-// use itself.
+// use returns the mapping of a list by a rule set. Each set is compiled once, and may use
+// itself.
 func (c *compiler) use(r rules.Rule, schema map[string]any, out *rule) *mapping {
 	for _, side := range []struct {
 		schema        map[string]any
@@ -82,17 +79,17 @@ func (c *compiler) use(r rules.Rule, schema map[string]any, out *rule) *mapping 
 	if m.item != nil {
 		return m
 	}
-	m.item = &mapping{kind: object, schema: anything, rest: true}
+	m.item = &mapping{kind: object, schema: structural.Anything, rest: true}
 	if c.compiledSets == nil {
 		c.compiledSets = map[string]*mapping{}
 	}
 	c.compiledSets[r.Use] = m.item
-	inner := scope{schema: anything, target: map[string]any{"type": "array", "items": anything}, item: true,
+	inner := scope{schema: structural.Anything, target: map[string]any{"type": "array", "items": structural.Anything}, item: true,
 		path: out.label + "[]", src: &marks{}, dst: &marks{}}
 	m.item.rules = c.rules(inner, c.sets[r.Use])
 	item := m.item
 	c.later = append(c.later, func() {
-		if planned, err := c.plan(anything, anything, inner.src, inner.dst, r.Where, inner.path, true); err == nil {
+		if planned, err := c.plan(structural.Anything, structural.Anything, inner.src, inner.dst, r.Where, inner.path, true); err == nil {
 			planned.rules = item.rules
 			*item = *planned
 		}

@@ -10,28 +10,28 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// journey is one object on its route, with buffers that are used again.
+// journey is the conversion of one object along its [route], with buffers that are reused.
 type journey struct {
 	tape, converted exact.Tape
-	// slots are the values of the source that are copied as text; -1 are those that are
-	// not there. objects are those of the source. An element has both behind those of
-	// the object.
+	// slots are the nodes of the source's values that are copied as text; -1 if absent.
+	// objects are the objects of the source. Both have the object's entries first, and
+	// those of the current element behind them.
 	slots   []int32
 	objects []onTheWay
 	values  []any // of computed fields
 	present []bool
 }
 
-// onTheWay is what is known of an object of the source.
+// onTheWay is the state of an object of the source.
 type onTheWay struct {
 	there bool
-	// anchored is set if the object comes back since something in it does.
+	// anchored is set if the object comes back because a field in it does.
 	anchored bool
 }
 
 var journeys = sync.Pool{New: func() any { return new(journey) }}
 
-// done gives the buffers back. Those that grew large are left to the collector.
+// done returns the buffers to the pool, unless they grew large.
 func (j *journey) done() {
 	const large = 1 << 14
 	clear(j.values)
@@ -42,7 +42,7 @@ func (j *journey) done() {
 }
 
 // byRoute converts an object as [Set.Convert] does, if it can take the route of its
-// pair; ok is false if not, or if the object is none of the set's.
+// pair; ok is false if it cannot, or if the object is not of the set's kind.
 func (s *Set) byRoute(data []byte, to string) (converted []byte, ok bool) {
 	j := journeys.Get().(*journey)
 	defer j.done()
@@ -68,7 +68,8 @@ func (s *Set) byRoute(data []byte, to string) (converted []byte, ok bool) {
 	return second.byRoute(j, &budget)
 }
 
-// version returns the version of an object; ok is false if it is none of the set's.
+// version returns the version of an object; ok is false if the object is not of the
+// set's group and kind.
 func (s *Set) version(t *exact.Tape) (version string, ok bool) {
 	kind, ok := t.Field(0, "kind")
 	if !ok || t.Nodes[kind].Kind != exact.String || t.Value(kind) != s.kind {
@@ -119,7 +120,7 @@ func (p *pair) byRoute(j *journey, budget *cel.Budget) (converted []byte, ok boo
 	return converted, r.restores(j, p, source, converted, budget) && r.returns(j, 0)
 }
 
-// enter makes room for an object, and returns what gives it back.
+// enter makes room for an object, and returns the function that releases it.
 func (r *route) enter(j *journey) func(*journey) {
 	slots, objects := len(j.slots), len(j.objects)
 	for range r.slots {
@@ -153,8 +154,8 @@ func carriesMetadata(t *exact.Tape, n int32) bool {
 	return true
 }
 
-// walk finds the fields of an object of the source. It reports false if one is of a
-// kind that the route is not for.
+// walk finds the fields of an object of the source. It reports false if the route cannot
+// convert one of them.
 func (r *route) walk(j *journey, o *sourceObject, n int32, slots, objects int) bool {
 	t := &j.tape
 	if t.Nodes[n].Kind != exact.Object {
@@ -263,7 +264,7 @@ func (r *route) compute(j *journey, p *pair, source any, budget *cel.Budget) boo
 	var later []int
 	for i, c := range r.computed {
 		v, found, present := evaluation.eval(c.rule, root, nil)
-		if c.element { // a constant makes no list
+		if c.element { // a constant alone makes no list
 			v, found = []any{v}, found && present
 		}
 		j.values, j.present = append(j.values, v), append(j.present, found && present)
@@ -287,7 +288,7 @@ func (r *route) exists(j *journey, o *targetObject) bool {
 	})
 }
 
-// restores reports whether the rules of the pair back give what the source has.
+// restores reports whether the rules of the pair back give the values of the source.
 func (r *route) restores(j *journey, p *pair, source any, converted []byte, budget *cel.Budget) bool {
 	if len(r.back) == 0 {
 		return true

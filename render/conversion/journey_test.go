@@ -13,8 +13,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// TestRoutes: the objects of the archives that need no stash take the route, unless
-// their rules are of the few kinds that have none.
+// TestRoutes checks that the objects of the archives that need no stash take the route,
+// except for a few kinds of rules without one.
 func TestRoutes(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
@@ -48,7 +48,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestConvertJSON converts texts as they are not usually written.
+// TestConvertJSON converts unusual JSON texts.
 func TestConvertJSON(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
 	const head = `"apiVersion":"example.io/v1","kind":"Widget",`
@@ -116,7 +116,7 @@ func TestThroughHub(t *testing.T) {
 	}
 }
 
-// TestTogether converts objects at the same time, which share nothing.
+// TestTogether converts several objects at the same time.
 func TestTogether(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
 	var all sync.WaitGroup

@@ -13,12 +13,12 @@ type pair struct {
 	// declared are all versions of the definition.
 	declared []string
 	root     *mapping
-	// seen are the schemas of what conversions may change, and ignored the fields of
-	// from that are never stashed.
+	// seen and seenTo are the schemas of both versions, reduced to the fields that
+	// conversions may change. ignored are the fields of from that are never stashed.
 	seen, seenTo map[string]any
 	ignored      *stash.Ignored
 	back         *pair
-	// route is how most objects are converted; nil if there is none.
+	// route converts most objects; nil if there is none.
 	route *route
 }
 
@@ -31,23 +31,24 @@ type mapping struct {
 	fields []shared
 	// rules write fields of an object, or all of an element.
 	rules []*rule
-	// item converts elements and values; not lists and maps of anything.
+	// item converts the elements of a list or the values of a map.
 	item *mapping
 	// skip are the keys of a map that rules read or write.
 	skip map[string]bool
-	// rest is set for objects with fields that neither schema has: they are copied.
+	// rest is set for objects of open schemas: fields that the schemas do not name are
+	// copied.
 	rest bool
 }
 
 type shape int
 
 const (
-	leaf      shape = iota // as it is
-	object                 // by fields and rules
-	list                   // to a list, each element
-	values                 // to a map, each value
+	leaf      shape = iota // copied unchanged
+	object                 // converted by fields and rules
+	list                   // list to list
+	values                 // map to map
 	mapToList              // in the order of the keys
-	listToMap              // the first of those with one key
+	listToMap              // the first element with a key counts
 )
 
 type shared struct {
@@ -55,16 +56,16 @@ type shared struct {
 	mapping *mapping
 }
 
-// rule is a compiled rule. It reads a path, and then transforms it or maps it; or it
-// is an expression.
+// rule is a compiled rule. It reads the value at a path and transforms or maps it, or it
+// computes an expression.
 type rule struct {
 	where string
-	// label is the field that it writes, from the object on.
+	// label is the full path of the field that the rule writes.
 	label  string
 	origin origin
 	path   rules.Path
 	fn     *cel.Func
-	// transform has self as the value at path.
+	// transform is set if fn transforms the value at path, which is its self.
 	transform bool
 	// repeats is set if a rule for elements reads a field of the whole object.
 	repeats bool
@@ -75,7 +76,7 @@ type rule struct {
 	reads   []fieldRead
 }
 
-// origin is what a path starts from.
+// origin is the start of a path.
 type origin int
 
 const (

@@ -5,27 +5,27 @@ import (
 	"gitopsd.dev/render/conversion/stash"
 )
 
-// marks are what rules do with the fields of a version, as a tree.
+// marks is a tree of the fields of a version, with their use by rules.
 type marks struct {
-	// free marks are those of values that are computed: no field of these is missed.
+	// free is set for computed values: their fields need not be read.
 	free bool
-	// claimed is a field that a rule reads by its path, read one that an expression
-	// reads, part a list of which rules read elements.
+	// claimed is set if a rule reads the field by its path, read if an expression reads
+	// it, and part if rules read single elements of the list.
 	claimed, read, part bool
-	// preserve, drop and derived are what the author says.
+	// preserve, drop and derived are set by the document.
 	preserve, drop, derived bool
-	// written is where the rule that writes the field is.
+	// written is the place of the rule that writes the field.
 	written string
-	// from is the path that the pair back reads to write this field; empty if it is
-	// computed there.
+	// from is the path that the pair back reads to write this field; empty if the pair
+	// computes it.
 	from     string
 	children map[string]*marks
 }
 
-// eachMark is the child for all elements of a list and values of a map.
+// eachMark names the child for all elements of a list, or all values of a map.
 const eachMark = "[]"
 
-// at returns the marks of a field, and makes them if need be.
+// at returns the marks of a field, and adds them if missing.
 func (m *marks) at(path rules.Path) *marks {
 	for _, s := range path {
 		m = m.make(markOf(s))
@@ -33,7 +33,7 @@ func (m *marks) at(path rules.Path) *marks {
 	return m
 }
 
-// markOf is the name of the child for a step.
+// markOf returns the name of the child for a step.
 func markOf(s rules.Step) string {
 	if s.Element || s.Each {
 		return eachMark
@@ -59,7 +59,7 @@ func (m *marks) make(name string) *marks {
 
 var noMarks = &marks{}
 
-// child returns the marks of a field without making any.
+// child returns the marks of a field without adding any.
 func (m *marks) child(name string) *marks {
 	switch {
 	case m == nil:
@@ -72,8 +72,7 @@ func (m *marks) child(name string) *marks {
 	return m.children[name]
 }
 
-// under returns the marks of a field while rules are compiled: what is said of a whole
-// is said of its parts.
+// under returns the marks of a field in m. If m is kept, so are its fields.
 func (m *marks) under(name string) *marks {
 	c := m.child(name)
 	if !m.kept() {
@@ -86,14 +85,13 @@ func (m *marks) under(name string) *marks {
 	return c
 }
 
-// kept reports whether nothing of the field is missed if no rule reads it.
+// kept reports whether the field and all fields in it need not be read by a rule.
 func (m *marks) kept() bool { return m.free || m.read || m.preserve || m.derived }
 
-// any reports whether there are marks below.
+// any reports whether fields in m have marks.
 func (m *marks) any() bool { return len(m.children) > 0 }
 
-// lost reports whether the author says of a field, or of what it is in, that it is not
-// kept.
+// lost reports whether a field, or one that it is in, is under drop or derive.
 func (m *marks) lost(path rules.Path) bool {
 	for _, s := range path {
 		if m = m.child(markOf(s)); m.drop || m.derived {
@@ -103,7 +101,7 @@ func (m *marks) lost(path rules.Path) bool {
 	return false
 }
 
-// writes reports whether a rule writes a field, a part of it, or what it is in.
+// writes reports whether a rule writes a field, a field in it, or one that it is in.
 func (m *marks) writes(path rules.Path) bool {
 	for _, s := range path {
 		if m = m.child(markOf(s)); m.written != "" {
@@ -122,20 +120,8 @@ func (m *marks) writesBelow() bool {
 	return false
 }
 
-// partial marks the list of a path that reads an element: it is no longer copied, and
-// its other elements are not read.
-func (m *marks) partial(path rules.Path) {
-	for i, s := range path {
-		if s.Element {
-			at := m.at(path[:i])
-			at.part = true
-			return
-		}
-	}
-}
-
-// ignored returns the fields that are never stashed: dropped on purpose, or computed
-// by the pair back.
+// ignored returns the fields that are never stashed: those under drop, and those that
+// the pair back computes.
 func (m *marks) ignored() *stash.Ignored {
 	i := &stash.Ignored{All: m.drop || m.derived, Fields: map[string]*stash.Ignored{}}
 	for name, child := range m.children {

@@ -13,7 +13,7 @@ import (
 	"gitopsd.dev/render/conversion/structural"
 )
 
-// random returns a value of a schema, with some that are none of it.
+// random returns a random value of a schema. Some values do not fit the schema.
 func random(r *rand.Rand, schema map[string]any, depth int) any {
 	kind := structural.Kind(schema)
 	switch r.IntN(40) {
@@ -63,8 +63,8 @@ func random(r *rand.Rand, schema map[string]any, depth int) any {
 	return []any{text(), number(), true, map[string]any{"a": text(), "b": []any{number()}}, []any{text()}}[r.IntN(5)]
 }
 
-// TestThereAndBack converts random objects of each archive to every version and back.
-// One that fits its schema comes back as it was, whatever the rules.
+// TestThereAndBack converts random objects of each archive to every version and back. An
+// object that fits its schema always comes back unchanged.
 func TestThereAndBack(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {

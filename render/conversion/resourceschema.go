@@ -25,9 +25,9 @@ func Defined(tree map[string]any) string {
 }
 
 // Definition returns the CustomResourceDefinition that an APIResourceSchema,
-// apis.kcp.dev/v1alpha1, describes: its name is <plural>.<group>, and its labels and
-// annotations are the schema's. If no version is marked as the storage version, it is
-// the hub; hub is empty if no document of rules names one.
+// apis.kcp.dev/v1alpha1, describes. It is named <plural>.<group> and has the schema's
+// labels and annotations. If no version is marked as the storage version, the hub is;
+// hub is empty if no document of rules names one.
 func Definition(tree map[string]any, hub string) (map[string]any, error) {
 	name := manifest.Text(tree, "metadata", "name")
 	if version := manifest.Text(tree, "apiVersion"); version != "apis.kcp.dev/v1alpha1" {
@@ -39,7 +39,7 @@ func Definition(tree map[string]any, hub string) (map[string]any, error) {
 	}
 	defined := Defined(tree)
 	if defined == "" {
-		return nil, fmt.Errorf("APIResourceSchema %s: spec.names.plural and spec.group are needed, and one is missing", name)
+		return nil, fmt.Errorf("APIResourceSchema %s: spec.names.plural or spec.group is missing", name)
 	}
 	versions := manifest.List(spec, "versions")
 	stored, hubAt := 0, -1
@@ -54,14 +54,14 @@ func Definition(tree map[string]any, hub string) (map[string]any, error) {
 		if hub != "" && version["name"] == hub {
 			hubAt = i
 		}
-		// The schema of an APIResourceSchema stands directly below schema.
+		// An APIResourceSchema has no openAPIV3Schema between schema and its fields.
 		if schema := manifest.Mapping(version, "schema"); schema != nil && schema["openAPIV3Schema"] == nil {
 			version["schema"] = map[string]any{"openAPIV3Schema": schema}
 		}
 	}
 	switch {
 	case stored > 1:
-		return nil, fmt.Errorf("APIResourceSchema %s: %d versions have storage: true; one may", name, stored)
+		return nil, fmt.Errorf("APIResourceSchema %s: %d versions have storage: true; only one may", name, stored)
 	case stored == 1:
 	case hubAt >= 0:
 		versions[hubAt].(map[string]any)["storage"] = true
@@ -83,8 +83,8 @@ func Definition(tree map[string]any, hub string) (map[string]any, error) {
 	return definition, nil
 }
 
-// Hub returns the version that the documents name as the hub, empty if none or several
-// do.
+// Hub returns the version that the documents name as the hub; empty if they name none,
+// or several.
 func Hub(documents []Document) string {
 	hub := ""
 	for _, d := range documents {

@@ -7,7 +7,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// widgets is the APIResourceSchema of the seed.
+// widgets is an APIResourceSchema with two versions.
 const widgets = `
 apiVersion: apis.kcp.dev/v1alpha1
 kind: APIResourceSchema
@@ -69,8 +69,8 @@ spec:
       status: {}
 `
 
-// TestResourceSchema makes a CRD of the seed's schema, and converts by the seed's
-// rules: the hub is the storage version where none is marked.
+// TestResourceSchema makes a CRD of a schema, and converts by its rules. The hub is the
+// storage version if none is marked.
 func TestResourceSchema(t *testing.T) {
 	tree := manifesttest.Tree(t, widgets)
 	before := text(t, tree)
@@ -130,7 +130,7 @@ func TestResourceSchemaFaults(t *testing.T) {
 		{"kind: Nothing", "", "", "no version has storage: true, and no rules name a hub"},
 		{"kind: Nothing", "", "v3", "no version has storage: true, and no rules name a hub"},
 		{"storage: false", "storage: true", "v1", "2 versions have storage: true"},
-		{"plural: widgets", "plural: ''", "v1", "spec.names.plural and spec.group are needed"},
+		{"plural: widgets", "plural: ''", "v1", "spec.names.plural or spec.group is missing"},
 		{"kind: Widget\n", "short: x\n", "v1", "spec.names.kind is missing"},
 		{"v1alpha1", "v1alpha9", "v1", `"apis.kcp.dev/v1alpha9" is not known`},
 		{"  scope: Namespaced", "  conversion: {hub: v1}", "v1", "write its rules as a document of kind APIConversionRules named rev0002"},

@@ -13,21 +13,20 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// maxTries is how often an object is converted to see what of a stash still holds, and
-// maxTrying how long. The first time is for all of it, and always made: only of a stash
-// that does not hold as a whole fields may be lost. Anybody may have written it, and an
-// object that takes longer than an API server waits fails every LIST of its type.
+// maxTries limits how often an object is converted to find the fields of a stash that
+// still hold, and maxTrying limits the time for it. The first try, with the whole stash,
+// is always made: if it holds, no field is lost. Anybody may have written the stash, and
+// an object that takes longer than an API server waits fails every LIST of its type.
 const (
 	maxTries  = 32
 	maxTrying = 5 * time.Second
 )
 
-// restore returns the object with those fields of the stash that still hold, the
-// fields that were restored, and those that were not and why.
+// restore returns the object with the fields of the stash that still hold, those
+// fields, and for the index of each other entry the reason why it was not restored.
 //
-// A field holds if it makes no difference to what the object is in the version that
-// it comes from: converted back with it, the object is as without it, or nearer to
-// the source. And it must not stand in the way of what the source has now, see
+// A field holds if the object, converted back with it, is the same as without it or
+// nearer to the source. Nor may it hide a field that the source has now; see
 // [pair.hides].
 func (p *pair) restore(object, source map[string]any, entries []stash.Entry, budget *cel.Budget) (restored map[string]any, kept []stash.Entry, stale map[int]string) {
 	stale = map[int]string{}
@@ -45,7 +44,7 @@ func (p *pair) restore(object, source map[string]any, entries []stash.Entry, bud
 			usable = append(usable, candidate{i, e})
 		}
 	}
-	// Parents before what is in them, so that one does not undo the other.
+	// Parents come before their fields, so that they do not overwrite them.
 	slices.SortStableFunc(usable, func(a, b candidate) int { return cmp.Compare(len(a.entry.Path), len(b.entry.Path)) })
 	var try func(group []candidate)
 	try = func(group []candidate) {
@@ -104,10 +103,10 @@ func (p *pair) restore(object, source map[string]any, entries []stash.Entry, bud
 	}
 }
 
-// hides returns the fields of a restored object that keep something of the source from
-// coming back. What before, the restored object converted back, lacks of the source
-// goes into the stash. There it must hold in turn, which it does only if the object
-// has those fields that the source alone gives.
+// hides returns the fields of a restored object that keep fields of the source from
+// coming back. before is the restored object converted back. The fields of the source
+// that it lacks go into the stash, and hold there only if the restored object has the
+// fields that the source alone gives.
 func (p *pair) hides(restored, before, source map[string]any, budget *cel.Budget) []field.Path {
 	missing := stash.Differences(p.seen, source, before, p.ignored, nil)
 	if len(missing) == 0 {
@@ -121,32 +120,34 @@ func (p *pair) hides(restored, before, source map[string]any, budget *cel.Budget
 	without, _ := p.forward(before, budget)
 	var all []field.Path
 	for _, d := range stash.Differences(p.seenTo, with, without, nil, nil) {
-		v, ok := d.Path.In(restored)
-		if d.Absent == ok || ok && !exact.Equal(v, d.Value) {
+		if !agrees(d, restored) {
 			all = append(all, d.Path)
 		}
 	}
 	return all
 }
 
-// overlap reports whether one path is the other or leads to it.
+// agrees reports whether an object has the field of an entry with its value, or lacks it
+// like the entry.
+func agrees(e stash.Entry, object map[string]any) bool {
+	v, ok := e.Path.In(object)
+	return ok != e.Absent && (!ok || exact.Equal(v, e.Value))
+}
+
+// overlap reports whether two paths are the same, or one leads to the other.
 func overlap(a, b field.Path) bool {
 	n := min(len(a), len(b))
 	return a[:n].String() == b[:n].String()
 }
 
-// holds reports whether after differs from before only where it is as the source.
+// holds reports whether after differs from before only in fields where it agrees with the
+// source.
 func (p *pair) holds(after, before, source map[string]any) bool {
-	for _, d := range stash.Differences(p.seen, after, before, nil, nil) {
-		v, ok := d.Path.In(source)
-		if d.Absent == ok || ok && !exact.Equal(v, d.Value) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(stash.Differences(p.seen, after, before, nil, nil), func(d stash.Entry) bool { return !agrees(d, source) })
 }
 
-// unusable returns why a field of the stash cannot be one of the target's.
+// unusable returns the reason why a field of the stash cannot be a field of the target;
+// empty if it can.
 func (p *pair) unusable(e stash.Entry) string {
 	schema := p.seenTo
 	for i, s := range e.Path {

@@ -5,13 +5,14 @@ import (
 	"fmt"
 )
 
-// maxWritten is the size of all that rules make of one object: by expressions, and by
-// rules for elements that copy a field of the whole object into each. Without a bound, a
-// small object could become one that no memory holds. API servers accept no object of
-// more than 3 MiB.
+// maxWritten limits the size of all values that rules write into one object, by
+// expressions and by rules for elements that copy a field of the whole object into each.
+// Without a limit, a small object could grow until memory runs out. API servers accept
+// no object of more than 3 MiB.
 const maxWritten = 8 << 20
 
-// room counts a value that a rule writes. The error says that there is no room for it.
+// room counts the size of a value that a rule writes. The error says that the limit is
+// reached.
 func (r *run) room(v any) error {
 	size := sizeOf(v, maxWritten-r.written)
 	if r.written+size > maxWritten {
@@ -21,7 +22,7 @@ func (r *run) room(v any) error {
 	return nil
 }
 
-// sizeOf returns about the size of a value as JSON. It stops counting above enough.
+// sizeOf returns the approximate size of a value as JSON. It stops counting above enough.
 func sizeOf(v any, enough int) int {
 	const scalar = 8
 	switch v := v.(type) {

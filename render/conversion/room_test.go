@@ -32,7 +32,8 @@ conversions:
   drop: ["spec.items[].more"]
 `
 
-// TestRoom: rules make no object that is many times as large as the one that they read.
+// TestRoom checks that rules cannot make an object that is much larger than the one that
+// they read.
 func TestRoom(t *testing.T) {
 	const elements = 150
 	big := strings.Repeat("b", 100_000)

@@ -5,38 +5,36 @@ import (
 	"gitopsd.dev/render/exact"
 )
 
-// route is how an object, or an element whose fields move, is converted without being
-// decoded. It is only for objects that come back as they were, so that nothing of them
-// goes into the stash; [pair.byRoute] finds out whether one does, and the others are
-// left to [pair.convert].
+// route converts an object, or an element whose fields move, without decoding it. It is
+// only for objects that come back unchanged, so that nothing goes into the stash.
+// [pair.byRoute] finds out whether an object does; [pair.convert] converts the others.
 //
 //   - Fields that are copied, and fields that a rule moves and a rule of the pair back
 //     moves back, are copied as text.
-//   - Other rules are evaluated on the fields that they read. So are those of the pair
-//     back, on the converted object: they must give what the source has.
+//   - Other rules are evaluated on the fields that they read. So are the rules of the
+//     pair back, on the converted object: they must give the values of the source.
 type route struct {
 	source  *sourceObject
 	target  *targetObject
 	objects []*sourceObject
 	slots   int
-	// computed are the rules that are evaluated, back those of the pair back.
+	// computed are the rules that are evaluated, and back those of the pair back.
 	computed []computedField
 	back     []restoredField
-	// reads are the fields of the source, and backReads those of the target, that
-	// computed and back need.
+	// reads are the fields of the source that computed and back need, and backReads the
+	// fields of the target that back reads.
 	reads, backReads *reads
-	// head begins the converted object: its apiVersion and kind.
+	// head begins the JSON of the converted object: its apiVersion and kind.
 	head []byte
 }
 
-// sourceObject is an object of the source whose fields go different ways.
+// sourceObject is an object of the source whose fields go to different places.
 type sourceObject struct {
 	id     int
 	parent *sourceObject
-	// copied is set if the target has the object too: then it is there, even if it has
-	// no fields.
+	// copied is set if the target has the object too, even without fields.
 	copied bool
-	// fields are sorted, and names are theirs.
+	// fields are sorted by name, and names are their names.
 	fields []sourceField
 	names  []string
 }
@@ -45,37 +43,37 @@ type sourceObject struct {
 type sourceField struct {
 	name  string
 	inner *sourceObject
-	// carry and slot are how and where the field is kept until it is written; slot is
-	// -1 for fields that are not kept.
+	// carry copies the field, and slot holds it until then; slot is -1 for fields that
+	// are not copied.
 	carry *carry
 	slot  int
 }
 
 // targetObject is an object of the target.
 type targetObject struct {
-	source *sourceObject // that it is a copy of; nil if it only has what rules write
+	source *sourceObject // copied into this one; nil if only rules write fields here
 	fields []targetField // sorted
 }
 
-// targetField is written from one of a slot, an object, and a computed field.
+// targetField is written from a slot, an object or a computed field.
 type targetField struct {
 	name     string
-	label    []byte // of JSON: "name":
+	label    []byte // the name as JSON, with a colon
 	inner    *targetObject
 	carry    *carry
 	slot     int
 	computed int
 }
 
-// computedField is a field of the target, in its parent. With element it is a list, of
-// which the rule writes the only element.
+// computedField is a field of the target that a rule computes. If element is set, the
+// field is a list, and the rule writes its only element.
 type computedField struct {
 	rule    *rule
 	parent  *targetObject
 	element bool
 }
 
-// restoredField is the same of the source.
+// restoredField is a field of the source that a rule of the pair back computes.
 type restoredField struct {
 	rule    *rule
 	parent  *sourceObject
@@ -83,7 +81,7 @@ type restoredField struct {
 	element bool
 }
 
-// reads are the fields of an object that expressions read, as a tree.
+// reads is a tree of the fields of an object that rules read.
 type reads struct {
 	whole  bool
 	fields map[string]*reads
@@ -105,8 +103,8 @@ func (r *reads) add(path rules.Path) {
 	r.whole = true
 }
 
-// addRule adds what a rule of an object reads, and rules for elements in it read of the
-// object.
+// addRule adds the fields of the object that a rule reads, with its rules for elements.
+// element is set for those.
 func (r *reads) addRule(rule *rule, element bool) {
 	if rule.origin == fromRoot || rule.origin == fromSelf && !element {
 		r.add(rule.path)
@@ -117,11 +115,7 @@ func (r *reads) addRule(rule *rule, element bool) {
 			if read.Variable == "key" || self && (element || rule.transform) {
 				continue
 			}
-			var path rules.Path
-			for _, f := range read.Fields {
-				path = append(path, rules.Step{Key: f})
-			}
-			r.add(path)
+			r.add(rules.Keys(read.Fields))
 		}
 	}
 	if rule.mapping != nil && rule.mapping.item != nil && !rule.mapping.item.rest {
@@ -131,7 +125,7 @@ func (r *reads) addRule(rule *rule, element bool) {
 	}
 }
 
-// decode returns the object of a tape with only those of its fields that are read.
+// decode returns a value of a tape, without the fields that are not read.
 func (r *reads) decode(t *exact.Tape, n int32) any {
 	if r.whole || t.Nodes[n].Kind != exact.Object {
 		return t.Value(n)

@@ -1,6 +1,7 @@
 package conversion
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,7 +22,7 @@ type Set struct {
 	kind     string
 	hub      string
 	versions []string
-	// declared are all versions of the definition, those that nothing converts too.
+	// declared are all versions of the definition, also those that are not converted.
 	declared []string
 	schemas  map[string]map[string]any
 	pairs    map[[2]string]*pair
@@ -33,9 +34,8 @@ type Set struct {
 // Name returns the name of the CustomResourceDefinition, "widgets.example.io".
 func (s *Set) Name() string { return s.name }
 
-// Versions returns the versions that are converted, in the order in which the
-// definition has them: all but those that are neither served nor stored and that no
-// document names.
+// Versions returns the versions that the set converts, in the order of the definition.
+// A version is left out if it is neither served nor stored and no document names it.
 func (s *Set) Versions() []string { return s.versions }
 
 // Hub returns the version through which pairs without rules of their own are
@@ -46,18 +46,18 @@ func (s *Set) Hub() string { return s.hub }
 // be changed.
 func (s *Set) Schema(version string) map[string]any { return s.schemas[version] }
 
-// Digest identifies what the set does: "h1:" and base64, equal for equal schemas and
-// rules in whatever spelling and order. Documentation makes no difference.
+// Digest identifies the set: "h1:" and the SHA-256, in base64, of its schemas and rules.
+// The order and spelling of rules do not change it, nor do descriptions in schemas.
 func (s *Set) Digest() string { return s.digest }
 
-// Warnings are sentences about what may go wrong with some objects: preserved fields
-// without a limit of size, and preserved fields of the status.
+// Warnings returns sentences about risks for some objects: preserved fields without a
+// limit of size, and preserved fields of the status.
 func (s *Set) Warnings() []string { return s.warnings }
 
-// mostErrors is how many errors of a definition's rules are told.
+// mostErrors limits how many errors of a definition's rules are reported.
 const mostErrors = 20
 
-// joined joins errors, each once.
+// joined joins errors, each text once.
 func joined(errs []error) error {
 	seen := make(map[string]bool)
 	all := slices.DeleteFunc(errs, func(err error) bool {
@@ -72,8 +72,8 @@ func joined(errs []error) error {
 }
 
 // Compile compiles the rules of a CustomResourceDefinition. All documents must belong
-// to it; see [Belongs]. The error joins the first errors that were found, each with
-// document, conversion, rule and field path.
+// to it; see [Belongs]. The error joins the first errors found, each with document,
+// conversion, rule and field path.
 func Compile(definition map[string]any, documents []Document) (*Set, error) {
 	d := types.Read(definition)
 	s := &Set{name: manifest.Text(definition, "metadata", "name"), group: d.Group, kind: d.Names.Kind,
@@ -124,14 +124,10 @@ func Compile(definition map[string]any, documents []Document) (*Set, error) {
 	return s, nil
 }
 
-// pair compiles one way between two versions. back is what is said of the other way.
+// pair compiles the conversion from one version to another. said are the entries of the
+// documents for it, and back those for the opposite direction; both may be nil.
 func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
-	if said == nil {
-		said = &declared{}
-	}
-	if back == nil {
-		back = &declared{}
-	}
+	said, back = cmp.Or(said, &declared{}), cmp.Or(back, &declared{})
 	rootType := cel.ObjectType(s.schemas[from])
 	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}, sets: s.sets, named: nameable(from)}
 	p := &pair{from: from, to: to, group: s.group, kind: s.kind, declared: s.declared, seen: structural.Visible(s.schemas[from]), seenTo: structural.Visible(s.schemas[to])}
@@ -140,21 +136,20 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	c.say(back.derive, p.seen, func(m *marks) { m.derived = true })
 	for _, f := range said.preserve {
 		if c.src.lost(f.Path) {
-			c.fail(f.Where, "%s is under preserve, and it or what it is in is under drop or derive, which keep nothing; take it out of one of them", f.Path)
+			c.fail(f.Where, "%s is under preserve, and it or a field around it is under drop or derive; remove it from one of them", f.Path)
 		}
 		s.warnings = append(s.warnings, p.doubts(f)...)
 	}
 	for _, r := range back.rules {
 		path, err := rules.ParsePath(r.From)
-		reads := err == nil && len(path) > 1 && (path[0].Key == "self" || path[0].Key == to) && r.Transform == "" && r.Items == nil
-		if reads {
+		if err == nil && len(path) > 1 && (path[0].Key == "self" || path[0].Key == to) && r.Transform == "" && r.Items == nil {
 			c.src.at(r.To).from = path[1:].String()
 		}
 	}
 	root := scope{self: rootType, schema: rootType.Schema(), target: p.seenTo, src: c.src, dst: c.dst}
 	compiled := c.rules(root, said.rules)
 	for _, r := range back.rules {
-		// A label or annotation that the way back writes is not the author's.
+		// A label or annotation that the pair back writes is not copied as well.
 		if m := c.src.at(r.To); len(r.To) == 3 && r.To[0].Key == "metadata" && m.read {
 			m.claimed = true
 		}
@@ -185,7 +180,7 @@ func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
 	return p, nil
 }
 
-// say marks fields of the version that is converted.
+// say marks the listed fields of the source.
 func (c *compiler) say(list []rules.Field, schema map[string]any, set func(*marks)) {
 	for _, f := range list {
 		if _, err := structural.In(schema, f.Path, c.from); err != nil {
@@ -211,6 +206,6 @@ func (p *pair) doubts(f rules.Field) (warnings []string) {
 	return warnings
 }
 
-// Belongs reports whether a document is conversion rules for the definition or
+// Belongs reports whether a document has conversion rules for the definition or
 // APIResourceSchema of that name, by the document's name or its label.
 func Belongs(tree map[string]any, name string) bool { return rules.Belongs(tree, name) }

@@ -150,8 +150,8 @@ func TestStash(t *testing.T) {
 	}
 }
 
-// TestStashBothWays restores what v1 cannot hold in a pass that also stashes what v2
-// cannot hold, and an edit of one list wins though both have something to stash of it.
+// TestStashBothWays restores fields that v1 lacks in a conversion that also stashes fields
+// that v2 lacks. An edit of a list wins, although both versions stash a field of it.
 func TestStashBothWays(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
 	v2, _ := convert(t, s, widget(t, "apiVersion: v2\nspec: {name: a, young: b, deep: {er: c, name: d}, free: [{b: x, two: t}]}"), "v1")
@@ -209,7 +209,8 @@ func TestStashUnderFailingRule(t *testing.T) {
 	}
 }
 
-// TestForeignStash: an annotation that is garbage, or that a user wrote, does no harm.
+// TestForeignStash checks that an annotation that is garbage, or that a user wrote, does
+// no harm.
 func TestForeignStash(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
 	for _, tt := range []struct{ stash, want string }{
@@ -234,8 +235,8 @@ func TestForeignStash(t *testing.T) {
 	}
 }
 
-// TestStashBound drops the largest field and says so, rather than make annotations
-// that the API server refuses.
+// TestStashBound checks that the largest field is dropped and reported before annotations
+// become too large for the API server.
 func TestStashBound(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
 	object := widget(t, "apiVersion: v1\nspec: {timeout: 1m30s}")
@@ -247,7 +248,7 @@ func TestStashBound(t *testing.T) {
 	if n := len(manifest.Text(out, "metadata", "annotations", manifest.ConversionStashAnnotation)); n == 0 || n > 100 {
 		t.Errorf("the stash has %d bytes", n)
 	}
-	// Others' annotations leave less room.
+	// Other annotations leave less room.
 	object["spec"].(map[string]any)["old"] = strings.Repeat("x", 1000)
 	object["metadata"].(map[string]any)["annotations"] = map[string]any{"other": strings.Repeat("x", stash.MaxAnnotations-500)}
 	if _, report = convert(t, s, object, "v2"); paths(report.Dropped) != "spec.old" {
@@ -258,8 +259,8 @@ func TestStashBound(t *testing.T) {
 	}
 }
 
-// What an object keeps for a version that the definition no longer has stays, but never
-// takes the room of what a version needs that it still has.
+// Fields that an object keeps for a removed version stay, but never take the room of
+// fields of existing versions.
 func TestStashOfRemovedVersion(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
 	removed := func(size int) map[string]any {
@@ -302,7 +303,8 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-// TestWarningOfStatus: an annotation is not behind the rights to a status.
+// TestWarningOfStatus checks the warning about a preserved field of the status: writing an
+// annotation needs no right to write the status.
 func TestWarningOfStatus(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(`
 -- v1 --
@@ -320,7 +322,7 @@ conversions:
 	}
 }
 
-// TestStashOfManyItems keeps a field of each of many items, and drops only what does
+// TestStashOfManyItems keeps a field of each of many items, and drops only those that do
 // not fit.
 func TestStashOfManyItems(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
@@ -348,7 +350,8 @@ func TestStashOfManyItems(t *testing.T) {
 	}
 }
 
-// TestIgnoredStash: what is ignored of an annotation that no conversion wrote is told.
+// TestIgnoredStash checks that ignored parts of an annotation that no conversion wrote are
+// reported.
 func TestIgnoredStash(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(both)))
 	for _, tt := range []struct{ stash, want string }{
@@ -394,8 +397,8 @@ conversions:
 	}
 }
 
-// TestDeep: an object that is nested as deep as an API server stores it is converted, and
-// comes back. One that is not would fail every LIST of its type.
+// TestDeep converts an object that is nested as deeply as API servers store it, and back.
+// A failure would fail every LIST of the type.
 func TestDeep(t *testing.T) {
 	s := compile(t, txtar.Parse([]byte(`
 -- v1 --

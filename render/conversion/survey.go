@@ -10,14 +10,13 @@ import (
 	"gitopsd.dev/render/exact"
 )
 
-// surveyor makes a route. Whatever it does not understand leaves it without one: ok is
-// false then.
+// surveyor makes a route. ok becomes false if there is none.
 type surveyor struct {
 	*route
-	// from and to are the objects of the source and of the target that rules or the
-	// author's drop and derive name fields of, by their paths.
+	// from and to are the paths of the objects of the source and the target in which
+	// rules, or drop and derive, name fields.
 	from, to map[string]bool
-	// there and again are copies that are made only one way, as rules.
+	// there and again are copies that only one direction makes, as rules.
 	there, again []*rule
 	ok           bool
 }
@@ -64,7 +63,7 @@ func routeOf(m, back *mapping, p *pair) *route {
 			}
 		})
 	}
-	if !s.ok || p == nil && len(s.computed)+unmoved(&again, &there) > 0 {
+	if !s.ok || p == nil && (len(s.computed) > 0 || computes(&again, &there)) {
 		return nil
 	}
 	s.source.sort()
@@ -96,7 +95,7 @@ func plainMetadata(m *mapping) bool {
 	return !slices.ContainsFunc(m.rules, func(r *rule) bool { return r.to[0].Key == "metadata" })
 }
 
-// divide notes which objects the paths of a rule go through.
+// divide notes the objects that the paths of a rule go through.
 func (s *surveyor) divide(r *rule, top bool, from, to map[string]bool) {
 	path, element := r.list()
 	if r.toKey || len(path) == 0 || slices.ContainsFunc(path, indexed) || !top && (r.origin != fromSelf || !r.moves() || element) {
@@ -119,8 +118,8 @@ func through(path rules.Path, objects map[string]bool) {
 	}
 }
 
-// list returns the path of the list if the rule writes an element of one; ok is false,
-// and the path is the rule's, if it writes none.
+// list returns the path of the list if the rule writes an element of a list. Otherwise
+// it returns the rule's path, and ok is false.
 func (r *rule) list() (path rules.Path, ok bool) {
 	if last := len(r.to) - 1; last > 0 && r.to[last].Element {
 		return r.to[:last], true
@@ -128,13 +127,13 @@ func (r *rule) list() (path rules.Path, ok bool) {
 	return r.to, false
 }
 
-// moves reports whether the rule moves a field, and does not compute anything.
+// moves reports whether the rule moves a field, without computing anything.
 func (r *rule) moves() bool {
 	return (r.origin == fromSelf || r.origin == fromRoot) && !r.transform && r.mapping != nil
 }
 
-// carriedBack returns how a rule carries a field that a rule of the pair back moves to
-// where it was; nil if there is no such rule.
+// carriedBack returns the carry of a field that the rule moves and a rule of the pair
+// back moves back; nil if there is none.
 func (r *rule) carriedBack(back *mapping) *carry {
 	if slices.ContainsFunc(r.path, indexed) || slices.ContainsFunc(r.to, indexed) {
 		return nil
@@ -148,19 +147,13 @@ func (r *rule) carriedBack(back *mapping) *carry {
 	return carried(r.mapping, back.rules[i].mapping)
 }
 
-// unmoved returns how many rules carry nothing back.
-func unmoved(m, back *mapping) int {
-	n := 0
-	for _, r := range m.rules {
-		if r.carriedBack(back) == nil {
-			n++
-		}
-	}
-	return n
+// computes reports whether a rule of m does more than move a field that back moves back.
+func computes(m, back *mapping) bool {
+	return slices.ContainsFunc(m.rules, func(r *rule) bool { return r.carriedBack(back) == nil })
 }
 
-// forgotten calls visit with the fields that are never stashed. Those of elements are
-// left out.
+// forgotten calls visit with the fields that are never stashed, except fields of
+// elements.
 func (s *surveyor) forgotten(i *stash.Ignored, path rules.Path, visit func(rules.Path)) {
 	switch {
 	case i == nil:
@@ -214,7 +207,7 @@ func (s *surveyor) copies(m, back *mapping, path rules.Path, from *sourceObject,
 	}
 }
 
-// rules routes what the rules write.
+// rules routes the fields that rules write.
 func (s *surveyor) rules(m, back *mapping) {
 	for _, r := range m.rules {
 		if c := r.carriedBack(back); c != nil {
@@ -230,8 +223,8 @@ func (s *surveyor) rules(m, back *mapping) {
 	}
 }
 
-// restored adds the rules of the pair back that have to be evaluated, with what the
-// source has where they write.
+// restored adds the rules of the pair back that must be evaluated, and the fields of the
+// source to compare with their results.
 func (s *surveyor) restored(m, back *mapping, ignored *stash.Ignored) {
 	for _, r := range back.rules {
 		if r.carriedBack(m) != nil || forgets(ignored, r.to) {
@@ -279,8 +272,8 @@ func (s *surveyor) object(parent *sourceObject) *sourceObject {
 	return o
 }
 
-// has reports whether the route says something of a field of the source, or of fields
-// in it.
+// has reports whether the route has a field of the source, a field in it, or a whole
+// object that it is in.
 func (s *surveyor) has(path rules.Path) bool {
 	o := s.source
 	for _, step := range path {
@@ -296,8 +289,9 @@ func (s *surveyor) has(path rules.Path) bool {
 	return true
 }
 
-// sourceField adds a field of the source with the objects that it is in; nil if the
-// route has the field, or fields in it, or goes no deeper than an object around it.
+// sourceField adds a field of the source, and the objects that it is in. If the route has
+// the field already, a field in it, or a whole object that it is in, there is no route,
+// and both results are nil.
 func (s *surveyor) sourceField(path rules.Path) (parent *sourceObject, f *sourceField) {
 	o := s.source
 	for n, step := range path {
@@ -320,7 +314,7 @@ func (s *surveyor) sourceField(path rules.Path) (parent *sourceObject, f *source
 	return nil, nil
 }
 
-// targetField is the same for the target.
+// targetField does the same as sourceField for the target.
 func (s *surveyor) targetField(path rules.Path) (parent *targetObject, f *targetField) {
 	o := s.target
 	for n, step := range path {

@@ -7,7 +7,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// named is a CRD of an archive whose first two versions have other names.
+// named returns the CRD of an archive with other names for the first two versions.
 func named(t *testing.T, archive *txtar.Archive, names ...string) map[string]any {
 	t.Helper()
 	crd := definition(t, archive)
@@ -18,8 +18,8 @@ func named(t *testing.T, archive *txtar.Archive, names ...string) map[string]any
 	return crd
 }
 
-// A path that is meant to begin with a field begins with the version if that has the
-// same name. The error says so, and self means the field.
+// If a field and the version have the same name, a path that begins with the name begins
+// with the version. The error says so, and self.NAME is the field.
 func TestVersionNamedLikeField(t *testing.T) {
 	archive := txtar.Parse([]byte("-- v1 --\nspec: {type: object, properties: {a: {type: string}, c: {type: string}}}\n" +
 		"-- v2 --\nspec: {type: object, properties: {b: {type: string}, c: {type: string}}}\n"))
@@ -44,7 +44,7 @@ func TestVersionNamedLikeField(t *testing.T) {
 			t.Errorf("%s gives\n%v\nwant\n%s", tt.name, err, tt.want)
 		}
 	}
-	// The errors about forgotten fields name paths that can be pasted.
+	// The errors about forgotten fields name paths that rules can use.
 	_, err := Compile(crd, []Document{document(t, "conversions:\n- {from: v2, to: spec, rules: [{from: v2.spec.b, to: self.spec.a}]}")})
 	if err == nil || !strings.Contains(err.Error(), "add the rule {from: spec.spec.a, to: spec.b}") {
 		t.Error(err)
@@ -64,8 +64,8 @@ func TestVersionNamedLikeField(t *testing.T) {
 	}
 }
 
-// The name of a version may be a word or a type of CEL. Its objects are self or source
-// in expressions then, and paths begin with it as with any other.
+// The name of a version may be a word or a type of CEL. In expressions its objects are
+// self or source, and paths begin with the name as usual.
 func TestVersionNamedLikeWord(t *testing.T) {
 	archive := txtar.Parse([]byte("-- v1 --\nspec: {type: object, properties: {a: {type: string}, list: {type: array, items: {type: string}}}}\n" +
 		"-- v2 --\nspec: {type: object, properties: {b: {type: string}, list: {type: array, items: {type: string}}}}\n"))

@@ -1,13 +1,12 @@
-// Package converter makes the workload that converts a cluster's objects by conversion
-// rules, for clusters with spec.conversion.service: a Deployment of gitopsd itself
-// (gitopsd conversion-server), behind a Service for which reconcile/certs keeps a
-// certificate. The rules are in ConfigMaps (render/conversion/bundle), which the
-// workload follows.
+// Package converter renders the workload that converts a cluster's objects by conversion
+// rules, for clusters with spec.conversion.service: a Deployment that runs gitopsd
+// conversion-server, and a Service with a certificate from reconcile/certs. The workload
+// watches the rules in ConfigMaps (render/conversion/bundle).
 //
-// The Deployment names the rules that a pod must have compiled before it is ready. So
-// when it is ready in its newest generation, the new rules are served, and
-// reconcile/apply lets CustomResourceDefinitions name them. A pod serves every other
-// bundle that it sees as well: those that a definition still names.
+// The Deployment's arguments name the rules that a pod must have compiled before it is
+// ready. So when the newest generation of the Deployment is ready, it serves the new
+// rules, and reconcile/apply lets CustomResourceDefinitions refer to them. Pods also serve
+// all other bundles, to which definitions may still refer.
 package converter
 
 import (
@@ -26,39 +25,39 @@ import (
 )
 
 const (
-	// Name is the name of the Deployment, the Service and what belongs to them.
-	Name = "gitopsd-conversion"
-	// Port is the Service's.
+	// Port is the port of the Service.
 	Port = 443
-	// DefaultReplicas is the number of pods.
-	DefaultReplicas = 2
 
-	secretName = Name + "-tls"
+	// name is the name of the Deployment, the Service and the objects that they need.
+	name            = "gitopsd-conversion"
+	defaultReplicas = 2
+
+	secretName = name + "-tls"
 	// authorityName is the Secret in which reconcile/certs records the Service's CA.
-	authorityName = "serving-ca." + runtime.Namespace + "." + Name
+	authorityName = "serving-ca." + runtime.Namespace + "." + name
 	tlsDir        = "/tls"
 	tlsPort       = 9443
 
-	// memory is a pod's limit in MiB; garbage is collected more often near softMemory.
+	// memory is the limit of a pod; garbage is collected more often near softMemory.
 	memory, softMemory = "512Mi", "440MiB"
 )
 
-// Config is the workload of one cluster.
+// Config configures the workload of one cluster.
 type Config struct {
-	// Image is gitopsd's; required.
+	// Image is gitopsd's image; required.
 	Image string
-	// Replicas is the number of pods; 0 means [DefaultReplicas].
+	// Replicas is the number of pods; 0 means 2.
 	Replicas int
 }
 
-// Service returns the Service by which API servers reach the workload.
-func Service() manifest.ID { return manifest.Service.ID(runtime.Namespace, Name) }
+// Service returns the ID of the Service through which API servers reach the workload.
+func Service() manifest.ID { return manifest.Service.ID(runtime.Namespace, name) }
 
-// Workload returns the Deployment.
-func Workload() manifest.ID { return manifest.Deployment.ID(runtime.Namespace, Name) }
+// Workload returns the ID of the Deployment.
+func Workload() manifest.ID { return manifest.Deployment.ID(runtime.Namespace, name) }
 
-// Part reports whether an object is of the workload: its Deployment or Service, or
-// something that these need.
+// Part reports whether an object belongs to the workload: its Deployment or Service, or
+// an object that these need.
 func Part(id manifest.ID) bool {
 	if id.Namespace != runtime.Namespace {
 		return false
@@ -66,19 +65,19 @@ func Part(id manifest.ID) bool {
 	if id.Is(manifest.ConfigMap) {
 		return strings.HasPrefix(id.Name, bundle.Prefix)
 	}
-	return id.Name == Name || id.Is(manifest.Secret) && (id.Name == secretName || id.Name == authorityName)
+	return id.Name == name || id.Is(manifest.Secret) && (id.Name == secretName || id.Name == authorityName)
 }
 
-// Argument names a set in the arguments of the server: the last two parts of the path
-// of its requests, "widgets.example.io/0f3a…".
+// Argument returns the name of a set in the arguments of the server: the last two parts
+// of the path of its requests, "widgets.example.io/0f3a…".
 func Argument(set *conversion.Set) string {
 	p := conversion.Path("", set.Name(), set.Digest())
 	return set.Name() + "/" + path.Base(p)
 }
 
-// Require returns the Deployment with arguments that name sets: those that its pods
-// must have compiled to be ready. It fails if no container can be told, since
-// definitions would name rules that nobody serves.
+// Require returns the Deployment with arguments that name the sets that its pods must
+// have compiled to be ready. It fails if there is no container for the arguments, since
+// definitions would refer to rules that nobody serves.
 func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Object, error) {
 	var required []string
 	for _, s := range sets {
@@ -108,7 +107,7 @@ func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Obj
 		}
 	}
 	if !told {
-		return nil, fmt.Errorf("%s has no container %s after spec.patches, and its pods cannot be told which conversion rules they need: leave the container its name", deployment.ID(), workload.Container)
+		return nil, fmt.Errorf("%s has no container %s after spec.patches, and so no arguments that name the conversion rules that its pods need: keep the name of the container", deployment.ID(), workload.Container)
 	}
 	at["containers"] = containers
 	return manifest.New(tree, deployment.Origin())
@@ -118,8 +117,8 @@ func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Obj
 // Deployment requires no rules yet; see [Require].
 func Objects(c Config) ([]*manifest.Object, error) {
 	w := workload.Workload{
-		Namespace: runtime.Namespace, Name: Name, Labels: map[string]string{"app.kubernetes.io/name": Name},
-		Image: c.Image, Replicas: cmp.Or(c.Replicas, DefaultReplicas),
+		Namespace: runtime.Namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": name},
+		Image: c.Image, Replicas: cmp.Or(c.Replicas, defaultReplicas),
 		Args:   []string{"conversion-server", "--log-format=json", "--tls-dir=" + tlsDir},
 		Port:   workload.Port{Name: "https", Service: Port, Pod: tlsPort},
 		Volume: workload.Volume{Name: "tls", Secret: secretName, Path: tlsDir},
@@ -135,8 +134,8 @@ func Objects(c Config) ([]*manifest.Object, error) {
 		},
 		func() (*manifest.Object, error) {
 			return w.Object(manifest.RoleBinding, map[string]any{
-				"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.Role.Kind, "name": Name},
-				"subjects": []any{map[string]any{"kind": manifest.ServiceAccount.Kind, "name": Name, "namespace": runtime.Namespace}},
+				"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.Role.Kind, "name": name},
+				"subjects": []any{map[string]any{"kind": manifest.ServiceAccount.Kind, "name": name, "namespace": runtime.Namespace}},
 			})
 		},
 		func() (*manifest.Object, error) {

@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/render/webhook"
 )
 
-// set is rules of a definition with a name.
+// set returns compiled rules of a definition with a name.
 func set(t *testing.T, name string) *conversion.Set {
 	t.Helper()
 	tree := manifesttest.Tree(t, strings.ReplaceAll(`
@@ -40,8 +40,8 @@ spec:
 	return s
 }
 
-// The Service selects the pods of the Deployment, by ports that these have, and every
-// object is known as a part.
+// The Service selects the pods of the Deployment and refers to a port that they have, and
+// every object is a Part.
 func TestObjects(t *testing.T) {
 	t.Parallel()
 	objects, err := Objects(Config{Image: "registry.example.org/gitopsd:v1", Replicas: 3})
@@ -71,8 +71,8 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// What the pods require depends on the rules and not on their order, and what a patch
-// made of the Deployment stays.
+// The arguments of the pods depend on the rules but not on their order, and patches of the
+// Deployment stay.
 func TestRequire(t *testing.T) {
 	t.Parallel()
 	objects, err := Objects(Config{Image: "registry.example.org/gitopsd:v1"})

@@ -10,10 +10,10 @@ import (
 	"gitopsd.dev/render/field"
 )
 
-// canon appends canonical JSON to a buffer: no space, an object's keys sorted by
-// their bytes, strings escaped as little as JSON allows (and U+007F), and numbers as
-// in number. Its buffers are reused between documents, so that writing a type
-// allocates next to nothing.
+// canon appends canonical JSON to a buffer: no spaces, the keys of objects sorted by
+// their bytes, only U+007F and the characters escaped that JSON requires, and numbers as
+// integer and float write them. Its buffers are reused between documents, so that writing
+// a type allocates almost nothing.
 type canon struct {
 	buf []byte
 	// keys is a stack of the sorted keys of each object being written.
@@ -22,8 +22,8 @@ type canon struct {
 	ends []int
 }
 
-// fieldError is an error about the value at a path. The path is put together while
-// the error is returned, so that success costs nothing.
+// fieldError is an error about the value at a path. The path is built while the error is
+// returned, so that success costs nothing.
 type fieldError struct {
 	path field.Path // outermost last
 	what string
@@ -73,8 +73,8 @@ func describe(v any) string {
 	return fmt.Sprintf("a %T", v)
 }
 
-// sortedKeys pushes an object's keys, sorted, and returns their place in c.keys; the
-// caller truncates c.keys to from when it is done.
+// sortedKeys pushes an object's keys, sorted, and returns their range in c.keys. When
+// the caller is done, it truncates c.keys to from.
 func (c *canon) sortedKeys(m map[string]any) (from, to int) {
 	from = len(c.keys)
 	for k := range m {
@@ -84,8 +84,8 @@ func (c *canon) sortedKeys(m map[string]any) (from, to int) {
 	return from, len(c.keys)
 }
 
-// key writes an object's key, and the comma or brace before it. The brace of an
-// object that stays empty is written by closeObject.
+// key writes an object's key, and the comma or brace before it. closeObject writes the
+// brace of an empty object.
 func (c *canon) key(start int, k string) {
 	c.buf = append(c.buf, "{,"[min(1, len(c.buf)-start)])
 	c.str(k)
@@ -99,8 +99,7 @@ func (c *canon) closeObject(start int) {
 	c.buf = append(c.buf, '}')
 }
 
-// data writes a JSON value as it is: only the keys of objects are sorted, and
-// nothing is left out.
+// data writes a whole JSON value, with the keys of objects sorted.
 func (c *canon) data(v any) error {
 	switch v := v.(type) {
 	case nil:
@@ -183,9 +182,6 @@ func (c *canon) str(s string) {
 func (c *canon) integer(i int64) {
 	start := len(c.buf)
 	c.buf = strconv.AppendInt(c.buf, i, 10)
-	if i == 0 {
-		return
-	}
 	c.trimZeros(start, 0)
 }
 
@@ -211,8 +207,8 @@ func (c *canon) float(f float64) error {
 	return nil
 }
 
-// trimZeros writes the zeros at the end of the digits from start on as a power of
-// ten.
+// trimZeros removes the zeros at the end of the digits after start, all but the first
+// digit, and writes the resulting power of ten unless it is zero.
 func (c *canon) trimZeros(start, exp int) {
 	for end := len(c.buf); end > start+1 && c.buf[end-1] == '0'; end-- {
 		c.buf = c.buf[:end-1]
@@ -223,8 +219,8 @@ func (c *canon) trimZeros(start, exp int) {
 	}
 }
 
-// set writes a list whose order is irrelevant, its elements sorted by the bytes of
-// their canonical form; unique leaves out all but one of equal elements.
+// set writes a list whose order has no meaning, sorted by the canonical form of its
+// elements. If unique is set, equal elements are written once.
 func (c *canon) set(list []any, unique bool, element func(*canon, any) error) error {
 	c.buf = append(c.buf, '[')
 	start, from := len(c.buf), len(c.ends)

@@ -1,6 +1,7 @@
 package types
 
 import (
+	"slices"
 	"strings"
 
 	"gitopsd.dev/render/manifest"
@@ -8,8 +9,8 @@ import (
 
 // Definition is a view of a CustomResourceDefinition or a
 // CompositeResourceDefinition, with the defaults of the API server and Crossplane.
-// It shares all maps with the object and must not be changed. A field of another
-// type reads as absent; [Of] returns the error.
+// It shares all maps with the object and must not be changed. A field of the wrong type
+// reads as absent; [Of] returns an error for it.
 type Definition struct {
 	// XRD is true for a CompositeResourceDefinition.
 	XRD bool
@@ -43,16 +44,16 @@ type Names struct {
 // Version is one version of a definition.
 type Version struct {
 	Name string
-	// Storage is true for the version that objects are stored in; of an XRD, for the
-	// one that compositions refer to.
+	// Storage is true for the version that objects are stored in; in an XRD, for the
+	// version that compositions refer to.
 	Served, Storage, Deprecated bool
 	// Warning is the deprecationWarning.
 	Warning string
 	// Schema is the openAPIV3Schema; nil if there is none.
 	Schema       map[string]any
 	Subresources map[string]any
-	// Columns and SelectableFields are as written: additionalPrinterColumns and
-	// selectableFields.
+	// Columns and SelectableFields are the values of additionalPrinterColumns and
+	// selectableFields, unchanged.
 	Columns, SelectableFields any
 }
 
@@ -103,19 +104,12 @@ func namesOf(fields map[string]any) Names {
 // ShortNames returns the names that kubectl accepts in place of the kind.
 func (n Names) ShortNames() []string { return manifest.Texts(n.fields, "shortNames") }
 
-// Categories returns the groups of resources that the kind belongs to, "all" for
-// example.
+// Categories returns the groups of resources that the kind belongs to, such as "all".
 func (n Names) Categories() []string { return manifest.Texts(n.fields, "categories") }
 
-// Kinds returns the defined kinds: the one in Names, and the claims'.
+// Kinds returns the defined kinds: the kind of Names, and the kind of the claims.
 func (d Definition) Kinds() []string {
-	var kinds []string
-	for _, kind := range []string{d.Names.Kind, d.Claims.Kind} {
-		if kind != "" {
-			kinds = append(kinds, kind)
-		}
-	}
-	return kinds
+	return slices.DeleteFunc([]string{d.Names.Kind, d.Claims.Kind}, func(kind string) bool { return kind == "" })
 }
 
 // Defines reports whether the definition defines a kind.
@@ -123,7 +117,7 @@ func (d Definition) Defines(kind manifest.GroupKind) bool {
 	return kind.Group == d.Group && kind.Group != "" && kind.Kind != "" && (kind.Kind == d.Names.Kind || kind.Kind == d.Claims.Kind)
 }
 
-// Versions returns the versions, in the order in which they are written.
+// Versions returns the versions, in the order of the definition.
 func (d Definition) Versions() []Version {
 	storage := "storage"
 	if d.XRD {
@@ -143,8 +137,8 @@ func (d Definition) Versions() []Version {
 	return versions
 }
 
-// StoredVersions returns a live CRD's status.storedVersions: the versions that
-// objects in etcd may be in.
+// StoredVersions returns a live CRD's status.storedVersions: the versions that objects
+// may be stored in.
 func (d Definition) StoredVersions() []string {
 	return manifest.Texts(d.object, "status", "storedVersions")
 }

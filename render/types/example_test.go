@@ -27,8 +27,7 @@ spec:
         properties: {spec: {type: object, properties: {size: {type: integer}}}}
 `
 
-// Documentation is no part of a type: its digest stays when a description
-// changes, and differs when a field does.
+// The digest of a type stays the same if a description changes, and changes with a field.
 func Example() {
 	for _, edit := range [][2]string{{"", ""}, {"A widget.", "A small widget."}, {"integer", "string"}} {
 		docs, err := sources.DecodeYAML(strings.NewReader(strings.Replace(widgets, edit[0], edit[1], 1)), sources.Limits{})

@@ -13,21 +13,21 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// What a field of a definition is to a type.
+// The parts that fields of a definition play in a type.
 type meaning int
 
 const (
 	// part of the type: a change changes the digest.
 	part meaning = iota + 1
-	// The field says something to people, or where a webhook runs.
+	// documentation, or the address of a webhook.
 	aside
-	// inner: a struct whose own fields are decided one by one.
+	// inner: a struct with fields that are decided one by one.
 	inner
 )
 
-// decided has every field of apiextensions.k8s.io/v1's definitions. A field that
-// a newer Kubernetes adds makes TestFields fail until it is here, and until
-// schema.go or form.go does what is said here.
+// decided has every field of the definitions of apiextensions.k8s.io/v1. If a newer
+// Kubernetes adds a field, TestFields fails until the field is here, and schema.go or
+// form.go treats it accordingly.
 var decided = map[string]map[string]meaning{
 	"CustomResourceDefinitionSpec": {
 		"group": part, "names": inner, "scope": part, "versions": inner, "conversion": inner, "preserveUnknownFields": part,
@@ -67,8 +67,8 @@ var decided = map[string]map[string]meaning{
 	},
 }
 
-// sample is a definition with one of each struct that can be in it, and none of
-// the rest.
+// sample is a definition with one of each struct that a definition may contain, and
+// nothing else.
 func sample() *apiextensions.CustomResourceDefinitionSpec {
 	return &apiextensions.CustomResourceDefinitionSpec{
 		Group: "example.org", Names: apiextensions.CustomResourceDefinitionNames{Kind: "Bucket", Plural: "buckets"}, Scope: "Cluster",
@@ -88,8 +88,8 @@ func sample() *apiextensions.CustomResourceDefinitionSpec {
 	}
 }
 
-// values are what a field is set to in turn, by its type; each is different from
-// the others and from an absent field.
+// values are the values to set a field to, by its type. Each differs from the others and
+// from an absent field.
 func values(t *testing.T, field reflect.Type) []reflect.Value {
 	schemas := []apiextensions.JSONSchemaProps{{MaxLength: new(int64)}, {Type: "object", Properties: map[string]apiextensions.JSONSchemaProps{"description": {}}}}
 	some := func(values ...any) []reflect.Value {
@@ -231,7 +231,7 @@ func TestFields(t *testing.T) {
 	for name := range unvisited {
 		t.Errorf("%s is decided, but the sample has none", name)
 	}
-	// The sample's structs are all that there are.
+	// The sample has all structs.
 	reachable := map[string]bool{}
 	reach(reflect.TypeFor[apiextensions.CustomResourceDefinitionSpec](), reachable)
 	for _, leaf := range []string{"CustomResourceSubresourceStatus", "JSON", "JSONSchemaPropsOrArray", "JSONSchemaPropsOrBool", "JSONSchemaPropsOrStringArray"} {
@@ -268,7 +268,7 @@ func reach(typ reflect.Type, seen map[string]bool) {
 	}
 }
 
-// The fields of the types whose values are set as a whole.
+// The fields of types that are set as a whole.
 func TestLeafFields(t *testing.T) {
 	for _, tt := range []struct {
 		typ  reflect.Type

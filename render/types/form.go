@@ -7,12 +7,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// former writes the canonical forms of types, one at a time into the same buffer.
-// Between types it keeps nothing but capacity.
+// former writes the canonical forms of types, one after the other into the same buffer.
 type former struct {
 	canon
-	// each is called with every type, without its digest, and its form, which is
-	// valid until each returns.
+	// each is called for every type, without its digest. The form is valid until each
+	// returns.
 	each func(t Type, form []byte)
 }
 
@@ -21,8 +20,8 @@ type definition struct {
 	spec     map[string]any
 	group    string
 	versions []map[string]any
-	// stored is the name of the version that objects are stored in; empty if none
-	// is, which the API server refuses.
+	// stored is the name of the version that objects are stored in. If it is empty, the
+	// API server refuses the definition.
 	stored string
 	// composite is set for a CompositeResourceDefinition.
 	composite *composite
@@ -33,7 +32,8 @@ type definition struct {
 type composite struct {
 	// v2 is true for apiextensions.crossplane.io/v2.
 	v2 bool
-	// kind is the composite's, claim the claim's; empty if there is none.
+	// kind is the kind of the composite, and claim the kind of its claim. Both are empty
+	// if there is no claim.
 	kind, claim string
 }
 
@@ -121,8 +121,7 @@ func (d *definition) readVersions(storage string) error {
 	return nil
 }
 
-// kind calls each for the kind whose names are in a field of the spec, a version
-// at a time.
+// kind calls each for all versions of the kind that a field of the spec names.
 func (f *former) kind(d definition, field string) error {
 	names, ok := d.spec[field].(map[string]any)
 	if !ok {
@@ -180,8 +179,7 @@ func (f *former) form(d definition, field string, names map[string]any, version 
 	return nil
 }
 
-// conversion writes how objects are converted between versions, but not where a
-// webhook runs.
+// conversion writes the conversion strategy, without the address of a webhook.
 func (f *former) conversion(v any) error {
 	start := len(f.buf)
 	if v == nil {
@@ -195,7 +193,7 @@ func (f *former) conversion(v any) error {
 		return want("a mapping", v)
 	}
 	if webhook, ok := m["webhook"].(map[string]any); ok && webhook["conversionReviewVersions"] != nil {
-		// The order counts: the API server takes the first one that it knows.
+		// The order matters: the API server uses the first version that it knows.
 		f.key(start, "conversionReviewVersions")
 		if err := f.data(webhook["conversionReviewVersions"]); err != nil {
 			return at("webhook", at("conversionReviewVersions", err))
@@ -275,7 +273,7 @@ func (f *former) version(d definition, v map[string]any) error {
 		case "selectableFields":
 			err = f.setField(start, k, value, true, selectableField)
 		case "subresources":
-			if d.composite == nil { // Crossplane decides on an XRD's
+			if d.composite == nil { // Crossplane sets the subresources of composites
 				err = f.subresources(start, k, value)
 			}
 		}
@@ -296,7 +294,7 @@ func (f *former) versionSchema(start int, v any) error {
 	return at("openAPIV3Schema", schema(&f.canon, m["openAPIV3Schema"]))
 }
 
-// columns writes the printer columns in order. Without any, the API server prints
+// columns writes the printer columns in order. If there are none, the API server prints
 // the age.
 func (f *former) columns(start int, k string, v any) error {
 	list, ok := v.([]any)
@@ -359,7 +357,7 @@ func selectableField(c *canon, v any) error {
 	return nil
 }
 
-// subresources writes the subresources; only scale's paths can be set.
+// subresources writes the subresources. Only scale has fields.
 func (f *former) subresources(start int, k string, v any) error {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -401,8 +399,8 @@ func (f *former) scale(v any) error {
 	return nil
 }
 
-// compositeFields writes the fields of a CompositeResourceDefinition only: which
-// composition a composite gets, and how it and its claim belong together.
+// compositeFields writes the fields that only a CompositeResourceDefinition has: how
+// composites choose their composition, and the kinds of composite and claim.
 func (f *former) compositeFields(d definition, claim bool) error {
 	start := len(f.buf)
 	if claim {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 // release is a project's types at one release.
 type release struct{ project, version string }
 
-// corpora are all there are.
+// corpora are the definitions of several projects.
 var corpora = []release{
 	{upstream.ClusterAPI, upstream.ClusterAPIOld}, {upstream.ClusterAPI, upstream.ClusterAPINew},
 	{upstream.CertManager, upstream.CertManagerOld}, {upstream.CertManager, upstream.CertManagerNew},
@@ -61,13 +61,13 @@ func (r release) crds(t testing.TB) []sources.Document {
 
 var all = flag.Bool("all", false, "take every definition of the corpora to an API server, not a sample")
 
-// sampled is how many definitions of a corpus are taken to an API server, evenly
-// spread over it.
+// sampled limits the definitions of a corpus that are sent to an API server; they are
+// spread evenly over the corpus.
 const sampled = 100
 
-// A definition in a real API server has the digests that it had in its file, for
-// the definitions in the corpora. Some are created, some applied, and are read
-// back from etcd; most of the many only pass through a dry run.
+// The definitions of the corpora have the same digests in a real API server as in their
+// files. Some are created or applied, and read back from etcd; most only pass through a
+// dry run.
 func TestLive(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a control plane")
@@ -115,8 +115,8 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// throughServer returns a definition as the API server has it; i says by which
-// way it gets there.
+// throughServer sends a definition to the API server and returns the result. i selects
+// how: by creating, applying or a dry run.
 func throughServer(ctx context.Context, crds dynamic.ResourceInterface, tree map[string]any, i int) (map[string]any, error) {
 	u := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(tree)}
 	u.SetLabels(nil) // in cert-manager's files they are Helm's to fill in
@@ -152,8 +152,8 @@ func throughServer(ctx context.Context, crds dynamic.ResourceInterface, tree map
 	return live.Object, remove(ctx, crds, live.GetName())
 }
 
-// remove deletes a definition, and waits until it is gone: another release
-// brings one of the same name.
+// remove deletes a definition, and waits until it is gone: another release has one of the
+// same name.
 func remove(ctx context.Context, crds dynamic.ResourceInterface, name string) error {
 	if err := crds.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return err

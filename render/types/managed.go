@@ -11,10 +11,10 @@ import (
 // mrdVersions are the versions of ManagedResourceDefinition in packages.
 var mrdVersions = []string{"v1alpha1", "v1beta1", "v1"}
 
-// The fields of a ManagedResourceDefinition's spec that its
-// CustomResourceDefinition gets, and those of each version. The rest is
-// Crossplane's own: whether the type is active, and what connection details it
-// has (github.com/crossplane/crossplane, apis/apiextensions/v1alpha1).
+// crdFields are the fields of a ManagedResourceDefinition's spec that its
+// CustomResourceDefinition gets, and versionFields those of each version. Crossplane
+// uses the other fields itself: whether the type is active, and its connection details
+// (github.com/crossplane/crossplane, apis/apiextensions/v1alpha1).
 var (
 	crdFields     = []string{"group", "names", "scope", "conversion", "preserveUnknownFields"}
 	versionFields = []string{"name", "served", "storage", "deprecated", "deprecationWarning", "schema", "subresources", "additionalPrinterColumns", "selectableFields"}
@@ -25,10 +25,9 @@ func IsManaged(object map[string]any) bool {
 	return manifest.KindOf(object) == manifest.MRD
 }
 
-// FromManaged returns the CustomResourceDefinition that Crossplane makes of an
-// active ManagedResourceDefinition: the same name, the fields of the spec that both
-// have, versions ordered by name. Labels and annotations are copied, as Crossplane
-// does. The trees share their common parts.
+// FromManaged returns the CustomResourceDefinition that Crossplane makes of an active
+// ManagedResourceDefinition: the same name, the fields of the spec that both have, and
+// versions sorted by name. The trees share their common parts.
 //
 // It fails, naming the object and the field, if Crossplane could not make one.
 func FromManaged(object map[string]any) (map[string]any, error) {
@@ -68,7 +67,7 @@ func fromManaged(object map[string]any) (map[string]any, error) {
 	})
 	defined := pick(spec, crdFields)
 	if defined["scope"] == nil {
-		defined["scope"] = "Namespaced" // what its API server would fill in
+		defined["scope"] = "Namespaced" // the API server's default
 	}
 	defined["versions"] = versions
 	return map[string]any{

@@ -37,7 +37,7 @@ spec:
     subresources: {status: {}}
 `
 
-// TestFromManaged: the definition is the one that Crossplane makes, and has the
+// TestFromManaged checks that the definition is the one that Crossplane makes, and has the
 // same types.
 func TestFromManaged(t *testing.T) {
 	t.Parallel()
@@ -88,8 +88,8 @@ spec:
 	}
 }
 
-// TestManagedFields: a definition's CustomResourceDefinition gets every field of it
-// but those that are Crossplane's own, as Crossplane's own type of it has them.
+// TestManagedFields checks with Crossplane's Go type that a CustomResourceDefinition gets
+// every field of its ManagedResourceDefinition except for Crossplane's own.
 func TestManagedFields(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

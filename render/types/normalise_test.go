@@ -17,10 +17,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// stored is what becomes of a definition on its way through the API server, as
-// far as that is a matter of its Go types: decoded, defaulted, converted to the
-// internal version and back. It is nil for what the API server cannot decode,
-// or has keywords that it refuses.
+// stored returns a definition as the API server's Go types change it: decoded, defaulted,
+// and converted to the internal version and back. It is nil if the API server cannot
+// decode the definition, or refuses a keyword.
 func stored(t *testing.T, scheme *runtime.Scheme, tree map[string]any) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(tree)
@@ -53,9 +52,8 @@ func stored(t *testing.T, scheme *runtime.Scheme, tree map[string]any) map[strin
 	return out
 }
 
-// A definition's digest is that of what the API server makes of it. This runs
-// the API server's code on whatever the fuzzer comes up with; TestLive asks a
-// real one.
+// A definition has the same digest before and after the API server stores it. This runs
+// the API server's code on fuzzed definitions; TestLive uses a real API server.
 func FuzzNormalised(f *testing.F) {
 	for _, seed := range []string{
 		`{type: object, properties: {a: {type: string, default: null, enum: [null, "", 1.0, 1e20], maximum: 9223372036854775807}}}`,

@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// needs fails a test where a program of the recipe is not installed; `make test`
-// installs what is missing.
+// needs fails a test if a program of the recipe is not installed; `make test` installs
+// missing programs.
 func needs(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
@@ -26,7 +26,7 @@ func needs(t *testing.T, programs ...string) {
 	}
 }
 
-// asJSON is the documents as a stream of JSON, which jq reads.
+// asJSON returns the documents as a stream of JSON for jq.
 func asJSON(t *testing.T, docs []sources.Document) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -38,8 +38,7 @@ func asJSON(t *testing.T, docs []sources.Document) []byte {
 	return b.Bytes()
 }
 
-// The commands of TYPES.md, run as they stand there, give what the package
-// gives.
+// The commands in TYPES.md give the same digests as the package.
 func TestRecipe(t *testing.T) {
 	needs(t, "jq", "sha256sum", "basenc", "base64")
 	text, err := os.ReadFile("TYPES.md")
@@ -76,7 +75,7 @@ properties:
 		}
 	}
 	for i, want := range []string{lines.String(), Sum(all) + "\n"} {
-		// What reads the cluster or YAML is replaced by what reads a file.
+		// Commands that read the cluster or YAML are replaced by reading a file.
 		_, rest, _ := strings.Cut(blocks[i][1], "|")
 		have, err := exec.Command("sh", "-c", "cat "+input+" | "+rest).CombinedOutput()
 		if err != nil || string(have) != want {
@@ -97,8 +96,7 @@ func recipeForms(t *testing.T, docs []sources.Document) string {
 	return string(out)
 }
 
-// Every case of TestSame and TestDifferent has the same form in jq, which is
-// started once for all of them.
+// Every case of TestSame and TestDifferent has the same form in jq. jq runs once for all.
 func TestRecipeForms(t *testing.T) {
 	t.Parallel()
 	needs(t, "jq")
@@ -126,7 +124,8 @@ func TestRecipeForms(t *testing.T) {
 	}
 }
 
-// So has every definition of the smaller corpora, and some of the largest.
+// Every definition of the smaller corpora has the same form in jq, and so have some of
+// the largest.
 func TestRecipeCorpora(t *testing.T) {
 	t.Parallel()
 	needs(t, "jq")

@@ -1,11 +1,11 @@
 package types
 
-// schema writes a JSON schema. It leaves out what the API server drops when it
-// stores one: null, unknown keywords, and false and empty where an absent keyword
-// means the same. The keywords are those of JSONSchemaProps in
-// apiextensions.k8s.io/v1.
+// schema writes a JSON schema with the keywords of JSONSchemaProps in
+// apiextensions.k8s.io/v1. Like the API server when it stores a schema, it leaves out
+// null, unknown keywords, and false and empty values that mean the same as an absent
+// keyword.
 func schema(c *canon, v any) error {
-	if v == nil { // an element that is null decodes to an empty schema
+	if v == nil { // a null element decodes to an empty schema
 		c.buf = append(c.buf, "{}"...)
 		return nil
 	}
@@ -72,7 +72,7 @@ func (c *canon) keyword(start int, k string, v any) error {
 		case []any:
 			return c.refusedField(start, k, v)
 		}
-		return nil // the API server takes a scalar for absent
+		return nil // the API server treats a scalar as absent
 	case "additionalProperties":
 		c.key(start, k)
 		if _, ok := v.(bool); ok {
@@ -82,13 +82,13 @@ func (c *canon) keyword(start int, k string, v any) error {
 	case "id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions":
 		return c.refusedField(start, k, v)
 	}
-	// description, title, example and externalDocs are for people; the API server
-	// does not know any other keyword.
+	// description, title, example and externalDocs are documentation; the API server
+	// does not know other keywords.
 	return nil
 }
 
-// refusedField writes keywords that the API server knows and refuses, so that a
-// schema that it accepts and one that it refuses never have the same form.
+// refusedField writes a keyword that the API server knows and refuses, so that accepted
+// and refused schemas never have the same form.
 func (c *canon) refusedField(start int, k string, v any) error {
 	switch v := v.(type) {
 	case string:
@@ -108,8 +108,8 @@ func (c *canon) refusedField(start int, k string, v any) error {
 	return c.data(v)
 }
 
-// rule writes one rule of x-kubernetes-validations. Its texts count: the API server
-// returns them.
+// rule writes one rule of x-kubernetes-validations, with its messages, which the API
+// server returns to clients.
 func rule(c *canon, v any) error {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -142,7 +142,7 @@ func stringElement(c *canon, v any) error {
 	return nil
 }
 
-// The fields below are written unless their value means the same as an absent field.
+// The functions below write a field unless its value means the same as an absent field.
 
 func (c *canon) stringField(start int, k string, v any) error {
 	s, ok := v.(string)
@@ -168,8 +168,8 @@ func (c *canon) boolField(start int, k string, v any) error {
 	return nil
 }
 
-// integerField writes an integer even if it is zero: for the API server zero differs
-// from absent.
+// integerField writes an integer, also zero: for the API server, zero differs from
+// absent.
 func (c *canon) integerField(start int, k string, v any) error {
 	c.key(start, k)
 	switch v := v.(type) {
@@ -198,8 +198,7 @@ func (c *canon) setField(start int, k string, v any, unique bool, element func(*
 	return c.set(list, unique, element)
 }
 
-// propertiesField writes a mapping from names to schemas. The names are the
-// author's; none is a keyword.
+// propertiesField writes a mapping from property names to schemas.
 func (c *canon) propertiesField(start int, k string, v any) error {
 	m, ok := v.(map[string]any)
 	if !ok {

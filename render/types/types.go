@@ -4,25 +4,24 @@
 // ManagedResourceDefinition defines the types of the CustomResourceDefinition that
 // Crossplane makes of it.
 //
-// A digest is "h1:" and the standard base64 of the SHA-256 of the type's
-// canonical form, a line of JSON. TYPES.md, beside this file, specifies the
-// form and shows how to recompute a digest with jq and sha256sum; types.jq is
-// the recipe that it uses. The form holds what the API server's behaviour
-// depends on, with the API server's defaults filled in, and nothing else: not
-// documentation, not where a conversion webhook runs, not how the YAML was
-// written. So a package's CRD has the same digest as the live CRD made from it.
+// A digest is "h1:" and the standard base64 of the SHA-256 of the type's canonical form,
+// a line of JSON. TYPES.md, beside this file, specifies the form and shows how to
+// recompute a digest with types.jq and sha256sum. The form holds the fields that the API
+// server's behaviour depends on, with the API server's defaults filled in. It leaves out
+// documentation, the address of a conversion webhook, and the formatting of the YAML. So
+// a package's CRD has the same digest as the live CRD made from it.
 //
-// The form leaves out fields that the apiextensions.k8s.io/v1 of Kubernetes 1.37 does
-// not know, since an API server drops them; a test fails when a newer Kubernetes
-// adds a field, until it is decided whether the field belongs to the type.
+// The form leaves out fields that apiextensions.k8s.io/v1 of Kubernetes 1.37 does not
+// have, since an API server drops them. A test fails when a newer Kubernetes adds a
+// field that the form neither writes nor leaves out on purpose.
 //
 // A [Definition] is a view of either kind of definition.
 //
-// The files: form.go writes definitions, schema.go schemas, canon.go the canonical
-// JSON itself; managed.go makes CustomResourceDefinitions of
+// The files: form.go writes definitions, schema.go schemas, and canon.go canonical JSON;
+// definition.go has the view; managed.go makes CustomResourceDefinitions of
 // ManagedResourceDefinitions. The package reads decoded trees (package sources) and
 // imports nothing of Kubernetes. Package compat, below this one, decides whether one
-// type can replace another.
+// type can replace another, and package harm what that does to existing objects.
 package types
 
 import (
@@ -51,8 +50,8 @@ func (t Type) String() string {
 
 // Of returns the types that an object defines, in the order of its versions: the
 // kind of a CustomResourceDefinition or ManagedResourceDefinition (active or not),
-// or the kinds of a CompositeResourceDefinition's composites and claims. Any other
-// object defines none.
+// or the kinds of a CompositeResourceDefinition's composites and claims. Other objects
+// define none.
 //
 // It fails, naming the object and the field, if the API server could not decode
 // the object, or no longer serves its API version.

@@ -23,7 +23,7 @@ def text:
   elif type == "string" then string
   else tojson end;
 
-# Lists whose order means nothing.
+# Lists without a meaningful order.
 def bag: sort_by(text);
 def set: unique_by(text);
 
@@ -54,7 +54,7 @@ def schema:
       elif $k | IN("items", "id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems",
           "definitions") then # refused by the API server
         if $v == "" or $v == {} or $v == [] then . else .[$k] = $v end
-      else . end) # documentation, and what the API server does not know
+      else . end) # documentation, and keywords that the API server does not know
   end;
 
 def column: . as $c

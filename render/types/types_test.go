@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// crd is a CustomResourceDefinition with one version, whose schema is given.
+// crd returns a CustomResourceDefinition with one version with a schema.
 func crd(schema string) string {
 	return `
 apiVersion: apiextensions.k8s.io/v1
@@ -44,7 +44,7 @@ func only(t testing.TB, text string) string {
 	return all[0].Digest
 }
 
-// form returns the canonical forms that an object has, in the order of Of.
+// form returns the canonical forms of an object's types, in the order of Of.
 func forms(t testing.TB, object map[string]any) []string {
 	t.Helper()
 	var lines []string
@@ -58,7 +58,7 @@ func forms(t testing.TB, object map[string]any) []string {
 // Pairs of schemas.
 type pair struct{ name, a, b string }
 
-// What a digest must not depend on.
+// Definitions with the same digest.
 var same = []pair{
 	{"order of keys", `{type: object, properties: {a: {type: string, maxLength: 3}, b: {type: string}}}`, `{properties: {b: {type: string}, a: {maxLength: 3, type: string}}, type: object}`},
 	{"style", `{type: object, properties: {a: {type: "string"}}}`, "# a comment\ntype: 'object'\nproperties:\n  a:\n    type: |-\n      string"},
@@ -86,8 +86,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// What a digest must depend on though it looks like what it must not. The
-// fields one by one are TestFields'.
+// Similar definitions with different digests. TestFields checks each field.
 var different = []pair{
 	{"a property called description", `{type: object, properties: {description: {type: string}}}`, `{type: object}`},
 	{"documentation in a default", `{type: object, properties: {a: {default: {description: x}}}}`, `{type: object, properties: {a: {default: {}}}}`},
@@ -117,8 +116,8 @@ func TestDifferent(t *testing.T) {
 	}
 }
 
-// The digest and the form are an interface to other programs and to locks that
-// are committed: a change of either must be on purpose.
+// Other programs and committed locks depend on the digest and the form, so they must not
+// change by accident.
 func TestForm(t *testing.T) {
 	const text = `
 apiVersion: apiextensions.k8s.io/v1
@@ -273,8 +272,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Objects that define nothing have no types; a package without any has a record
-// all the same.
+// Objects that define nothing have no types. A package without types still has a record.
 func TestNoTypes(t *testing.T) {
 	sum, err := Package(manifesttest.Documents(t, "apiVersion: v1\nkind: ConfigMap\n---\napiVersion: example.org/v1\nkind: CustomResourceDefinition\n---\nkind: 1\n"))
 	if want := "h1:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="; sum != want || err != nil {
@@ -282,7 +280,7 @@ func TestNoTypes(t *testing.T) {
 	}
 }
 
-// An error leaves nothing behind that changes the next form.
+// An error does not change later forms.
 func TestReuse(t *testing.T) {
 	var last string
 	f := former{each: func(_ Type, form []byte) { last = string(form) }}
@@ -300,8 +298,8 @@ func TestReuse(t *testing.T) {
 	}
 }
 
-// The form is JSON, and writing what it says gives the same text: so nothing
-// was lost in escaping, keys are sorted, and numbers have one form.
+// The form is JSON, and decoding and writing it again gives the same text: escaping loses
+// nothing, keys are sorted, and numbers have one form.
 func FuzzForm(f *testing.F) {
 	for _, seed := range []string{
 		crd(`{type: object, properties: {a: {default: {b: [1, 2.5, null, "\u2028\u007f\\"], c: -1e-7, d: 9007199254740993}}}}`), xrd,

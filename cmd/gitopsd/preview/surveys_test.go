@@ -48,7 +48,7 @@ func TestSurveys(t *testing.T) {
 		"acme/a2 .spec.b would be dropped, owned by kubectl\n", "… 2 more objects\n",
 		"harms nobody today in test (7 objects looked at), but field-removed is about v1, to which a webhook converts the objects\n",
 		"maximum-added .a: written by app, whose next write counts\n",
-		"prod: what it means to the objects is not known: the account may not list the objects\n",
+		"prod: its effect on the objects is not known: the account may not list the objects\n",
 	} {
 		if strings.Count(text, want) != 1 {
 			t.Errorf("the text has no %q:\n%s", want, text)

@@ -1,9 +1,9 @@
-// Package bundle writes compiled conversion rules down and reads them again, so that
-// another process can serve them: the rules as their author wrote them, and the
-// schemas that they were compiled against, in a ConfigMap of the cluster.
+// Package bundle stores conversion rules in a ConfigMap of the cluster, so that another
+// process can serve them. A bundle has the rules as their author wrote them, and the
+// schemas that they were compiled against.
 //
-// A bundle is not trusted. [Read] compiles it anew, and what it serves is named by the
-// digest of the compiled rules, whatever the ConfigMap's name says.
+// Bundles are not trusted. [Read] compiles the rules again, and their digest, not the
+// name of the ConfigMap, identifies them.
 package bundle
 
 import (
@@ -32,14 +32,14 @@ const (
 	dataKey = "rules.json.gz"
 	format  = 1
 
-	// maxPacked is how large a bundle may be; a ConfigMap holds 1 MiB.
+	// maxPacked limits the compressed size; a ConfigMap holds 1 MiB.
 	maxPacked = 700 << 10
-	// maxUnpacked bounds what is read from a bundle.
+	// maxUnpacked limits the decompressed size.
 	maxUnpacked = 16 << 20
 )
 
-// ID returns the ConfigMap that holds the rules of a CustomResourceDefinition with a
-// digest; see [conversion.Set.Digest].
+// ID returns the ID of the ConfigMap for the rules of a CustomResourceDefinition with
+// this digest; see [conversion.Set.Digest].
 func ID(crd, digest string) manifest.ID {
 	const longest = 253
 	sum := sha256.Sum256([]byte(crd + "\n" + digest))
@@ -48,8 +48,8 @@ func ID(crd, digest string) manifest.ID {
 	return manifest.ConfigMap.ID(runtime.Namespace, Prefix+name+"."+hash)
 }
 
-// Object returns the ConfigMap that holds a set. documents and definition are those
-// that it was compiled from. The error says that the rules or schemas are too large.
+// Object returns the ConfigMap of a set that was compiled from definition and documents.
+// The error says that the rules or schemas are too large.
 func Object(set *conversion.Set, definition map[string]any, documents []conversion.Document) (*manifest.Object, error) {
 	data, err := Pack(definition, documents)
 	if err != nil {
@@ -63,9 +63,9 @@ func Object(set *conversion.Set, definition map[string]any, documents []conversi
 	}, manifest.Origin{For: "spec.conversion of the Cluster"})
 }
 
-// Pack returns rules and the schemas of their definition as bytes. What does not
-// matter to a conversion is left out, so that most changes of a definition change
-// nothing.
+// Pack returns rules and the schemas of their definition as bytes. It leaves out fields
+// that do not matter to a conversion, so that most changes of a definition do not change
+// the bundle.
 func Pack(definition map[string]any, documents []conversion.Document) ([]byte, error) {
 	d := types.Read(definition)
 	name := manifest.Text(definition, "metadata", "name")
@@ -115,7 +115,7 @@ func Pack(definition map[string]any, documents []conversion.Document) ([]byte, e
 	return b.Bytes(), nil
 }
 
-// Unpack is the reverse of [Pack]. Errors never quote the data.
+// Unpack is the inverse of [Pack]. Errors never quote the data.
 func Unpack(data []byte) (definition map[string]any, documents []conversion.Document, err error) {
 	z, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
@@ -130,16 +130,16 @@ func Unpack(data []byte) (definition map[string]any, documents []conversion.Docu
 	}
 	tree, err := conversion.Decode(text)
 	if err != nil {
-		return nil, nil, errors.New("it holds no JSON object")
+		return nil, nil, errors.New("it is not a JSON object")
 	}
 	if tree["format"] != int64(format) {
-		return nil, nil, fmt.Errorf("its format is not %d, the one that this gitopsd knows; use the version of gitopsd that wrote it", format)
+		return nil, nil, fmt.Errorf("its format is not %d, the only one that this gitopsd reads; use the version of gitopsd that wrote it", format)
 	}
 	definition = manifest.Mapping(tree, "definition")
 	for i, r := range manifest.List(tree, "rules") {
 		rules, ok := r.(map[string]any)
 		if !ok {
-			return nil, nil, fmt.Errorf("rules.%d is no mapping", i)
+			return nil, nil, fmt.Errorf("rules.%d is not a mapping", i)
 		}
 		where := manifest.Origin{File: cmp.Or(manifest.Text(rules, "kind"), "rules") + " " + manifest.Text(rules, "metadata", "name")}
 		documents = append(documents, conversion.Document{Origin: where, Tree: rules})
@@ -150,8 +150,7 @@ func Unpack(data []byte) (definition map[string]any, documents []conversion.Docu
 	return definition, documents, nil
 }
 
-// Read compiles the set in a ConfigMap. The error says what is wrong with it and does
-// not name it.
+// Read compiles the set in a ConfigMap. Errors do not name the ConfigMap.
 func Read(configMap map[string]any) (*conversion.Set, error) {
 	text := manifest.Text(configMap, "binaryData", dataKey)
 	if text == "" {

@@ -32,8 +32,7 @@ func example(t testing.TB) (definition map[string]any, documents []conversion.Do
 	return definition, documents, set
 }
 
-// What is written down is what was compiled: another process serves it under the same
-// digest.
+// A set read from its bundle has the same digest.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	definition, documents, set := example(t)
@@ -53,8 +52,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// Where rules are written, and what of a definition does not matter to conversions,
-// makes no other bundle.
+// The origin of rules, and parts of a definition that do not matter to conversions, do not
+// change the bundle.
 func TestOnlyWhatMatters(t *testing.T) {
 	t.Parallel()
 	definition, documents, _ := example(t)
@@ -100,7 +99,7 @@ func pressed(text string) []byte {
 	return b.Bytes()
 }
 
-// Errors say what is wrong and quote nothing.
+// Errors explain the fault without quoting the data.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	definition, documents, _ := example(t)
@@ -116,10 +115,10 @@ func TestGarbage(t *testing.T) {
 		{"nothing", nil, "has no binaryData"},
 		{"text", []byte("secret"), "not compressed by gzip"},
 		{"cut", whole[:len(whole)/2], "cut short"},
-		{"no JSON", pressed("secret"), "holds no JSON object"},
+		{"no JSON", pressed("secret"), "is not a JSON object"},
 		{"another format", pressed(`{"format":2}`), "its format is not 1"},
 		{"empty", pressed(`{"format":1}`), "lacks the definition or the rules"},
-		{"rules of another kind", pressed(`{"format":1,"definition":{"a":1},"rules":["secret"]}`), "rules.0 is no mapping"},
+		{"rules of another kind", pressed(`{"format":1,"definition":{"a":1},"rules":["secret"]}`), "rules.0 is not a mapping"},
 		{"a definition without versions", pressed(`{"format":1,"definition":{"metadata":{"name":"x.y"}},"rules":[{}]}`), "has no versions"},
 		{"too much", pressed(strings.Repeat(" ", maxUnpacked+1)), "more than 16 MiB"},
 	} {
@@ -132,7 +131,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// What does not fit into a ConfigMap is an error that says what to shorten.
+// If the rules do not fit into a ConfigMap, the error advises to shorten the descriptions.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	definition, documents, _ := example(t)
@@ -162,7 +161,7 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// What is packed can be unpacked: a server refuses more.
+// Pack refuses data that Unpack would refuse.
 func TestPackBounded(t *testing.T) {
 	t.Parallel()
 	rules := map[string]any{"spec": map[string]any{"a": strings.Repeat("a", maxUnpacked)}}

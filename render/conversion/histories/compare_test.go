@@ -16,11 +16,11 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// generated is how many objects are tried each way.
+// generated is the number of objects to try in each direction.
 const generated = 300
 
-// compare proves the rules of a kind. Each object that the proofs convert is converted
-// by the project's code, too.
+// compare tries the rules of a kind with package proof. Each object that it converts is
+// also converted by the project's code.
 func (p *project) compare(t *testing.T, k kind) {
 	set := p.sets[k.name]
 	c := &comparing{ruleSet: set, t: t, kind: k.name, seen: make(map[string]string), explained: make(map[string]bool)}
@@ -121,14 +121,14 @@ func (c *comparing) start(dir string) {
 // Convert converts by the rules.
 func (c *comparing) Convert(object map[string]any, to string) (map[string]any, conversion.Report, error) {
 	converted, report, err := c.Set.Convert(object, to)
-	// The project's code does not know what the annotation keeps.
+	// The project's code does not know the annotation.
 	if _, kept := manifest.Mapping(object, "metadata", "annotations")[manifest.ConversionStashAnnotation]; !kept && err == nil {
 		c.ask(object, converted, to)
 	}
 	return converted, report, err
 }
 
-// verdict is how the project's conversion compares with a converted object.
+// verdict is the result of comparing a converted object with the project's.
 type verdict struct {
 	Equal           bool
 	ByHand, ByRules any
@@ -146,8 +146,8 @@ func (c *comparing) judge(object, converted map[string]any, to string) (v verdic
 	return v
 }
 
-// as reports whether the project converts an object as the rules do, but for what is
-// explained.
+// as reports whether the project converts an object as the rules do, except for explained
+// differences.
 func (c *comparing) as(object map[string]any, to string) bool {
 	c.t.Helper()
 	converted, _, err := c.Set.Convert(object, to)
@@ -193,7 +193,7 @@ func (c *comparing) text(v any) json.RawMessage {
 	return b
 }
 
-// differences are the fields that differ, without the places in lists.
+// differences returns the fields that differ, without indices.
 func differences(path string, a, b any) map[string][2]any {
 	all := make(map[string][2]any)
 	am, aIsMap := a.(map[string]any)

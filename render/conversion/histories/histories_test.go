@@ -1,17 +1,16 @@
-// Package histories holds conversion rules to the conversions that projects wrote
-// by hand, for types that many people use.
+// Package histories compares conversion rules with the hand-written conversions of
+// projects, for widely used types.
 //
-// The rules are below examples/conversion. The rest of each project comes from its Go
-// module at a pinned release, which is copied. In the copy the methods ConvertTo and
-// ConvertFrom ask this test, which converts by the rules:
+// The rules are in examples/conversion. Each project comes from its Go module at a pinned
+// release, which is copied. In the copy, the methods ConvertTo and ConvertFrom ask this
+// test, which converts by the rules:
 //
-//   - the project's own tests have to pass as before (authors_test.go);
-//   - objects that are generated from the schemas are converted by the rules and by the
-//     project's code, and each difference has to be one that is explained here
-//     (compare_test.go);
-//   - the proofs of render/conversion/proof have to hold.
+//   - the project's own tests must pass as before (authors_test.go);
+//   - objects generated from the schemas are converted by the rules and by the project's
+//     code, and each difference must be explained here (compare_test.go);
+//   - the laws of render/conversion/proof must hold.
 //
-// All of it is for `make conformance`: the modules are large.
+// The tests run in `make conformance` only, since the modules are large.
 package histories
 
 import (

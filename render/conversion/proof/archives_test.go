@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// narrower are the examples whose rules cannot keep every law, since a schema does not
-// admit what a rule makes of a value that the other admits.
+// narrower are the examples with rules that cannot keep every law: one schema refuses
+// values that a rule makes of valid values of the other.
 var narrower = map[string]string{
 	"seed-convert-single-value-to-list": "v1 -> v2: the result is not valid: spec.names[0]: Too long",
 	"express-duration-to-integer":       `v2 -> v1: the result is not valid: spec.timeout: Invalid value: "-9223372036854775808s"`,

@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Difference is one field that two objects do not have alike.
+// Difference is one field that differs between two objects.
 type Difference struct {
 	Path field.Path
 	// Before and After are the values as JSON, shortened; empty for absent.
@@ -30,7 +30,7 @@ func (d Difference) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// longestValue is the length of a value in a Difference.
+// longestValue limits the length of a value in a Difference.
 const longestValue = 120
 
 func shown(v any) string {
@@ -41,20 +41,20 @@ func shown(v any) string {
 	return string([]rune(text)[:longestValue-1]) + "…"
 }
 
-// Compare returns the fields in which two objects differ, in order.
+// Compare returns the fields that differ between two objects, in order.
 func Compare(before, after map[string]any) []Difference {
 	return differences(Numeric(before), Numeric(after))
 }
 
-// Numeric returns a copy of an object that has all numbers as values, int64 or float64,
-// also those that a conversion keeps as text.
+// Numeric returns a copy of an object with all numbers as int64 or float64, also those
+// that a conversion keeps as text.
 func Numeric(tree map[string]any) map[string]any {
 	m, _ := numeric(exact.Clone(tree)).(map[string]any)
 	return m
 }
 
-// WithoutAnnotation returns a copy of an object without an annotation, and without
-// annotations if it was the last.
+// WithoutAnnotation returns a copy of an object without an annotation. If it was the
+// last, the copy has no annotations.
 func WithoutAnnotation(tree map[string]any, annotation string) map[string]any {
 	tree = exact.Clone(tree)
 	meta := manifest.Mapping(tree, "metadata")
@@ -65,8 +65,8 @@ func WithoutAnnotation(tree map[string]any, annotation string) map[string]any {
 	return tree
 }
 
-// differences returns the fields in which two objects differ, in order. An integer
-// and a number of the same value differ.
+// differences returns the fields that differ between two values, in order. An integer
+// and a float of the same value differ.
 func differences(before, after any) []Difference {
 	var all []Difference
 	compare(nil, before, after, &all)
@@ -86,7 +86,7 @@ func compare(path field.Path, before, after any, all *[]Difference) {
 			return
 		}
 	default:
-		if a := after; !isContainer(a) && before == a {
+		if !isContainer(after) && before == after {
 			return
 		}
 	}
@@ -138,8 +138,8 @@ func compareLists(path field.Path, before, after []any, all *[]Difference) {
 	}
 }
 
-// general returns a path without the numbers of list elements, so that the same fault
-// in several elements has one name.
+// general returns a path without the indices of elements, so that the same fault in
+// several elements has one name.
 func general(path field.Path) string {
 	var b strings.Builder
 	for _, step := range path {

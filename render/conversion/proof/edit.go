@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// edit is a change that somebody makes to an object in the other version.
+// edit is a change to an object in the other version.
 type edit struct {
 	what  change
 	path  field.Path
@@ -29,7 +29,7 @@ const (
 	addLabel
 )
 
-// mostEdits is how many edits are tried on one object.
+// mostEdits limits the edits that are tried on one object.
 const mostEdits = 3
 
 func (e edit) String() string {
@@ -46,8 +46,8 @@ func (e edit) String() string {
 	return "add a label"
 }
 
-// edits returns some edits of an object of the version to, the same ones for the same
-// number.
+// edits returns some edits of an object in the other version. They are the same for the
+// same number.
 func (t *trial) edits(there map[string]any, number uint64) []edit {
 	root := t.to.schema.withoutMeta()
 	random := rand.New(rand.NewPCG(number, 0x65646974))
@@ -105,8 +105,7 @@ func collect(s schema, v any, path field.Path, random *rand.Rand, all *[]edit) {
 	}
 }
 
-// apply returns the object with the edit. It reports false if the object does not have
-// the place.
+// apply returns the object with the edit. It reports false if the object lacks the field.
 func (e edit) apply(object map[string]any) (map[string]any, bool) {
 	object = exact.Clone(object)
 	if e.what == addLabel {
@@ -158,8 +157,7 @@ func (e edit) apply(object map[string]any) (map[string]any, bool) {
 	return nil, false
 }
 
-// replaced returns the object, which is changed, with another value at a path that does
-// not end at a list's item.
+// replaced changes the value at a path in the object, and returns the object.
 func replaced(object map[string]any, path field.Path, value any) (map[string]any, bool) {
 	parent, _ := path[:len(path)-1].In(object)
 	last := path[len(path)-1]
@@ -178,24 +176,24 @@ func replaced(object map[string]any, path field.Path, value any) (map[string]any
 
 // edited tries the laws on an object that was changed in the other version: the change
 // is there after another round trip, and a change that concerns no rule changes nothing
-// else. It reports whether somebody could make the change.
+// else. made reports whether the change was possible.
 func (t *trial) edited(object, there map[string]any, e edit, partial bool) (findings []Finding, made bool) {
 	changed, ok := e.apply(there)
 	if !ok || !t.to.schema.withoutMeta().merges(changed) || !partial && t.to.checks.Check(t.ctx, changed) != nil {
-		return nil, false // nobody can make this change
+		return nil, false // the API server refuses this change
 	}
 	back, _, err := t.convert(changed, t.from)
-	if err != nil {
-		return []Finding{{Law: Total, Reason: "after an edit: " + err.Error(), Edit: e.String(), Converted: there}}, true
+	var again map[string]any
+	if err == nil {
+		again, _, err = t.convert(back, t.to)
 	}
-	again, _, err := t.convert(back, t.to)
 	if err != nil {
 		return []Finding{{Law: Total, Reason: "after an edit: " + err.Error(), Edit: e.String(), Converted: there}}, true
 	}
 	want, have := t.plain(changed, t.to, t.excusedThere), t.plain(again, t.to, t.excusedThere)
 	if d := differences(want, have); len(d) > 0 {
 		if !t.returns(t.plain(changed, t.to, nil)) {
-			return nil, true // it would not come back without an edit either: another law's finding
+			return nil, true // it does not come back without an edit either, which breaks another law
 		}
 		return []Finding{{Law: Edits, Edit: e.String(), Differences: d, Converted: there}}, true
 	}
@@ -207,7 +205,7 @@ func (t *trial) edited(object, there map[string]any, e edit, partial bool) (find
 		}
 	case swapItems:
 		if !t.to.schema.isMap(e.path) {
-			return nil, true // the place of an item may mean something
+			return nil, true // the order of items may matter
 		}
 		want, have := t.plain(object, t.from, t.excused), t.plain(back, t.from, t.excused)
 		if d := differences(ordered(want), ordered(have)); len(d) > 0 {
@@ -217,8 +215,8 @@ func (t *trial) edited(object, there map[string]any, e edit, partial bool) (find
 	return nil, true
 }
 
-// returns reports whether an object of the other version, in which nothing is stashed,
-// comes back as it was.
+// returns reports whether an object of the other version without a stash comes back
+// unchanged.
 func (t *trial) returns(object map[string]any) bool {
 	here, _, err := t.convert(object, t.from)
 	if err != nil {
@@ -228,8 +226,8 @@ func (t *trial) returns(object map[string]any) bool {
 	return err == nil && len(differences(t.plain(object, t.to, t.excusedThere), t.plain(back, t.to, t.excusedThere))) == 0
 }
 
-// isMap reports whether a field is a list whose items have keys, so that their order
-// means nothing.
+// isMap reports whether a field is a list with keys, so that the order of its items does
+// not matter.
 func (s schema) isMap(path field.Path) bool {
 	for _, step := range path {
 		switch {
@@ -244,7 +242,7 @@ func (s schema) isMap(path field.Path) bool {
 	return s.text("x-kubernetes-list-type") == "map"
 }
 
-// ordered returns a value, which is changed, with the items of all lists in order.
+// ordered sorts the items of all lists in a value, and returns the value.
 func ordered(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

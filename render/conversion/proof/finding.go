@@ -8,24 +8,25 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Law is what a conversion must keep.
+// Law is a property that conversions must have.
 type Law string
 
 // The laws.
 const (
 	// Total: every object is converted, without changing the input.
 	Total Law = "total"
-	// Metadata: a conversion changes nothing of metadata but labels and annotations.
+	// Metadata: a conversion changes only labels and annotations in metadata.
 	Metadata Law = "metadata"
 	// Leftovers: the converted object has no field that the schema lacks.
 	Leftovers Law = "leftovers"
 	// Admitted: a valid object becomes a valid one.
 	Admitted Law = "admitted"
-	// RoundTrip: an object that comes back is as it was.
+	// RoundTrip: an object that comes back is unchanged.
 	RoundTrip Law = "round trip"
-	// Edits: what is changed in the other version stays changed, and nothing else is.
+	// Edits: fields that are changed in the other version stay changed, and no others do.
 	Edits Law = "edits"
-	// RuleFails: a rule failed on a value, which is kept. It is told, and breaks no law.
+	// RuleFails: a rule failed on a value, which is kept. This is reported, but breaks no
+	// law.
 	RuleFails Law = "rule fails"
 )
 
@@ -33,28 +34,28 @@ const (
 type Finding struct {
 	Law      Law
 	From, To string
-	// Reason says what is wrong, where Differences do not.
+	// Reason explains the finding if Differences do not.
 	Reason string
-	// Edit says what was changed in the version To before the way back; empty for no
-	// change.
+	// Edit is the change made in the version To before converting back; empty if there was
+	// none.
 	Edit string
-	// Differences are from the object that was expected to the one that is.
+	// Differences are the differences from the expected object to the actual one.
 	Differences []Difference
-	// Rules are where the rules are written that write the first field concerned.
+	// Rules are the places of the rules that write the first field concerned.
 	Rules []string
-	// Object is the smallest object found that shows it, Converted what it becomes in
-	// the version To.
+	// Object is the smallest object found that shows the finding, and Converted the same
+	// object in the version To.
 	Object, Converted map[string]any
-	// Times is how many of the objects show it.
+	// Times is the number of objects that show the finding.
 	Times int
 
-	// about tells findings of one law from each other: a field or a rule.
+	// about is the field or rule that distinguishes findings of one law.
 	about string
-	// back reports that Differences are in the version From.
+	// back is set if Differences are in the version From.
 	back bool
 }
 
-// key is equal for findings that are shown once.
+// key is equal for findings that are reported as one.
 func (f Finding) key() string {
 	about := f.about
 	if at, err := field.Parse(about); err == nil && f.Law != RuleFails {
@@ -93,11 +94,11 @@ func (f Finding) Title() string {
 	return fmt.Sprintf("%s: a rule fails, and its value is kept in the stash: %s", there, f.Reason)
 }
 
-// mostDifferences is how many fields a finding's text shows.
+// mostDifferences limits the fields in a finding's text.
 const mostDifferences = 5
 
-// String returns the finding in several lines: title, rules, the smallest object, what
-// it becomes, and the difference.
+// String returns the finding in several lines: title, rules, the smallest object, the
+// converted object, and the difference.
 func (f Finding) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n", f.Title(), objectsShow(f.Times))
@@ -123,7 +124,7 @@ func (f Finding) String() string {
 	return b.String()
 }
 
-// String returns what was tried in one line, and the findings below it.
+// String returns the numbers of objects and edits in one line, and the findings below it.
 func (r *Result) String() string {
 	var b strings.Builder
 	broken := 0
@@ -169,8 +170,8 @@ func objectsShow(n int) string {
 	return fmt.Sprintf("%d objects show it", n)
 }
 
-// indented returns an object as YAML. Line breaks are YAML's own, and what a terminal
-// would act on is escaped in it.
+// indented returns an object as indented YAML. YAML escapes line breaks and control
+// characters in values.
 func indented(tree map[string]any) string {
 	o, err := manifest.New(tree, manifest.Origin{})
 	var text []byte

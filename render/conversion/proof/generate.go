@@ -9,17 +9,17 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// The bounds of generated values. Schemas may be deeper; what is below is left out.
+// Limits of generated values. Deeper parts of a schema are left out.
 const (
 	deepest     = 12
 	mostValues  = 400 // in one object
-	mostChoices = 8   // of a union
+	mostChoices = 8   // branches of a union
 )
 
-// generator makes values of a schema: a decoded openAPIV3Schema. It is deterministic.
+// generator makes values of a schema, a decoded openAPIV3Schema. It is deterministic.
 type generator struct {
 	random *rand.Rand
-	// left is how many values the object being made may still get.
+	// left is the number of values that the current object may still get.
 	left int
 }
 
@@ -27,9 +27,9 @@ func newGenerator(seed uint64) *generator {
 	return &generator{random: rand.New(rand.NewPCG(seed, 0x676974)), left: mostValues}
 }
 
-// alone yields values that have one field each: all parents, and below them a single
-// leaf. Server-side apply converts such objects. The first turn has one value of each
-// leaf, the second all others; empty and absent parents are in the first.
+// alone yields values with one leaf each, and the parents of the leaf. Server-side apply
+// converts such objects. The first turn (0) yields one value of each leaf, and empty
+// parents; the second yields all other values.
 func (g *generator) alone(s schema, turn int) iter.Seq[any] {
 	return func(yield func(any) bool) { g.yieldAlone(s, turn, 0, yield) }
 }
@@ -105,7 +105,7 @@ func (g *generator) yieldAloneIn(s schema, turn, depth int, yield func(any) bool
 	return true
 }
 
-// withKeys returns the item of a list with the fields that tell it from others.
+// withKeys returns the item of a list with its keys.
 func (g *generator) withKeys(list schema, item any, i int) any {
 	m, ok := item.(map[string]any)
 	if !ok {
@@ -123,8 +123,8 @@ func (g *generator) withKeys(list schema, item any, i int) any {
 	return m
 }
 
-// around yields whole values that differ in one place each: every value of every leaf,
-// each branch of a union, and without each field.
+// around yields whole values that differ in one field each: with every value of every
+// leaf, with each branch of a union, and without each field.
 func (g *generator) around(s schema) iter.Seq[any] {
 	return func(yield func(any) bool) {
 		for _, branch := range s.branches() {
@@ -214,8 +214,8 @@ func (g *generator) yieldAround(s schema, depth int, yield func(any) bool) bool 
 	return !s.truth("nullable") || yield(nil)
 }
 
-// whole returns a value with every field, and with two items in lists and maps. Values
-// with other numbers differ. It reports false if there is none.
+// whole returns a value with every field, and with two items in lists and maps. Other
+// numbers give other values. It reports false if there is no value.
 func (g *generator) whole(s schema, depth, number int) (any, bool) {
 	if depth > deepest || g.left <= 0 {
 		return nil, false
@@ -313,7 +313,7 @@ func (g *generator) any(s schema, depth int) (any, bool) {
 	return values[g.random.IntN(len(values))], true
 }
 
-// distinct removes items that are there before.
+// distinct removes repeated items.
 func distinct(items []any) []any {
 	seen := make(map[string]bool)
 	return slices.DeleteFunc(items, func(v any) bool {
@@ -331,8 +331,8 @@ func nth(values []any, i int) (any, bool) {
 	return values[i%len(values)], true
 }
 
-// objects yields the objects of a root schema, without apiVersion, kind and metadata.
-// They repeat for equal seeds. The sequence has no end.
+// objects yields objects of a root schema, without apiVersion, kind and metadata. The
+// sequence has no end, and is the same for equal seeds.
 func objects(root schema, seed uint64) iter.Seq[map[string]any] {
 	root = root.withoutMeta()
 	g := newGenerator(seed)
@@ -348,7 +348,7 @@ func objects(root schema, seed uint64) iter.Seq[map[string]any] {
 			g.left = mostValues
 			return g.any(root, 0)
 		})
-		// Turn by turn, so that a bound leaves out some of each kind.
+		// The streams take turns, so that a limit leaves out some objects of each.
 		for {
 			for _, next := range streams {
 				v, _ := next()

@@ -23,7 +23,7 @@ func parse(t testing.TB, text string) map[string]any {
 	return docs[0].Tree
 }
 
-// crd returns a definition with a version for each schema, which are those of spec.
+// crd returns a definition with a version for each schema of spec.
 func crd(t testing.TB, specs ...string) map[string]any {
 	t.Helper()
 	d := parse(t, `
@@ -42,14 +42,14 @@ spec: {group: example.io, scope: Namespaced, names: {kind: Widget, plural: widge
 	return d
 }
 
-// Every kind of schema gets the values at which conversions fail, whole objects that
-// the API server accepts, and parts of objects.
+// For every kind of schema the generator makes values that conversions may fail on, whole
+// objects that the API server accepts, and parts of objects.
 func TestObjects(t *testing.T) {
 	for _, tt := range []struct {
 		name, spec string
 		// want are values of spec, as canonical JSON, among the generated ones.
 		want []string
-		// never is in no valid object.
+		// never are values that no valid object has.
 		never []string
 	}{
 		{name: "a field alone, and none", spec: `{type: object, properties: {a: {type: string}, b: {type: object, properties: {c: {type: string}}}}}`,

@@ -8,8 +8,8 @@ import (
 	"gitopsd.dev/render/conversion/rules"
 )
 
-// intent is what the author of rules says about fields: which are lost on purpose, and
-// which rule writes one.
+// intent has the documents' statements about fields: those that are lost on purpose, and
+// the rules that write a field.
 type intent struct {
 	hub   string
 	pairs []rules.Pair
@@ -17,14 +17,14 @@ type intent struct {
 	origins []string
 }
 
-// pairs returns what documents say about converting from one version to another; -1
-// for nothing.
+// of returns the index of the pair for converting from one version to another; -1 if
+// there is none.
 func (in intent) of(from, to string) int {
 	return slices.IndexFunc(in.pairs, func(p rules.Pair) bool { return p.From == from && p.To == to })
 }
 
-// legs returns the pairs by which an object goes from one version to another: one, or
-// two by the hub.
+// legs returns the indices of the pairs that convert an object from one version to
+// another: one, or two through the hub.
 func (in intent) legs(from, to string) []int {
 	if i := in.of(from, to); i >= 0 || in.hub == "" || in.hub == from || in.hub == to {
 		return []int{i}
@@ -33,8 +33,8 @@ func (in intent) legs(from, to string) []int {
 }
 
 // excused returns the fields of a version that need not come back from another: those
-// dropped on the way there, and those derived on the way back. On a way by the hub,
-// fields of the hub stand for those of the same name.
+// dropped on the way there, and those derived on the way back. On a way through the hub,
+// fields of the hub count like fields of the same name.
 func (in intent) excused(version, by string) []rules.Path {
 	var all []rules.Path
 	for _, i := range in.legs(version, by) {
@@ -58,8 +58,8 @@ func paths(fields []rules.Field) []rules.Path {
 	return all
 }
 
-// writers returns where the rules are written that write a field, a field in it, or
-// one around it. The path is without places in lists, as general returns it.
+// writers returns the places of the rules that write a field, a field in it, or one that
+// it is in. The path has no indices, as general returns it.
 func (in intent) writers(from, to, path string) []string {
 	var all []string
 	for _, i := range in.legs(from, to) {
@@ -80,7 +80,7 @@ func (in intent) writers(from, to, path string) []string {
 
 type written struct{ path, where string }
 
-// writes returns the fields that a rule and those for its items write.
+// writes returns the fields that a rule and its rules for items write.
 func writes(r rules.Rule, parent rules.Path) []written {
 	to := r.To
 	if len(to) > 0 && to[0].Key == "item" && !to[0].Each && parent != nil {
@@ -98,7 +98,7 @@ func writes(r rules.Rule, parent rules.Path) []written {
 	return all
 }
 
-// anywhere returns the text of a path without places in lists.
+// anywhere returns the text of a path without indices.
 func anywhere(p rules.Path) string {
 	var b strings.Builder
 	for _, s := range p {
@@ -117,8 +117,8 @@ func around(parent, path string) bool {
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// remove removes a field, and parents that are empty then or were. It reports whether
-// nothing is left of the value. A place in a list stands for all.
+// remove removes a field and its empty parents, and reports whether the value is empty
+// then. An index in the path stands for all elements.
 func remove(v any, path rules.Path) (empty bool) {
 	if len(path) == 0 {
 		return true
@@ -143,21 +143,17 @@ func remove(v any, path rules.Path) (empty bool) {
 	return false
 }
 
-// numeric replaces numbers that are kept as text by their values: integers, where an
-// int64 holds them.
+// numeric replaces numbers that are kept as text, in place: by an int64 if it can hold
+// the number, or else by a float64.
 func numeric(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for k, inner := range v {
-			if n := numeric(inner); isNumber(inner) {
-				v[k] = n
-			}
+			v[k] = numeric(inner)
 		}
 	case []any:
 		for i, inner := range v {
-			if n := numeric(inner); isNumber(inner) {
-				v[i] = n
-			}
+			v[i] = numeric(inner)
 		}
 	case json.Number:
 		if n, err := v.Int64(); err == nil {
@@ -169,9 +165,4 @@ func numeric(v any) any {
 		return v.String()
 	}
 	return v
-}
-
-func isNumber(v any) bool {
-	_, ok := v.(json.Number)
-	return ok
 }

@@ -15,18 +15,26 @@ import (
 	"gitopsd.dev/render/validate"
 )
 
-// trial is one version, another, and what need not survive between them.
+// trial tries the laws between two versions.
 type trial struct {
 	*prover
 	ctx      context.Context
 	from, to *side
-	// excused are fields of from that need not come back, excusedThere those of to.
+	// excused and excusedThere are the fields of from and to that need not come back.
 	excused, excusedThere []rules.Path
 	// err ends the run.
 	err error
 }
 
-// check tries all laws on one object, and returns how many edits were made.
+// trial returns a trial of one version and another.
+func (p *prover) trial(ctx context.Context, from, to *side) *trial {
+	return &trial{
+		prover: p, ctx: ctx, from: from, to: to,
+		excused: p.intent.excused(from.version, to.version), excusedThere: p.intent.excused(to.version, from.version),
+	}
+}
+
+// check tries all laws on one object, and returns the number of edits made.
 func (t *trial) check(object map[string]any, partial bool, number int) int {
 	findings, there := t.laws(object, partial)
 	for _, f := range findings {
@@ -36,7 +44,7 @@ func (t *trial) check(object map[string]any, partial bool, number int) int {
 		})
 	}
 	if there == nil || slices.ContainsFunc(findings, func(f Finding) bool { return f.Law != RuleFails }) {
-		return 0 // an edit would show the same once more
+		return 0 // an edit would show the same finding again
 	}
 	made := 0
 	for _, e := range t.edits(there, uint64(number)) {
@@ -58,8 +66,8 @@ func (t *trial) check(object map[string]any, partial bool, number int) int {
 	return made
 }
 
-// laws tries the laws that need no edit. It also returns the converted object, nil if
-// there is none.
+// laws tries the laws that need no edit. It also returns the converted object; nil if
+// the conversion fails.
 func (t *trial) laws(object map[string]any, partial bool) (findings []Finding, there map[string]any) {
 	input := exact.Clone(object)
 	there, report, err := t.convert(input, t.to)
@@ -104,8 +112,8 @@ func (t *trial) convert(object map[string]any, to *side) (converted map[string]a
 	return converted, report, err
 }
 
-// metadata checks that a conversion changes nothing of metadata but labels and
-// annotations, which the API server would refuse.
+// metadata checks that a conversion changes only labels and annotations in metadata. The
+// API server refuses other changes.
 func (t *trial) metadata(object, converted map[string]any, to *side) []Finding {
 	group, _ := manifest.GroupVersion(manifest.Text(object, "apiVersion"))
 	want := map[string]any{"apiVersion": group + "/" + to.version, "kind": object["kind"], "metadata": rest(object)}
@@ -124,7 +132,7 @@ func rest(object map[string]any) map[string]any {
 	return meta
 }
 
-// fits checks a converted object by the schema of its version.
+// fits checks a converted object against the schema of its version.
 func (t *trial) fits(converted map[string]any, side *side, partial bool) []Finding {
 	unknown, err := side.checks.Unknown(converted)
 	if err != nil {
@@ -134,7 +142,7 @@ func (t *trial) fits(converted map[string]any, side *side, partial bool) []Findi
 		return []Finding{{Law: Leftovers, Reason: strings.Join(unknown, ", "), about: unknown[0], Converted: converted}}
 	}
 	if partial {
-		return nil // it is not valid before either
+		return nil // the object is not valid before the conversion either
 	}
 	read := exact.Clone(converted)
 	if err := side.checks.Default(read); err != nil {
@@ -152,8 +160,8 @@ func (t *trial) fits(converted map[string]any, side *side, partial bool) []Findi
 	return nil
 }
 
-// plain returns an object as a client reads it and compares it: with defaults, without
-// the stash, empty labels and annotations, and the fields that need not survive.
+// plain returns an object as clients compare it: with defaults, and without the stash,
+// empty labels and annotations, and excused fields.
 func (t *trial) plain(object map[string]any, side *side, excused []rules.Path) map[string]any {
 	object = exact.Clone(object)
 	if err := side.checks.Default(object); err != nil {

@@ -1,18 +1,18 @@
 // Package proof tries conversion rules on objects that it generates from the schemas
-// of a CustomResourceDefinition. It finds what compiling cannot: a field that does not
-// come back, an edit that is lost, a value that the other version does not admit.
+// of a CustomResourceDefinition. It finds faults that compiling rules cannot find: fields
+// that do not come back, edits that are lost, and values that the other version refuses.
 //
 // It owns
 //   - the objects: each field alone, whole objects that differ in one value, and random
-//     ones, with the values at every bound (generate.go, scalars.go, schema.go). They
-//     depend on nothing but the schema, so that two runs say the same;
-//   - the laws that conversions must keep, tried on each object (proof.go, laws.go,
-//     edit.go), and on one that exists (trial.go);
-//   - the smallest object that breaks a law, and how it is told (shrink.go,
-//     difference.go, finding.go).
+//     ones, with the values at every limit (generate.go, scalars.go, schema.go). They
+//     depend only on the schema, so that every run has the same result;
+//   - the laws that conversions must keep (proof.go, laws.go, edit.go, intent.go), also
+//     tried on existing objects (trial.go);
+//   - the smallest object that breaks a law, and its report (shrink.go, difference.go,
+//     finding.go).
 //
-// Whether an object is valid is render/validate's to say, which has the API server's
-// own code. What rules mean is render/conversion's.
+// Package render/conversion converts objects, and render/validate validates them with the
+// API server's own code.
 package proof
 
 import (
@@ -36,65 +36,64 @@ import (
 type Converter interface {
 	// Versions returns all versions of the definition.
 	Versions() []string
-	// Convert converts an object, and does not change it. It fails only for an object
-	// or version that is none of the definition's.
+	// Convert converts an object, and does not change it. It fails only if the kind or one
+	// of the versions is not the definition's.
 	Convert(object map[string]any, to string) (converted map[string]any, report conversion.Report, err error)
 }
 
-// Config is what to try.
+// Config configures a run.
 type Config struct {
 	Rules Converter
-	// Documents are the rules as they are written. They say which fields are lost on
-	// purpose, and where the rule is that writes a field.
+	// Documents are the documents of the rules. They have the fields that are lost on
+	// purpose, and the places of the rules.
 	Documents []conversion.Document
 	// Definition is the CustomResourceDefinition.
 	Definition map[string]any
-	// Objects are tried besides generated ones, such as those in a cluster. Each is of
-	// one of the versions.
+	// Objects are tried besides generated ones, such as those in a cluster. Each has one of
+	// the versions.
 	Objects []map[string]any
-	// Most is how many objects are generated for each version and each other version
-	// to convert to. The default is 1000, and fewer if there are many versions.
+	// Most limits the objects generated for each version and each other version to convert
+	// to. The default is 1000, and fewer if there are many versions.
 	Most int
-	// Stash is the annotation in which conversions keep what a version cannot hold.
+	// Stash is the annotation in which conversions keep fields that a version lacks.
 	Stash string
 }
 
-// Bounds of a run. They are numbers and not durations, so that each run ends at the same
-// object.
+// Limits of a run. They are numbers instead of durations, so that each run ends at the
+// same object.
 const (
 	mostObjects  = 1000
 	allObjects   = 12000
 	mostFindings = 20
 )
 
-// Result is what a run found.
+// Result is the result of a run.
 type Result struct {
-	// Pairs are what was tried, in the order of the definition's versions.
+	// Pairs are the pairs of versions that were tried, in the order of the definition.
 	Pairs []Pair
-	// Findings are the ways in which laws were broken: at most twenty, and the first of each
-	// law. Beside them are at most twenty of rules that failed. More counts the other ways in
-	// which laws were broken, MoreFailing the other rules that failed.
+	// Findings are the ways in which laws were broken, at most twenty and the first of each
+	// law, and at most twenty rules that failed. More counts the other ways in which laws
+	// were broken, and MoreFailing the other rules that failed.
 	Findings          []Finding
 	More, MoreFailing int
-	// Laws are those that were broken, in order, also by what More counts.
+	// Laws are the broken laws, sorted, including those that More counts.
 	Laws []Law
 }
 
 // Pair is one version converted to another and back.
 type Pair struct {
 	From, To string
-	// Objects is how many objects were converted, Partial how many of these have not
-	// all fields that the schema requires, and Edits how many were changed in between.
+	// Objects is the number of converted objects, Partial the number of those that lack
+	// fields that the schema requires, and Edits the number of edits.
 	Objects, Partial, Edits int
 }
 
-// Failed reports whether a law was broken. Rules that failed on a value break none,
-// since the value is kept.
+// Failed reports whether a law was broken. Rules that fail on a value break no law, since
+// the value is kept.
 func (r *Result) Failed() bool { return len(r.Laws) > 0 }
 
-// Run tries the rules. It fails if a schema is not one that the API server accepts; what
-// is wrong with the rules is in the result. If ctx ends, the error is ctx's, and the
-// result has what was tried until then.
+// Run tries the rules. It fails if the API server does not accept a schema; faults of the
+// rules are in the result. If ctx ends, Run returns its error, and the result so far.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	p, err := newProver(c)
 	if err != nil {
@@ -139,7 +138,7 @@ func newProver(c Config) (*prover, error) {
 	return p, nil
 }
 
-// count notes how many objects show each finding, and which laws were broken.
+// count sets Times of the findings, and Laws.
 func (p *prover) count() {
 	for key := range p.seen {
 		law, _, _ := strings.Cut(key, "\x00")
@@ -173,7 +172,7 @@ type prover struct {
 func (p *prover) pair(ctx context.Context, from, to *side) error {
 	pair := Pair{From: from.version, To: to.version}
 	defer func() { p.result.Pairs = append(p.result.Pairs, pair) }()
-	t := &trial{prover: p, ctx: ctx, from: from, to: to, excused: p.intent.excused(from.version, to.version), excusedThere: p.intent.excused(to.version, from.version)}
+	t := p.trial(ctx, from, to)
 	try := func(tree map[string]any) error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -211,8 +210,8 @@ func (p *prover) pair(ctx context.Context, from, to *side) error {
 	return nil
 }
 
-// dress returns an object with apiVersion, kind and metadata. Labels and annotations,
-// one of which is a stash that somebody garbled, are on some.
+// dress returns an object with apiVersion, kind and metadata. Some objects have labels
+// and annotations, and some a garbled stash.
 func (p *prover) dress(tree map[string]any, d types.Definition, version string, number int) map[string]any {
 	meta := map[string]any{"name": "example"}
 	if d.Scope == "Namespaced" {
@@ -235,7 +234,8 @@ func (p *prover) dress(tree map[string]any, d types.Definition, version string, 
 	return object
 }
 
-// read returns what documents say. Those with errors do not compile and say nothing.
+// read returns the intent of documents. It ignores documents with errors, which do not
+// compile.
 func read(documents []conversion.Document) intent {
 	var in intent
 	for _, d := range documents {
@@ -255,13 +255,9 @@ func read(documents []conversion.Document) intent {
 // its kind.
 func (t *trial) report(f Finding, object map[string]any, partial bool, again func(map[string]any) []Finding) {
 	p := t.prover
-	f.From, f.To = t.from.version, t.to.version
+	f = t.named(f)
 	key := f.key()
-	p.seen[key]++
-	if p.seen[key] > 1 {
-		return
-	}
-	if !p.room(f.Law) {
+	if p.seen[key]++; p.seen[key] > 1 || !p.room(f.Law) {
 		return
 	}
 	small := shrink(object, !partial, func(smaller map[string]any) bool {
@@ -270,7 +266,7 @@ func (t *trial) report(f Finding, object map[string]any, partial bool, again fun
 		}
 		for _, g := range again(smaller) {
 			if g = t.named(g); g.key() == key {
-				f = g // shrink goes on from this object
+				f = g // shrink continues with this object
 				return true
 			}
 		}
@@ -291,8 +287,8 @@ func (t *trial) report(f Finding, object map[string]any, partial bool, again fun
 	p.result.Findings = append(p.result.Findings, f)
 }
 
-// room reports whether a finding is kept, and counts one that is not. Rules that fail leave
-// no law without an example, and nor does a law that is broken in many ways.
+// room reports whether a finding is kept, and counts it otherwise. The first finding of
+// each law is always kept, and rules that fail have a limit of their own.
 func (p *prover) room(law Law) bool {
 	kept, first := 0, true
 	for _, f := range p.result.Findings {
@@ -317,9 +313,9 @@ func (t *trial) named(f Finding) Finding {
 	return f
 }
 
-// admit reports whether a conversion may meet an object, and whether the object is only
-// a part of a valid one. Server-side apply converts parts of objects, before anything
-// but their types is checked.
+// admit reports whether API servers may ask to convert an object, and whether it is only
+// part of a valid object. Server-side apply converts parts of objects when only their
+// types are checked.
 func (t *trial) admit(tree map[string]any) (ok, partial bool, err error) {
 	err = t.from.checks.Check(t.ctx, tree)
 	if err == nil {

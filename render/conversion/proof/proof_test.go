@@ -24,15 +24,15 @@ const (
 	stash  = "example.com/stash"
 )
 
-// handWritten converts the two schemas above as an author of a webhook would: firstName
-// is first, and secret is kept in an annotation. Each test spoils one thing.
+// handWritten converts between the two schemas above like a hand-written webhook:
+// firstName becomes first, and secret is kept in an annotation. Each test adds one fault.
 type handWritten struct {
-	// spoil changes what was converted; object is the input.
+	// spoil changes the converted object; object is the input.
 	spoil  func(object, converted map[string]any, to string)
 	fail   func(object map[string]any) error
 	report conversion.Report
-	// restores is a field of v2 that is put into the stash though v2 has it, and
-	// restored, if absent is set only where the field is absent.
+	// restores is a field of v2 that is stashed although v2 has it, and restored. If absent
+	// is set, it is only restored if the field is absent.
 	restores string
 	absent   bool
 }
@@ -93,7 +93,7 @@ func (h handWritten) Convert(object map[string]any, to string) (map[string]any, 
 	return c, h.report, nil
 }
 
-// documents returns the rules that the author would have written.
+// documents returns the rules that correspond to handWritten.
 func documents(t *testing.T, drop string) []conversion.Document {
 	t.Helper()
 	return []conversion.Document{{Origin: manifest.Origin{File: "rules.yaml", Line: 1}, Tree: parse(t, `
@@ -107,15 +107,15 @@ spec:
 `)}}
 }
 
-// A conversion that keeps every law has no findings; each way to break one is found,
-// with the smallest object that shows it.
+// A conversion that keeps every law has no findings. Each broken law is found, with the
+// smallest object that shows it.
 func TestLaws(t *testing.T) {
 	spec := func(o map[string]any) map[string]any { return manifest.Mapping(o, "spec") }
 	for _, tt := range []struct {
 		name  string
 		rules handWritten
 		law   Law // empty for none
-		// title begins a finding's, and smallest its object's spec.
+		// title is the beginning of a finding's title, and smallest the spec of its object.
 		title, smallest string
 		drop            string
 	}{
@@ -263,8 +263,7 @@ func TestLaws(t *testing.T) {
 	}
 }
 
-// The text of a finding is for people; it and the order of findings are the same in
-// each run.
+// The texts and the order of findings are the same in each run.
 func TestFindingText(t *testing.T) {
 	rules := handWritten{spoil: func(_, c map[string]any, to string) {
 		s := manifest.Mapping(c, "spec")
@@ -303,7 +302,7 @@ func TestFindingText(t *testing.T) {
 	}
 }
 
-// Objects that are given are tried first, as they are.
+// Given objects are tried first, unchanged.
 func TestGivenObjects(t *testing.T) {
 	given := parse(t, `{apiVersion: example.io/v1, kind: Widget, metadata: {name: live, labels: {a: b}}, spec: {firstName: never generated}}`)
 	rules := handWritten{spoil: func(o, c map[string]any, to string) {
@@ -317,8 +316,8 @@ func TestGivenObjects(t *testing.T) {
 	}
 }
 
-// The speed of a run, in objects of a second. Each is converted there and back, checked,
-// and edited three times.
+// BenchmarkRun reports objects per second. Each is converted there and back, checked, and
+// edited three times.
 func BenchmarkRun(b *testing.B) {
 	d := crd(b, before, after)
 	objects := 0
@@ -332,8 +331,8 @@ func BenchmarkRun(b *testing.B) {
 	b.ReportMetric(float64(objects)/b.Elapsed().Seconds(), "objects/s")
 }
 
-// What a finding says is of the object that it shows, even if the rules fail only now
-// and then, as those do that run out of time.
+// A finding describes the object that it shows, even if rules fail only sometimes, such
+// as rules that run out of time.
 func TestFindingOfItsObject(t *testing.T) {
 	t.Parallel()
 	calls := 0
@@ -362,8 +361,8 @@ func TestFindingOfItsObject(t *testing.T) {
 	}
 }
 
-// Rules that fail in many ways hide no law that is broken, and a law that is broken in many
-// ways hides no other.
+// Rules that fail in many ways do not hide broken laws, and a law that is broken in many
+// ways does not hide another.
 func TestManyFindings(t *testing.T) {
 	t.Parallel()
 	var failing conversion.Report

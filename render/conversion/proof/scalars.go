@@ -21,7 +21,7 @@ func keyOf(i int) string {
 	return "k" + strings.Repeat("k", i)
 }
 
-// words are strings for a field that accepts all; formatted are those of a format
+// words are strings for fields that accept any string, and formatted are strings by format
 // (k8s.io/apiextensions-apiserver, pkg/apiserver/validation/formats.go).
 var (
 	words = []any{"bob", "Ada Lovelace", "", "b.o-b/1", "x,y", "Ωmega ☃", "true", "2024-01-01", "42", strings.Repeat("long", 70), "line\nline"}
@@ -53,9 +53,9 @@ var (
 	embedded = []any{map[string]any{"apiVersion": "example.io/v1", "kind": "Gadget", "metadata": map[string]any{"name": "inside"}, "data": map[string]any{"a.b": "c"}}}
 )
 
-// scalars returns values of a schema that is neither an object with properties, nor a
-// map, nor a list: all values of an enum, else a typical one first, then those at the
-// bounds. Values that the schema excludes are left out.
+// scalars returns values of a schema that is not an object with properties, a map or a
+// list: all values of an enum, or else a typical value and then those at the limits.
+// Values that the schema refuses are left out.
 func (s schema) scalars() []any {
 	var all []any
 	switch {
@@ -104,10 +104,9 @@ func (s schema) strings() []any {
 	if s["format"] != nil {
 		return all
 	}
-	fill := "y"
 	for _, keyword := range []string{"minLength", "maxLength"} {
 		if n, ok := s[keyword].(int64); ok && n >= 0 && n <= 1024 {
-			all = append(all, strings.Repeat(fill, int(n)))
+			all = append(all, strings.Repeat("y", int(n)))
 		}
 	}
 	return all
@@ -141,8 +140,8 @@ func (s schema) bounds(whole bool) []any {
 	return all
 }
 
-// admits reports whether the schema's own limits admit a scalar. Rules in CEL and
-// unions are not looked at.
+// admits reports whether a scalar is within the schema's own limits. It ignores CEL rules
+// and unions.
 func (s schema) admits(v any) bool {
 	if text, ok := v.(string); ok {
 		n := int64(utf8.RuneCountInString(text))
@@ -187,8 +186,7 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
-// matching returns strings that a regular expression matches, as far as they are easily
-// found.
+// matching returns strings that a regular expression may match.
 func matching(pattern string) []any {
 	re, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
@@ -211,8 +209,8 @@ func matching(pattern string) []any {
 	return all
 }
 
-// spell writes a string that an expression matches. Other choices take other branches
-// and repeat more often. Assertions inside a word are not looked at.
+// spell writes a string that an expression matches. The choice selects branches and
+// repetitions. Assertions such as \b are ignored.
 func spell(b *strings.Builder, re *syntax.Regexp, choice int) {
 	switch re.Op {
 	case syntax.OpLiteral:

@@ -9,10 +9,10 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// schema is a decoded structural schema, or a part of one. It is not changed.
+// schema is a decoded structural schema, or a part of one. It must not be changed.
 type schema map[string]any
 
-// shape is what kind of value a schema is for.
+// shape is the kind of values of a schema.
 type shape int
 
 const (
@@ -22,7 +22,7 @@ const (
 	list
 )
 
-// omitted is a keyword of our own: fields that a branch of a union excludes.
+// omitted is a keyword of this package: fields that a branch of a union excludes.
 const omitted = "\x00omitted"
 
 func (s schema) text(keyword string) string    { return manifest.Text(s, keyword) }
@@ -58,8 +58,8 @@ func (s schema) items() schema            { return schema(manifest.Mapping(s, "i
 
 func (s schema) requires(name string) bool { return slices.Contains(s.texts("required"), name) }
 
-// count returns want, moved into the bounds of minItems and maxItems, or of
-// minProperties and maxProperties.
+// count returns want, limited by minItems and maxItems, or by minProperties and
+// maxProperties.
 func (s schema) count(what string, want int) int {
 	if most, ok := s["max"+what].(int64); ok {
 		want = min(want, int(min(most, 8)))
@@ -104,7 +104,7 @@ func (s schema) branches() []schema {
 		}
 		all = next
 	}
-	// A branch may hold a union itself.
+	// A branch may have unions of its own.
 	var flat []schema
 	for _, b := range all {
 		if flat = append(flat, b.branches()...); len(flat) >= mostChoices {
@@ -124,8 +124,7 @@ func (s schema) parts(keyword string) []schema {
 	return parts
 }
 
-// excluding returns a branch without the fields that another branch requires, and
-// neither this one nor the schema around them.
+// excluding returns a branch without the fields that only other branches require.
 func (s schema) excluding(parts []schema, chosen int, around schema) schema {
 	var out []any
 	for i, other := range parts {
@@ -146,7 +145,7 @@ func (s schema) excluding(parts []schema, chosen int, around schema) schema {
 	return s
 }
 
-// without returns a schema that satisfies "not", where that excludes fields or values.
+// without returns a schema without the fields and values that not excludes.
 func without(s, not schema) schema {
 	if not == nil {
 		return s
@@ -177,8 +176,8 @@ func requiredIn(parts []schema) []string {
 	return all
 }
 
-// merge adds the constraints of a part, which structural schemas allow to have no
-// types, to a schema.
+// merge adds the constraints of a branch to a schema. Branches of structural schemas have
+// no types.
 func merge(s, part schema) schema {
 	s = maps.Clone(s)
 	for keyword, v := range part {
@@ -212,8 +211,8 @@ func merge(s, part schema) schema {
 	return s
 }
 
-// merges reports whether server-side apply can merge a value: items of lists that are
-// maps or sets are told from each other by what they hold.
+// merges reports whether server-side apply can merge a value: the items of lists that are
+// maps or sets must have different identities.
 func (s schema) merges(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -242,8 +241,8 @@ func (s schema) merges(v any) bool {
 	return true
 }
 
-// identity returns what tells an item of a list from others, as text; empty if its
-// place does. It reports false if the item lacks it.
+// identity returns the identity of an item of a list as text; empty if its index
+// identifies it. It reports false if the item lacks a key.
 func (s schema) identity(item any) (string, bool) {
 	switch s.text("x-kubernetes-list-type") {
 	case "set":

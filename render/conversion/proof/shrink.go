@@ -8,12 +8,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// mostShrinks is how many smaller objects are tried for one counterexample.
+// mostShrinks limits the smaller objects that are tried for one counterexample.
 const mostShrinks = 600
 
-// shrink returns a smaller object that still fails, as small as it is found by leaving
-// out fields, keys and items one at a time, and, with scalars, by simpler values.
-// apiVersion, kind and name stay.
+// shrink returns a smaller object that still fails. It leaves out fields, keys and items
+// one at a time and, if scalars is set, simplifies values. apiVersion, kind and name stay.
 func shrink(tree map[string]any, scalars bool, fails func(map[string]any) bool) map[string]any {
 	fixed := map[string]any{"apiVersion": tree["apiVersion"], "kind": tree["kind"]}
 	name := manifest.Mapping(tree, "metadata")["name"]
@@ -50,8 +49,8 @@ func shrink(tree map[string]any, scalars bool, fails func(map[string]any) bool) 
 	return whole(content)
 }
 
-// reductions yields values that are a little smaller: large steps first, so that most
-// of an object goes at once.
+// reductions yields smaller values. Large steps come first, so that most of an object is
+// removed early.
 func reductions(v any, scalars bool) iter.Seq[any] {
 	return func(yield func(any) bool) {
 		switch v := v.(type) {

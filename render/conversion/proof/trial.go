@@ -10,12 +10,12 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Trial tries rules on one object after the other, such as those of a cluster. It keeps
-// none of them. Only one goroutine at a time may use it.
+// Trial tries rules on existing objects, such as those of a cluster, one after the other.
+// It keeps none of them. Only one goroutine at a time may use it.
 type Trial struct{ p *prover }
 
-// NewTrial returns a Trial. Objects and Most of the Config are not used. It fails if a
-// schema is not one that the API server accepts.
+// NewTrial returns a Trial. It ignores Objects and Most of the Config. It fails if the API
+// server does not accept a schema.
 func NewTrial(c Config) (*Trial, error) {
 	p, err := newProver(c)
 	if err != nil {
@@ -25,8 +25,8 @@ func NewTrial(c Config) (*Trial, error) {
 }
 
 // Try converts an object to each other version and back, and returns the laws that this
-// breaks. The object itself need not be valid. It fails if the object is of no version
-// of the rules, or if ctx ends.
+// breaks. The object need not be valid. It fails if the rules lack the object's version,
+// or if ctx ends.
 func (t *Trial) Try(ctx context.Context, object map[string]any) ([]Finding, error) {
 	_, version := manifest.GroupVersion(manifest.Text(object, "apiVersion"))
 	from := t.p.sides[version]
@@ -34,7 +34,7 @@ func (t *Trial) Try(ctx context.Context, object map[string]any) ([]Finding, erro
 		return nil, fmt.Errorf("the rules have no version %s", version)
 	}
 	object = Numeric(object)
-	delete(manifest.Mapping(object, "metadata"), "managedFields") // large, and as good as none
+	delete(manifest.Mapping(object, "metadata"), "managedFields") // large, and not converted
 	var all []Finding
 	for _, to := range t.p.Rules.Versions() {
 		if to == version {
@@ -43,10 +43,7 @@ func (t *Trial) Try(ctx context.Context, object map[string]any) ([]Finding, erro
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		one := &trial{
-			prover: t.p, ctx: ctx, from: from, to: t.p.sides[to],
-			excused: t.p.intent.excused(version, to), excusedThere: t.p.intent.excused(to, version),
-		}
+		one := t.p.trial(ctx, from, t.p.sides[to])
 		_, partial, err := one.admit(object)
 		if err != nil {
 			return nil, err
@@ -64,8 +61,8 @@ func (t *Trial) Try(ctx context.Context, object map[string]any) ([]Finding, erro
 	return slices.Clip(all), nil
 }
 
-// Brief returns the finding in one line, with fields and rules but no value of the
-// object, which may be secret. It is equal for findings that [Run] shows once.
+// Brief returns the finding in one line, with fields and rules but without values of the
+// object, which may be secret. It is equal for findings that [Run] reports as one.
 func (f Finding) Brief() string {
 	there := f.From + " -> " + f.To
 	back := there + " -> " + f.From

@@ -8,8 +8,8 @@ import (
 	"gitopsd.dev/render/field"
 )
 
-// Path is a path in a rule. Its first step is the name of what it starts from, where
-// the rule has such a name: "self.spec.names[0]", "spec.colors[i].name".
+// Path is a path in a rule: "self.spec.names[0]", "spec.colors[i].name". A path to read
+// may start with the name of a variable.
 type Path []Step
 
 // Step is one step of a [Path]: a field or key, an element, or every element.
@@ -21,6 +21,15 @@ type Step struct {
 	// Each is set for [], [*] and [name]: all elements of a list, or all values of a
 	// map. Key is then the name, "i" or "key".
 	Each bool
+}
+
+// Keys returns the path of fields with these names, each in the one before.
+func Keys(names []string) Path {
+	var p Path
+	for _, name := range names {
+		p = append(p, Step{Key: name})
+	}
+	return p
 }
 
 // String writes the path as [ParsePath] reads it.
@@ -39,8 +48,8 @@ func (p Path) String() string {
 	return text
 }
 
-// maxSteps is how long a path may be. The time that rules about elements of elements
-// take to compile grows faster than their depth.
+// maxSteps limits the length of a path. The time to compile rules for elements of
+// elements grows faster than their depth.
 const maxSteps = 64
 
 // ParsePath parses a path. A leading dot is ignored. A name has letters, digits, '_',
@@ -88,7 +97,7 @@ func inName(c byte) bool {
 	return c == '_' || c == '$' || c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// bracket parses what follows an opening bracket, and the closing one.
+// bracket parses a step in brackets, after the opening one.
 func bracket(text string) (s Step, rest string, ok bool) {
 	if text != "" && (text[0] == '"' || text[0] == '\'') {
 		s.Key, rest, ok = quoted(text)

@@ -1,4 +1,4 @@
-// Package rules reads documents of conversion rules. People spell these in several
+// Package rules reads documents of conversion rules. Rules may be spelled in several
 // ways; [Parse] accepts all and returns one form.
 //
 // A document has one of these kinds:
@@ -6,37 +6,37 @@
 //	APIConversionRules  apis.kcp.dev/v1alpha1
 //	APIConversion       apis.kcp.io/v1alpha1
 //
-// Its spec has hub, the name of a version, and conversions. An entry of these says
-// which version it converts from and to, and has rules:
+// Its spec has hub, the name of a version, and conversions. Each conversion names two
+// versions and has rules:
 //
 //	from: v1, to: v2, rules: […]           a list of rules
 //	from: v1, to: v2, rule: …, field: …    the entry is itself one rule
 //	version: v2, fromHub: […], toHub: […]  two lists, from the hub and to it
 //
-// and a rule says what it reads and which field it writes:
+// A rule names the field that it reads and the field that it writes:
 //
 //	from: v1.spec.a, to: spec.b
 //	rule: self.spec.a, field: spec.b
 //	field: spec.a, destination: spec.b     or to; transformation is CEL about the field
 //
-// itemRules are rules for the elements of a list or map: self is the element and, of a
-// map, key its key; they write to item, item.field or key. Instead, paths may say
-// which elements they mean: spec.colors[i].name.
+// itemRules are rules for the elements of a list or map: self is the element, and key is
+// its key in a map; they write to item, item.field or key. Paths may also name elements:
+// spec.colors[i].name.
 //
-// ruleSets has rules for elements by name, and use is their name in the place of
-// itemRules: for elements of a schema that is open, which hold elements of their own
-// kind.
+// ruleSets has named lists of rules for elements, and a rule with use applies one
+// instead of itemRules. Rule sets are for elements of open schemas, which may contain
+// elements of the same kind.
 //
-// A path may begin with self or its version's name, which both are the object. So if a
-// version v1 has a field v1, that is self.v1.
+// A path may begin with self or the version's name, which both mean the object. So if a
+// version v1 has a field v1, the path of the field is self.v1.
 //
-// An expression has self and, by its version's name, the whole object (source, if the name
-// is none that CEL takes). It may use the functions of the API server's expressions, and
-// json.marshal and json.unmarshal. A result that is optional and empty is absent. One
-// that reads nothing of the object, or only what is not there, is written only where
-// its parent is.
+// In an expression, the version's name is the whole object, and self is the object or
+// the element. The whole object is source if CEL does not accept the name. Expressions may
+// use the functions of the API server's expressions, json.marshal and json.unmarshal. An
+// empty optional result is absent. If no field that an expression reads is there, the
+// result is only written if its parent exists.
 //
-// What a path or expression means in a schema is package conversion's business.
+// Package conversion resolves paths and expressions in schemas.
 package rules
 
 import (
@@ -44,7 +44,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strings"
 
 	"gitopsd.dev/render/cel"
@@ -57,12 +56,11 @@ type Document struct {
 	// Hub is empty if the document sets none.
 	Hub   string
 	Pairs []Pair
-	// Sets are rules for elements by name, which rules use for items that hold items
-	// of their own kind.
+	// Sets are the rule sets by name; rules refer to them with Use.
 	Sets map[string][]Rule
 }
 
-// Pair is what a document says about converting from one version to another.
+// Pair has the rules of a document for converting from one version to another.
 type Pair struct {
 	From, To string
 	Rules    []Rule
@@ -70,7 +68,7 @@ type Pair struct {
 	Preserve, Drop, Derive []Field
 }
 
-// Field is a path, and where in the document it is written.
+// Field is a path, and its place in the document.
 type Field struct {
 	Where string
 	Path  Path
@@ -85,14 +83,14 @@ type Rule struct {
 	// Transform is an expression about the value of From, which is then a path;
 	// empty if there is none.
 	Transform string
-	// To starts from the target object; in rules for items its first step is "item",
-	// or all of it is "key".
+	// To is a path in the target object. In rules for items its first step is "item", or
+	// the path is "key".
 	To Path
-	// Kind is "list", "map" or "object" if the author says what From must be.
+	// Kind is the kind that From must have: "list", "map" or "object", or empty.
 	Kind string
 	// Items are the rules for elements; nil if there are none.
 	Items []Rule
-	// Use names the set of rules for elements, in the place of Items.
+	// Use names a rule set to use instead of Items.
 	Use string
 }
 
@@ -110,7 +108,7 @@ func Is(tree map[string]any) bool {
 	return slices.Contains(manifest.ConversionRules, manifest.KindOf(tree))
 }
 
-// Belongs reports whether the document is conversion rules for the schema or CRD of
+// Belongs reports whether the document has conversion rules for the schema or CRD of
 // that name.
 func Belongs(tree map[string]any, name string) bool { return Is(tree) && Subject(tree) == name }
 
@@ -123,8 +121,8 @@ func Subject(tree map[string]any) string {
 	return manifest.Text(tree, "metadata", "name")
 }
 
-// Parse reads a document. The error joins all faults; each begins with its place in
-// spec.
+// Parse reads a document. The error joins all faults, one in each line, which begins with
+// its place in spec.
 func Parse(tree map[string]any) (Document, error) {
 	p := &parser{}
 	apiVersion := manifest.Text(tree, "apiVersion")
@@ -146,7 +144,7 @@ func Parse(tree map[string]any) (Document, error) {
 		if spec["ruleSets"] != nil {
 			sets, _ := p.mapping("spec.ruleSets", spec["ruleSets"])
 			p.sets = map[string][]Rule{}
-			for _, name := range sorted(sets) {
+			for _, name := range slices.Sorted(maps.Keys(sets)) {
 				p.sets[name] = p.items(&Pair{}, "ruleSets."+name, sets[name])
 			}
 		}
@@ -183,7 +181,7 @@ func Parse(tree map[string]any) (Document, error) {
 	return d, errors.Join(p.errs...)
 }
 
-// mostRules is how many rules a document may have. Compiling one takes time and memory.
+// mostRules limits the rules of a document. Compiling each takes time and memory.
 const mostRules = 2000
 
 type parser struct {
@@ -195,12 +193,13 @@ type parser struct {
 }
 
 func (p *parser) fail(where, format string, args ...any) {
-	p.errs = append(p.errs, fmt.Errorf(where+": "+strings.ReplaceAll(format, "\n", " "), args...))
+	text := where + ": " + fmt.Sprintf(format, args...)
+	p.errs = append(p.errs, errors.New(strings.ReplaceAll(text, "\n", " ")))
 }
 
-// known reports keys that are none of those.
+// known records an error for each key of m that is not among keys.
 func (p *parser) known(where string, m map[string]any, keys ...string) {
-	for _, k := range sorted(m) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		if !slices.Contains(keys, k) {
 			at := k
 			if where != "" {
@@ -209,15 +208,6 @@ func (p *parser) known(where string, m map[string]any, keys ...string) {
 			p.fail(at, "is not a field here%s", sources.Meant(k, keys))
 		}
 	}
-}
-
-func sorted(m map[string]any) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }
 
 func (p *parser) mapping(where string, v any) (map[string]any, bool) {
@@ -314,7 +304,7 @@ func (p *parser) hubEntry(where string, m map[string]any) {
 	p.add(to)
 }
 
-// add adds a pair to what other entries say about the same versions.
+// add adds a pair, or joins it with an earlier pair of the same versions.
 func (p *parser) add(pair Pair) {
 	for i := range p.pairs {
 		if have := &p.pairs[i]; have.From == pair.From && have.To == pair.To {
@@ -344,7 +334,7 @@ func (p *parser) fields(version, where string, v any) []Field {
 	return all
 }
 
-// unrooted returns the path without the name that it may start from.
+// unrooted returns the path without self or the version's name at its start.
 func unrooted(p Path, version string) Path {
 	if first := p[0]; !first.Element && !first.Each && (first.Key == version || first.Key == "self") && len(p) > 1 {
 		return p[1:]
@@ -379,11 +369,9 @@ func (p *parser) one(pair *Pair, where string, m map[string]any, item bool) (Rul
 	p.known(where, m, "from", "to", "rule", "field", "destination", "transformation", "kind", "itemRules", "use")
 	read := make(map[string]string)
 	for _, key := range []string{"from", "to", "rule", "field", "destination", "transformation", "kind"} {
-		if key == "transformation" && m[key] != nil {
-			if _, literal := m[key].(map[string]any); literal {
-				p.fail(where+".transformation", "is a YAML mapping; CEL is a string: write '%s'", literalText(m[key].(map[string]any)))
-				continue
-			}
+		if literal, ok := m[key].(map[string]any); ok && key == "transformation" {
+			p.fail(where+".transformation", "is a YAML mapping; CEL is a string: write '%s'", literalText(literal))
+			continue
 		}
 		read[key] = strings.TrimSpace(p.text(where+"."+key, m[key]))
 	}
@@ -473,20 +461,20 @@ func rootedText(path Path, version string) string {
 	return append(Path{{Key: "self"}}, unrooted(path, version)...).String()
 }
 
-// literalText writes a YAML mapping as the CEL map that it was meant to be.
+// literalText writes a YAML mapping as a CEL map.
 func literalText(m map[string]any) string {
 	var parts []string
-	for _, k := range sorted(m) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		parts = append(parts, fmt.Sprintf("%q: %v", k, m[k]))
 	}
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
-// nested returns a rule whose paths name elements, spec.colors[i].name, as a rule with
-// rules for items; and a transformation to an object's literal as rules for its
-// fields.
+// nested turns a rule with paths to elements, spec.colors[i].name, into a rule with rules
+// for items, and a transformation to a map literal into a rule for each key.
 //
-// Brackets in an expression that is not written as a field mean what CEL means by them.
+// field is set if From is written as a field. Otherwise it may be an expression, and
+// its brackets are CEL's.
 func nested(r Rule, field bool) (Rule, error) {
 	from, err := ParsePath(r.From)
 	each := func(s Step) bool { return s.Each }
@@ -517,8 +505,8 @@ func nested(r Rule, field bool) (Rule, error) {
 	return outer, nil
 }
 
-// literal splits a transformation whose result is a map with constant keys into a rule
-// for each: a field that cannot be computed does not take the others with it.
+// literal splits a transformation to a map with constant keys into a rule for each key,
+// so that a value that fails leaves the other fields in place.
 func literal(r Rule) []Rule {
 	fields, ok := cel.Literal(r.Transform)
 	if !ok {
@@ -532,8 +520,8 @@ func literal(r Rule) []Rule {
 	return all
 }
 
-// Merge joins rules that read the elements of one field and write those of one field,
-// as paths with [] make them.
+// Merge joins rules for elements that read the same field and write the same field. Paths
+// with [] make such rules.
 func Merge(list []Rule) []Rule {
 	var all []Rule
 	for _, r := range list {

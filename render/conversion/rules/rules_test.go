@@ -12,7 +12,7 @@ import (
 
 const head = "apiVersion: apis.kcp.dev/v1alpha1\nkind: APIConversionRules\nmetadata: {name: widgets.example.io}\nspec:\n"
 
-// form writes a document so that a test can compare it.
+// form returns a document as text for comparison.
 func form(d Document) string {
 	var b strings.Builder
 	if d.Hub != "" {
@@ -44,7 +44,7 @@ func formRules(b *strings.Builder, indent string, rules []Rule) {
 	}
 }
 
-// TestSpellings reads each spelling that people have for rules.
+// TestSpellings reads each spelling of rules.
 func TestSpellings(t *testing.T) {
 	names := "v1 to v2\n self.spec.firstName -> spec.name.first\n self.spec.lastName -> spec.name.last\n"
 	back := "v2 to v1\n self.spec.name.first -> spec.firstName\n self.spec.name.last -> spec.lastName\n"
@@ -219,7 +219,7 @@ spec:
 	}
 }
 
-// TestFaults holds errors to their place and advice.
+// TestFaults checks that errors have their place and advice.
 func TestFaults(t *testing.T) {
 	rule := func(text string) string { return "  conversions:\n  - {from: v1, to: v2, rules: [" + text + "]}" }
 	for _, tt := range []struct{ text, want string }{
@@ -235,6 +235,9 @@ func TestFaults(t *testing.T) {
 		{rule("{to: spec.a}"), "conversions[0].rules[0]: reads nothing"},
 		{rule("{form: self.a, to: spec.a}"), "conversions[0].rules[0].form: is not a field here; did you mean from?"},
 		{rule("{from: self.a, rule: self.b, to: spec.a}"), "has both from and rule"},
+		{rule("{from: self.a, to: spec.a, '100%d': 1}"), "conversions[0].rules[0].100%d: is not a field here"},
+		{rule(`{from: self.a, to: spec.a, kind: "a\nb"}`), `"a\nb" is none of list, map and object`},
+		{"  conversions: [\"a\\nb\"]", "conversions[0]: want a mapping, have a b"},
 		{rule("{rule: self.b, field: spec.b, to: spec.a}"), "it cannot be both"},
 		{rule("{from: self.a, to: 'spec..a'}"), `conversions[0].rules[0].to: "spec..a" is not a path`},
 		{rule("{field: 'a" + strings.Repeat("[]", 3000) + "', to: 'a" + strings.Repeat("[]", 3000) + "'}"), "is a path of more than 64 steps"},
@@ -271,7 +274,8 @@ func TestBelongs(t *testing.T) {
 	}
 }
 
-// FuzzParse: no document panics, and a path means the same when written again.
+// FuzzParse checks that no document causes a panic, and that a path stays the same when it
+// is written and parsed again.
 func FuzzParse(f *testing.F) {
 	f.Add("conversions: [{from: v1, to: v2, rules: [{from: self.a, to: 'b[0]'}]}]", "spec.a[i].\"b.c\"[0]")
 	f.Add("{hub: v1, conversions: [{version: v2, fromHub: [{field: 'a[key]', destination: 'b[]', transformation: '{\"x\": key}'}]}]}", "[]")
@@ -289,7 +293,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A document of too many rules is refused before they are compiled.
+// A document with too many rules is refused before they are compiled.
 func TestTooManyRules(t *testing.T) {
 	rule := map[string]any{"from": "v1.a", "to": "b"}
 	_, err := Parse(map[string]any{

@@ -11,13 +11,13 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Ignored are fields that are never kept, as a tree. The nil Ignored are none.
+// Ignored is a tree of fields that are never kept. A nil Ignored ignores none.
 type Ignored struct {
 	// All is set if the whole is ignored.
 	All    bool
 	Fields map[string]*Ignored
-	// Each are those of all elements of a list, and of the values of a map that are not
-	// in Fields.
+	// Each applies to all elements of a list, and to the values of a map that are not in
+	// Fields.
 	Each *Ignored
 }
 
@@ -30,7 +30,7 @@ func (i *Ignored) each() *Ignored {
 	return i.Each
 }
 
-// field returns those below a field, or below a key of a map.
+// field returns the fields to ignore in a field, or in the value of a map's key.
 func (i *Ignored) field(name string, kind string) *Ignored {
 	if i == nil {
 		return nil
@@ -41,12 +41,13 @@ func (i *Ignored) field(name string, kind string) *Ignored {
 	return i.Each
 }
 
-// maxPath is how long the paths of differences are. What differs below is one value: an
-// open schema has no end, and a path for each of its levels takes the square of them.
+// maxPath limits the length of the paths of differences; deeper differences are kept as
+// one value. Objects of open schemas may be nested without limit, and the paths of all
+// their levels together grow with the square of the depth.
 const maxPath = 64
 
 // Differences returns the fields of a schema in which a differs from b, with the
-// values of a. path is where both are.
+// values of a. path is the path of a and b.
 func Differences(schema map[string]any, a, b any, ignored *Ignored, path field.Path) []Entry {
 	if ignored.all() {
 		return nil
@@ -56,16 +57,13 @@ func Differences(schema map[string]any, a, b any, ignored *Ignored, path field.P
 	kind := structural.Kind(schema)
 	if aIsMap && bIsMap && kind != structural.List && len(path) < maxPath {
 		var all []Entry
-		names := maps.Clone(am)
-		for k := range bm {
-			if _, ok := names[k]; !ok {
-				names[k] = nil
-			}
-		}
+		names := map[string]any{}
+		maps.Copy(names, am)
+		maps.Copy(names, bm)
 		for _, name := range slices.Sorted(maps.Keys(names)) {
 			s := structural.Child(schema, name)
 			if s == nil || name == manifest.ConversionStashAnnotation && len(path) == 2 && path[0].Key == "metadata" {
-				continue // no field: nothing of it is kept
+				continue // not a field: it is not kept
 			}
 			inner := ignored.field(name, kind)
 			next := append(slices.Clone(path), field.Key(name))
@@ -73,15 +71,9 @@ func Differences(schema map[string]any, a, b any, ignored *Ignored, path field.P
 			bv, bHas := present(s, bm, name)
 			switch {
 			case len(path) == 1 && path[0].Key == "metadata":
-				// Labels that are empty are none.
+				// Empty labels are the same as none.
 				av, _ := av.(map[string]any)
 				bv, _ := bv.(map[string]any)
-				if av == nil {
-					av = map[string]any{}
-				}
-				if bv == nil {
-					bv = map[string]any{}
-				}
 				all = append(all, Differences(s, av, bv, inner, next)...)
 			case len(path) == 0 && name == "metadata" && !(aHas && bHas):
 			case aHas && bHas:
@@ -104,14 +96,14 @@ func Differences(schema map[string]any, a, b any, ignored *Ignored, path field.P
 	return []Entry{{Path: path, Value: a}}
 }
 
-// present returns a field; null is absent where a schema does not allow it.
+// present returns a field. A null that the schema does not allow counts as absent.
 func present(schema map[string]any, m map[string]any, name string) (any, bool) {
 	v, ok := m[name]
 	return v, ok && (v != nil || structural.Nullable(schema))
 }
 
-// byKey compares two lists whose elements have keys, if these are the same and in one
-// order.
+// byKey compares two lists whose elements have keys; ok is false unless both have the
+// same keys in the same order.
 func byKey(schema map[string]any, a, b any, ignored *Ignored, path field.Path) ([]Entry, bool) {
 	as, aIsList := a.([]any)
 	bs, bIsList := b.([]any)
@@ -145,7 +137,7 @@ func keyed(names []string, item any) (field.Step, bool) {
 		}
 	}
 	step := field.Element(match...)
-	// What cannot be read back is no path.
+	// A path must be readable again.
 	if again, err := field.Parse("a" + step.String()); err != nil || len(again) != 2 || again.String() != "a"+step.String() {
 		return field.Step{}, false
 	}

@@ -1,8 +1,8 @@
-// Package stash keeps what one version of an object holds and another does not: fields
-// with their values, by version, in one annotation of the object.
+// Package stash keeps fields of one version of an object that another version lacks. One
+// annotation of the object has the fields and their values, by version.
 //
-// [Differences] are the fields that need keeping, [Read] and [Stash.Write] are the
-// annotation. Which fields still hold is for package conversion.
+// [Differences] finds the fields to keep; [Read] and [Stash.Write] read and write the
+// annotation. Package conversion decides which fields still hold.
 package stash
 
 import (
@@ -16,14 +16,13 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// The API server refuses a conversion whose annotations have more than 256 KiB in all,
-// and with it every LIST of the type. So all stay below MaxAnnotations, and the stash
-// below MaxBytes.
+// The API server refuses a conversion result with more than 256 KiB of annotations, and
+// with it every LIST of the type. So all annotations stay below MaxAnnotations, and the
+// stash below MaxBytes.
 const (
 	MaxAnnotations = 224 << 10
 	MaxBytes       = 128 << 10
-	// MaxEntries is how many fields a stash has at most; one that anybody has written
-	// may have more.
+	// MaxEntries limits the fields of a stash.
 	MaxEntries = 4000
 )
 
@@ -34,14 +33,14 @@ type Entry struct {
 	Absent bool
 }
 
-// Stash is the fields by version.
+// Stash has the kept fields by version.
 type Stash map[string][]Entry
 
-// Path is where the stash is.
+// Path is the path of the annotation.
 var Path = field.Path{field.Key("metadata"), field.Key("annotations"), field.Key(manifest.ConversionStashAnnotation)}
 
-// Read reads the annotation of an object. Anybody can write annotations: entries that
-// no conversion wrote are left out, and garbage says so.
+// Read reads the annotation of an object. Anybody can write annotations, so Read leaves
+// out entries that no conversion wrote, and garbage says so.
 func Read(object map[string]any) (s Stash, garbage string) {
 	text := manifest.Text(object, "metadata", "annotations", manifest.ConversionStashAnnotation)
 	switch {
@@ -100,7 +99,7 @@ func (s Stash) encode() ([]byte, error) {
 	return exact.Encode(versions)
 }
 
-// tree is the entry as the annotation has it.
+// tree returns the entry as it is in the annotation.
 func (e Entry) tree() map[string]any {
 	item := map[string]any{"path": e.Path.String()}
 	if !e.Absent {
@@ -121,8 +120,8 @@ func (e Entry) Size() int {
 	return len(text)
 }
 
-// Write puts the stash on an object that is not shared, and returns what did not fit.
-// Fields of versions other than those given have room only where theirs leave some.
+// Write writes the stash into an object that is not shared, and returns the fields that
+// did not fit. Fields of versions that are not listed are dropped first.
 func (s Stash) Write(object map[string]any, versions []string) (dropped Stash) {
 	metadata, ok := object["metadata"].(map[string]any)
 	if !ok {
@@ -146,8 +145,8 @@ func (s Stash) Write(object map[string]any, versions []string) (dropped Stash) {
 	return dropped
 }
 
-// shrink takes fields out of the stash until it has at most room bytes and MaxEntries
-// fields, and returns them: first those of other versions, and the largest first.
+// shrink removes fields until the stash has at most room bytes and MaxEntries fields, and
+// returns them. Fields of versions that are not listed go first, and then the largest.
 func (s Stash) shrink(room int, versions []string) (dropped Stash) {
 	type sized struct {
 		version string
@@ -206,8 +205,8 @@ func (s Stash) shrink(room int, versions []string) (dropped Stash) {
 }
 
 // Without returns the text of an annotation without the fields of a version, empty if
-// nothing is left, and reports whether it had that version. What no conversion wrote has
-// none.
+// none are left, and reports whether it had the version. A text that no conversion wrote
+// has no versions.
 func Without(text, version string) (left string, had bool) {
 	if text == "" || len(text) > MaxAnnotations {
 		return text, false
@@ -228,8 +227,8 @@ func Without(text, version string) (left string, had bool) {
 	return string(all), true
 }
 
-// Apply writes the field into a tree, and reports whether it could: elements are not
-// added to lists.
+// Apply writes the field into a tree, and reports whether it could. It adds no elements
+// to lists.
 func (e Entry) Apply(tree any) bool {
 	last := len(e.Path) - 1
 	for _, s := range e.Path[:last] {

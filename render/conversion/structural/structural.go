@@ -1,6 +1,6 @@
 // Package structural reads structural schemas, the OpenAPI v3 schemas of
-// CustomResourceDefinitions: which kinds of values they are for, which schemas their
-// parts have, and which values fit.
+// CustomResourceDefinitions: the kind of a schema, the schemas of its fields and elements,
+// and whether values fit.
 package structural
 
 import (
@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Kinds of schemas. An object is one with properties of its own, a map has values of
-// one schema, and any is whatever JSON there is.
+// Kinds of schemas. An Object has properties, a Map has values of one schema, and Any
+// accepts other fields or any JSON.
 const (
 	String      = "string"
 	Integer     = "integer"
@@ -29,6 +29,10 @@ const (
 	Any         = "any value"
 )
 
+// Anything is the schema of any JSON.
+var Anything = map[string]any{"x-kubernetes-preserve-unknown-fields": true}
+
+// Kind returns the kind of a schema.
 func Kind(schema map[string]any) string {
 	if schema["x-kubernetes-int-or-string"] == true {
 		return IntOrString
@@ -55,12 +59,13 @@ func Kind(schema map[string]any) string {
 	return Any
 }
 
-// Open reports whether an object may have fields that its schema does not have.
+// Open reports whether objects may have fields that the schema does not name.
 func Open(schema map[string]any) bool {
 	return schema["x-kubernetes-preserve-unknown-fields"] == true || schema["x-kubernetes-embedded-resource"] == true
 }
 
-// Element is the schema of a list's elements or of a map's values.
+// Element returns the schema of a list's elements or a map's values; nil if there is
+// none.
 func Element(schema map[string]any) map[string]any {
 	if Kind(schema) == Map {
 		return manifest.Mapping(schema, "additionalProperties")
@@ -68,18 +73,17 @@ func Element(schema map[string]any) map[string]any {
 	return manifest.Mapping(schema, "items")
 }
 
+// Nullable reports whether the schema allows null.
 func Nullable(schema map[string]any) bool {
 	return schema["nullable"] == true || Kind(schema) == Any && schema["type"] == nil
 }
 
-// Visible is the schema of what conversions may change: all but apiVersion, kind, and
-// metadata other than labels and annotations.
+// Visible returns the schema of the fields that conversions may change: all but
+// apiVersion, kind, and metadata other than labels and annotations.
 func Visible(schema map[string]any) map[string]any {
 	texts := map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "string"}}
 	fields := map[string]any{}
-	for name, s := range manifest.Mapping(schema, "properties") {
-		fields[name] = s
-	}
+	maps.Copy(fields, manifest.Mapping(schema, "properties"))
 	delete(fields, "apiVersion")
 	delete(fields, "kind")
 	fields["metadata"] = map[string]any{"type": "object", "properties": map[string]any{"labels": texts, "annotations": texts}}
@@ -90,8 +94,8 @@ func Visible(schema map[string]any) map[string]any {
 	return seen
 }
 
-// Child returns the schema of a field or key; nil if there is none. Below any value
-// there may be any.
+// Child returns the schema of a field, or of the value of a key; nil if there is none.
+// Fields of values that may be anything may be anything too.
 func Child(schema map[string]any, name string) map[string]any {
 	switch Kind(schema) {
 	case Map:
@@ -101,14 +105,14 @@ func Child(schema map[string]any, name string) map[string]any {
 			return s
 		}
 		if Kind(schema) == Any && (Open(schema) || schema["type"] == nil || len(manifest.Mapping(schema, "properties")) == 0) {
-			return map[string]any{"x-kubernetes-preserve-unknown-fields": true}
+			return Anything
 		}
 	}
 	return nil
 }
 
-// In follows a rule's path in a version's schema. The error says which field there is
-// not.
+// In follows a rule's path in a version's schema. The error names the field that is
+// missing.
 func In(schema map[string]any, path rules.Path, version string) (map[string]any, error) {
 	for i, s := range path {
 		var next map[string]any
@@ -124,13 +128,14 @@ func In(schema map[string]any, path rules.Path, version string) (map[string]any,
 			}
 		}
 		if next == nil {
-			next = map[string]any{"x-kubernetes-preserve-unknown-fields": true}
+			next = Anything
 		}
 		schema = next
 	}
 	return schema, nil
 }
 
+// suggested returns a hint with the closest name of a field, if there is one.
 func suggested(schema map[string]any, path rules.Path, i int) string {
 	c := sources.Closest(path[i].Key, slices.Sorted(maps.Keys(manifest.Mapping(schema, "properties"))))
 	if c == "" {
@@ -141,6 +146,7 @@ func suggested(schema map[string]any, path rules.Path, i int) string {
 	return "; did you mean " + meant.String() + "?"
 }
 
+// Article returns a kind with its article: "an object".
 func Article(kind string) string {
 	if kind == Integer || kind == Object || kind == IntOrString {
 		return "an " + kind
@@ -151,7 +157,7 @@ func Article(kind string) string {
 	return "a " + kind
 }
 
-// Holds reports whether a value that is not a list or mapping is of a kind.
+// Holds reports whether a scalar value is of a kind.
 func Holds(kind string, v any) bool {
 	switch v.(type) {
 	case string:
@@ -166,8 +172,8 @@ func Holds(kind string, v any) bool {
 	return false
 }
 
-// Fits returns why a value is none of the schema's: another type, or a field that it
-// does not have. Formats and limits are the API server's to check.
+// Fits returns an error if a value, or one in it, has another type than the schema or a
+// field that the schema lacks. Formats and limits are left to the API server.
 func Fits(schema map[string]any, v any, path string) error {
 	kind := Kind(schema)
 	if kind == Any && schema["type"] == nil && len(manifest.Mapping(schema, "properties")) == 0 && Element(schema) == nil {
@@ -229,7 +235,7 @@ func typeName(v any) string {
 	return Number
 }
 
-// Unbounded returns a place in a schema where values have no limit of size, empty if
+// Unbounded returns the path of a field in a schema that has no limit of size; empty if
 // all are limited.
 func Unbounded(schema map[string]any, path string) string {
 	switch Kind(schema) {
@@ -259,7 +265,7 @@ func Unbounded(schema map[string]any, path string) string {
 	return ""
 }
 
-// Known returns a value without fields that its schema does not have.
+// Known returns a value without fields that its schema lacks.
 func Known(schema map[string]any, v any) any {
 	switch v := v.(type) {
 	case map[string]any:

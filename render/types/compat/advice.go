@@ -7,8 +7,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// advice has a line for every finding except changes of constraints, whose advice
-// is the same for all keywords: see adviceOn.
+// advice has a line for every finding except changes of constraints, which share their
+// advice; see adviceOn.
 var advice = map[string]string{
 	"definition-added":   "nothing to do: nobody has objects of it yet",
 	"definition-removed": "delete or move every object first: removing the definition deletes them all",
@@ -98,8 +98,8 @@ var advice = map[string]string{
 	"rule-refused":         "correct the rule: the API server refuses the definition",
 }
 
-// constraints lists the keywords whose findings are named KEYWORD-CHANGE, with
-// the changes of each.
+// constraints lists the keywords with findings named KEYWORD-CHANGE, and the changes of
+// each.
 var constraints = map[string][]string{
 	"format":            {"added", "changed", "removed"},
 	"enum":              {"added", "removed"},
@@ -123,8 +123,7 @@ var constraints = map[string][]string{
 	"not":               {"added", "removed"},
 }
 
-// The advice on a constraint depends on the direction of the change, and not on
-// the keyword.
+// The advice on a constraint depends only on the direction of the change.
 const (
 	narrowedAdvice = "check existing objects: those that do not comply cannot be changed"
 	widenedAdvice  = "expect values that were refused before"

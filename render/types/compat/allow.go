@@ -10,24 +10,24 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Allowance allows one finding in one version of a package; it is void in the
-// next.
+// Allowance allows one finding in one version of a package. It does not apply to the next
+// version.
 type Allowance struct {
-	// Version is the package's, as in its reference: a tag or a digest. For a
+	// Version is the package's version as in its reference, a tag or a digest. For a
 	// definition without a package it is a prefix of its types' digest.
 	Version string `json:"version"`
-	// Finding is a finding's name.
+	// Finding is the name of a finding.
 	Finding string `json:"finding"`
-	// Reason is for whoever reads the history.
+	// Reason is documentation for readers of the history.
 	Reason string `json:"reason"`
 }
 
 // ParseAllowances reads the annotation's value: lines of
-// "<version>:<finding>=<reason>". Every part is required, and the finding must
-// be one that there is.
+// "<version>:<finding>=<reason>". Every part is required, and the finding must be one of
+// [Names].
 func ParseAllowances(value string) ([]Allowance, error) { return ParseAllowancesOf(value, Names()) }
 
-// ParseAllowancesOf is like [ParseAllowances] for findings of other names.
+// ParseAllowancesOf is like [ParseAllowances], but the finding must be one of names.
 func ParseAllowancesOf(value string, names []string) ([]Allowance, error) {
 	var all []Allowance
 	for line := range strings.Lines(value) {
@@ -36,7 +36,7 @@ func ParseAllowancesOf(value string, names []string) ([]Allowance, error) {
 			continue
 		}
 		what, reason, _ := strings.Cut(line, "=")
-		// A version that is a digest has a colon of its own.
+		// A digest contains a colon, too.
 		i := strings.LastIndexByte(what, ':')
 		a := Allowance{Reason: strings.TrimSpace(reason)}
 		if i >= 0 {
@@ -58,8 +58,8 @@ func ParseAllowancesOf(value string, names []string) ([]Allowance, error) {
 	return all, nil
 }
 
-// Allowed returns the allowance for a finding in a version of the package, if
-// there is one. What is not breaking needs none.
+// Allowed returns the allowance for a finding in a version of the package, if there is
+// one. Only breaking findings need one.
 func Allowed(all []Allowance, version string, f Finding) (Allowance, bool) {
 	for _, a := range all {
 		if a.Version == version && a.Finding == f.Name {

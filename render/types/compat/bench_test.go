@@ -6,10 +6,9 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// BenchmarkCompare compares 927 definitions with a release in which every one
-// has changed, its rules included, which have to be compiled: the worst bump
-// there is. It is to be held against two of BenchmarkParse in render/types, a
-// bare parse for each release.
+// BenchmarkCompare compares 927 definitions with a release in which each has changed,
+// including its rules, which must be compiled: the slowest possible upgrade. Compare it
+// with twice BenchmarkParse in render/types.
 func BenchmarkCompare(b *testing.B) {
 	old := pinned(b, upstream.ProviderAWS, upstream.ProviderAWSVersion)
 	if len(old) != 927 {

@@ -8,10 +8,10 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// disagreements compares versions side by side without a conversion: an object that
-// is valid in one must be valid in the other, and keep its fields. Disagreements that
-// existed before are not reported, unless the storage version changes: then fields
-// that were only hidden are lost.
+// disagreements compares the versions of a definition without conversion: an object that
+// is valid in one must be valid in the others, and keep its fields. Disagreements that
+// existed before are not reported, unless the storage version changes: fields that were
+// only hidden are lost then.
 func (c *comparison) disagreements(old, new *definition, stored storage) {
 	known := map[Finding]bool{}
 	if !old.Converts {
@@ -33,10 +33,9 @@ func (c *comparison) disagreements(old, new *definition, stored storage) {
 	}
 }
 
-// disagree compares the versions that objects may be written in with those that
-// they are read or stored in. Objects that were stored in a version which is not
-// served now matter to versions that the old definition does not have: what
-// becomes of them in the others is said of these.
+// disagree compares the versions that objects may be written in with those that they are
+// read or stored in. Objects may also be stored in a version that is no longer served;
+// those are compared with the versions that the old definition does not have.
 func disagree(d, old *definition, stored storage) []Finding {
 	versions := slices.Clone(d.versions)
 	slices.SortFunc(versions, func(a, b types.Version) int { return version.CompareKubeAwareVersionStrings(a.Name, b.Name) })
@@ -50,7 +49,7 @@ func disagree(d, old *definition, stored storage) []Finding {
 			if used(a) && used(b) || meets(a, b) {
 				all = append(all, written(d, a, b)...)
 			}
-			// Back again only on the way to etcd, or from there.
+			// The reverse only happens on the way to etcd, or from there.
 			if used(b) && a.Storage || meets(b, a) {
 				all = append(all, written(d, b, a)...)
 			}
@@ -59,7 +58,7 @@ func disagree(d, old *definition, stored storage) []Finding {
 	return all
 }
 
-// written is what breaks when an object written in one version is read in
+// written returns the findings about an object that is written in one version and read in
 // another.
 func written(d *definition, in, read types.Version) []Finding {
 	var all []Finding
@@ -80,16 +79,14 @@ func narrowed(d *definition, in, read types.Version) []Finding {
 	return w.findings
 }
 
-// drops are the findings whose values a schema does not keep. Limits are no
-// matter on the way to etcd: an object is checked by the version that it is
-// written in.
+// drops are the findings that mean that values are dropped. Limits do not matter for the
+// storage version: an object is checked by the version that it is written in.
 var drops = []string{
 	"field-removed", "pruning-on", "additional-properties-removed", "embedded-resource-removed", "type-changed", "type-narrowed",
 }
 
-// dropped is about the version that objects are stored in from now on: what it
-// does not have is gone from objects written in another, new ones at once and
-// existing ones at their next write.
+// dropped reports fields of a served version that the new storage version lacks. New
+// objects lose them at once, existing ones at their next write.
 func (c *comparison) dropped(d *definition, in, storage *types.Version) {
 	for _, f := range narrowed(d, *in, *storage) {
 		if slices.Contains(drops, f.Name) && f.Severity == Breaking {

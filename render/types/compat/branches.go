@@ -14,8 +14,8 @@ func (w *walk) branches(p place, old, new node) {
 	w.not(p, old, new)
 }
 
-// allOf: every branch narrows on its own, so an additional branch counts as if its
-// checks stood beside it.
+// allOf compares branches that all apply: an added branch counts like its checks, written
+// beside it.
 func (w *walk) allOf(p place, old, new node) {
 	o, n := once(branchesOf(old, "allOf")), once(branchesOf(new, "allOf"))
 	m := match(o, n)
@@ -30,9 +30,8 @@ func (w *walk) allOf(p place, old, new node) {
 	}
 }
 
-// alternatives compares anyOf and oneOf. One that becomes the other is compared
-// as anyOf, since oneOf accepts less than anyOf and, where branches exclude each
-// other, the same.
+// alternatives compares anyOf and oneOf. If one becomes the other, both are compared as
+// anyOf: oneOf accepts less than anyOf, or the same if its branches exclude each other.
 func (w *walk) alternatives(p place, old, new node) {
 	oldAny, newAny := once(branchesOf(old, "anyOf")), once(branchesOf(new, "anyOf"))
 	oldOne, newOne := branchesOf(old, "oneOf"), branchesOf(new, "oneOf")
@@ -46,70 +45,42 @@ func (w *walk) alternatives(p place, old, new node) {
 		} else {
 			w.limit(p, "one-of-removed", wider, "oneOf", "anyOf")
 		}
-		w.anyOf(p, once(oldOne), newAny)
+		w.union(p, "anyOf", "any-of", p.polarity, once(oldOne), newAny)
 	case none(oldOne, newAny) && !none(oldAny) && !none(newOne) && exclusive(newOne, new):
 		w.other(p, "one-of-added", Compatible, 0, changed("anyOf", "oneOf"))
-		w.anyOf(p, oldAny, newOne)
-	case !none(oldOne) && !none(newOne) && exclusive(oldOne, old) && exclusive(newOne, new):
-		w.anyOf(p, oldAny, newAny)
-		w.exclusiveOneOf(p, oldOne, newOne)
+		w.union(p, "anyOf", "any-of", p.polarity, oldAny, newOne)
 	default:
-		w.anyOf(p, oldAny, newAny)
-		w.oneOf(p, oldOne, newOne)
+		// A value that matches an added branch of oneOf may match too many, and one that
+		// matched too many may match one without a removed branch. So any change may narrow,
+		// unless the branches exclude each other.
+		pol := either
+		if exclusive(oldOne, old) && exclusive(newOne, new) {
+			pol = p.polarity
+		}
+		w.union(p, "anyOf", "any-of", p.polarity, oldAny, newAny)
+		w.union(p, "oneOf", "one-of", pol, oldOne, newOne)
 	}
 }
 
-// anyOf: a branch more is another way to be valid.
-func (w *walk) anyOf(p place, o, n []node) {
-	if w.whole(p, "any-of", o, n) {
+// union compares alternatives: an added branch is another way to be valid. pol is the
+// polarity of the branches.
+func (w *walk) union(p place, keyword, name string, pol polarity, o, n []node) {
+	if !w.presence(p, name, len(o) > 0, len(n) > 0, o, n) {
 		return
 	}
 	m := match(o, n)
 	for _, pair := range m.pairs {
-		w.node(p.branch("anyOf", pair.new, p.polarity), o[pair.old], n[pair.new])
+		w.node(p.branch(keyword, pair.new, pol), o[pair.old], n[pair.new])
 	}
 	for _, i := range m.removed {
-		w.limit(p.branch("anyOf", i, p.polarity), "any-of-branch-removed", narrower, o[i], absent{})
+		w.limit(p.branch(keyword, i, pol), name+"-branch-removed", narrower, o[i], absent{})
 	}
 	for _, i := range m.added {
-		w.limit(p.branch("anyOf", i, p.polarity), "any-of-branch-added", wider, absent{}, n[i])
+		w.limit(p.branch(keyword, i, pol), name+"-branch-added", wider, absent{}, n[i])
 	}
 }
 
-// oneOf: a value that matches one branch more may match too many, and one that
-// matched too many may now match one. So any change can narrow.
-func (w *walk) oneOf(p place, o, n []node) {
-	if w.whole(p, "one-of", o, n) {
-		return
-	}
-	m := match(o, n)
-	for _, pair := range m.pairs {
-		w.node(p.branch("oneOf", pair.new, either), o[pair.old], n[pair.new])
-	}
-	for _, i := range m.removed {
-		w.limit(p.branch("oneOf", i, either), "one-of-branch-removed", neither, o[i], absent{})
-	}
-	for _, i := range m.added {
-		w.limit(p.branch("oneOf", i, either), "one-of-branch-added", neither, absent{}, n[i])
-	}
-}
-
-// exclusiveOneOf: of branches that exclude each other a value never matches too
-// many, before or after, so that they are as in anyOf.
-func (w *walk) exclusiveOneOf(p place, o, n []node) {
-	m := match(o, n)
-	for _, pair := range m.pairs {
-		w.node(p.branch("oneOf", pair.new, p.polarity), o[pair.old], n[pair.new])
-	}
-	for _, i := range m.removed {
-		w.limit(p.branch("oneOf", i, p.polarity), "one-of-branch-removed", narrower, o[i], absent{})
-	}
-	for _, i := range m.added {
-		w.limit(p.branch("oneOf", i, p.polarity), "one-of-branch-added", wider, absent{}, n[i])
-	}
-}
-
-// once leaves out repeated branches: to allOf and anyOf they mean nothing.
+// once leaves out repeated branches, which do not matter to allOf and anyOf.
 func once(branches []node) []node {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(slices.Clone(branches), func(b node) bool {
@@ -120,35 +91,15 @@ func once(branches []node) []node {
 	})
 }
 
-// whole handles alternatives that appear or go away altogether.
-func (w *walk) whole(p place, name string, old, new []node) bool {
-	switch {
-	case len(old) == 0 && len(new) == 0:
-	case len(old) == 0:
-		w.limit(p, name+"-added", narrower, absent{}, new)
-	case len(new) == 0:
-		w.limit(p, name+"-removed", wider, old, absent{})
-	default:
-		return false
-	}
-	return true
-}
-
-// not: what is narrower inside is wider outside.
+// not compares negated schemas: a narrower one accepts more objects.
 func (w *walk) not(p place, old, new node) {
 	o, n := manifest.Mapping(old, "not"), manifest.Mapping(new, "not")
-	switch {
-	case o == nil && n == nil:
-	case o == nil:
-		w.limit(p, "not-added", narrower, absent{}, n)
-	case n == nil:
-		w.limit(p, "not-removed", wider, o, absent{})
-	default:
+	if w.presence(p, "not", o != nil, n != nil, o, n) {
 		w.node(p.branch("not", -1, p.polarity.flipped()), o, n)
 	}
 }
 
-// branchesOf are the branches of a keyword, without those that only spell out
+// branchesOf returns the branches of a keyword, without those that only repeat
 // x-kubernetes-int-or-string.
 func branchesOf(s node, keyword string) []node {
 	list, _ := s[keyword].([]any)
@@ -190,12 +141,12 @@ type matching struct {
 
 type pair struct{ old, new, common int }
 
-// maxPairs bounds how many pairs of branches are weighed against each other.
+// maxPairs limits the pairs of branches that are compared.
 const maxPairs = 10_000
 
-// match pairs branches: equal ones first, then those that have the most in
-// common. Branches have no names, so a pair is a guess. Whatever the pairs, the
-// findings are true; good pairs make them few.
+// match pairs branches: equal ones first, then those that have the most in common.
+// Branches have no names, so a pair is a guess. The findings are true for any pairs, but
+// good pairs give fewer findings.
 func match(old, new []node) matching {
 	var m matching
 	forms := map[string][]int{}
@@ -242,8 +193,8 @@ func untaken(taken []bool) []int {
 	return left
 }
 
-// alike counts what two branches have in common: keywords, and the fields that
-// they check or require.
+// alike counts the keywords that two branches share, and the fields that both check or
+// require.
 func alike(a, b node) int {
 	n := 0
 	for k := range a {
@@ -263,7 +214,7 @@ func alike(a, b node) int {
 func schemaForm(s node) string {
 	f, err := types.SchemaForm(map[string]any(s))
 	if err != nil {
-		return err.Error() // types.Of has read it before: it has a form
+		return err.Error() // cannot happen: types.Of has read the schema
 	}
 	return f
 }

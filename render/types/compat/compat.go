@@ -13,18 +13,18 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Severity is how much a change, or all changes together, matter to the users of a
-// type. Severities are ordered.
+// Severity rates a change, or all changes together, for the users of a type. Severities
+// are ordered.
 type Severity int
 
 const (
 	// Identical: nothing differs.
 	Identical Severity = iota
-	// Documentation: only what people read differs.
+	// Documentation: only documentation differs.
 	Documentation
-	// Compatible: what worked goes on working.
+	// Compatible: everything that worked still works.
 	Compatible
-	// Breaking: something that worked may not.
+	// Breaking: something that worked may fail.
 	Breaking
 )
 
@@ -35,12 +35,11 @@ func (s Severity) String() string { return severities[s] }
 // MarshalText writes the severity's name.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Parties is a set of those whom a change concerns.
+// Parties is a set of parties that a change concerns.
 type Parties uint8
 
 const (
-	// StoredObjects are in etcd already: they may become invalid, unreadable
-	// or lose fields.
+	// StoredObjects exist already: they may become invalid or unreadable, or lose fields.
 	StoredObjects Parties = 1 << iota
 	// Writers create and change objects: people, Git, other controllers.
 	Writers
@@ -54,7 +53,7 @@ const (
 
 var parties = [...]string{"stored objects", "writers", "readers", "controllers"}
 
-// Names are the parties in the set, in words.
+// Names returns the names of the parties in the set.
 func (p Parties) Names() []string {
 	names := []string{}
 	for i, n := range parties {
@@ -72,29 +71,27 @@ func (p Parties) MarshalJSON() ([]byte, error) { return json.Marshal(p.Names()) 
 
 // Finding is one change to a type. Findings are comparable.
 type Finding struct {
-	// Name is stable: allowances name it. The catalogue in doc.go has all.
+	// Name is stable: allowances refer to it. The catalogue in doc.go has all names.
 	Name     string   `json:"name"`
 	Severity Severity `json:"severity"`
-	// Version of the API that it concerns, empty for all of them; "v1 -> v2"
-	// where it is about what an object written in one and read in the other
-	// goes through.
+	// Version is the version of the API that it concerns; empty for all. "v1 -> v2" is
+	// about an object written in v1 and read in v2.
 	Version string `json:"version,omitempty"`
 	// Path is the field that it concerns, from the object's root:
 	// ".spec.subnets[*].cidr". "[*]" is any element of a list, "{*}" any value
 	// of a map, "(anyOf 1)" the second branch of the field's anyOf, and names
-	// are as in package field.
-	// Empty for what is not about a field.
+	// are as in package field. It is empty for findings that are not about a field.
 	Path string `json:"path,omitempty"`
-	// Breaks are those who may break. A compatible finding may name readers
-	// and controllers: those that do not expect new values.
+	// Breaks are the parties that may break. A compatible finding may name readers and
+	// controllers that may not expect new values.
 	Breaks Parties `json:"breaks"`
-	// Detail is "old -> new", with "none" for what is not there.
+	// Detail is "old -> new", with "none" for an absent value.
 	Detail string `json:"detail,omitempty"`
-	// Advice is one line on what to do.
+	// Advice is one line of advice.
 	Advice string `json:"advice,omitempty"`
 }
 
-// String is one line for people.
+// String returns the finding in one line, without the advice.
 func (f Finding) String() string {
 	var b strings.Builder
 	b.WriteString(f.Severity.String() + " " + f.Name)
@@ -114,11 +111,11 @@ func (f Finding) String() string {
 
 // Report is the outcome of one comparison.
 type Report struct {
-	// Severity is the highest of the findings'. Where there are none it is
-	// Documentation if anything but the digests differs, and Identical.
+	// Severity is the highest severity of the findings. Without findings it is
+	// Documentation if the specs differ, and else Identical.
 	Severity Severity
-	// Retyped: the digest of a type differs, or a type is in only one of the
-	// definitions. Every digest that differs has a finding.
+	// Retyped is set if the digest of a type differs, or only one of the definitions has
+	// the type. Each such type has a finding.
 	Retyped bool
 	// Findings by severity, highest first, then by version, path and name.
 	Findings []Finding
@@ -126,19 +123,18 @@ type Report struct {
 
 // Options are facts about the cluster, for [Compare].
 type Options struct {
-	// StoredVersions is the live definition's status.storedVersions. Without
-	// it the old definition's own status counts. Without that, objects are
-	// taken to be in the storage version, and any version that goes away may
-	// still have some.
+	// StoredVersions is the live definition's status.storedVersions; the default is the
+	// status of the old definition. If both are empty, objects are assumed to be in the
+	// storage version, and perhaps in any removed version.
 	StoredVersions []string
 }
 
-// Compare lists the changes between two definitions of one type, and whom each
-// breaks. Both are CustomResourceDefinitions, or CompositeResourceDefinitions.
-// One of them may be nil: the type appears, or goes away. Neither is changed.
+// Compare lists the changes between two definitions of one type, and the parties that
+// each breaks. Both are CustomResourceDefinitions, or CompositeResourceDefinitions.
+// old is nil if the type is added, and new if it is removed. Compare changes neither.
 //
-// It fails if no API server could decode a definition (see [types.Of]), if one
-// defines no type, and if the two are of different kinds.
+// It fails if the API server could not decode a definition (see [types.Of]), if a
+// definition defines no type, or if the two have different kinds.
 func Compare(old, new map[string]any, opts Options) (Report, error) {
 	oldTypes, err := digests(old)
 	if err != nil {
@@ -176,7 +172,8 @@ func Compare(old, new map[string]any, opts Options) (Report, error) {
 	return r, nil
 }
 
-// digests are sorted: the order of versions means nothing to the API server.
+// digests returns the types of a definition, sorted: the order of versions has no meaning
+// to the API server.
 func digests(definition map[string]any) ([]types.Type, error) {
 	if definition == nil {
 		return nil, nil
@@ -186,16 +183,15 @@ func digests(definition map[string]any) ([]types.Type, error) {
 	return all, err
 }
 
-// spellings finds the types whose digests differ without any other finding: both
-// definitions mean the same, written in two ways.
+// spellings reports types with different digests and no other finding: both definitions
+// mean the same, written in two ways.
 func (c *comparison) spellings(old, new *definition, oldTypes, newTypes []types.Type) {
 	for _, a := range oldTypes {
 		for _, b := range newTypes {
 			if a.Version != b.Version || a.Kind != b.Kind || a.Digest == b.Digest {
 				continue
 			}
-			told := slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Version == "" || f.Version == a.Version })
-			if told {
+			if slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Version == "" || f.Version == a.Version }) {
 				continue
 			}
 			path, detail := "", "written in another way"
@@ -257,13 +253,13 @@ func (c *comparison) report(least Severity) Report {
 	return r
 }
 
-// changed is a detail.
+// changed returns a detail.
 func changed(old, new any) string { return show(old) + " -> " + show(new) }
 
-// absent stands in a detail for a missing value.
+// absent is a missing value in a detail.
 type absent struct{}
 
-// maxShown bounds a value in a detail, in bytes.
+// maxShown limits a value in a detail, in bytes.
 const maxShown = 160
 
 func show(v any) string {
@@ -280,11 +276,7 @@ func show(v any) string {
 		text = string(j)
 	}
 	if len(text) > maxShown {
-		cut := maxShown
-		for cut > 0 && text[cut]&0xc0 == 0x80 {
-			cut-- // not inside a rune
-		}
-		text = text[:cut] + "…"
+		text = strings.ToValidUTF8(text[:maxShown], "") + "…"
 	}
 	return text
 }

@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// crd is a definition with v1, stored and served, of the given schema for .spec.
+// crd returns a definition with v1, stored and served, with a schema for .spec.
 func crd(t testing.TB, spec string) map[string]any {
 	return manifesttest.Tree(t, `
 apiVersion: apiextensions.k8s.io/v1
@@ -28,8 +28,8 @@ spec:
 `)
 }
 
-// brief is a finding as the tables have it: "severity name version path", with
-// "v1" and what is empty left out.
+// brief returns a finding as in the tables: "severity name version path", without "v1" and
+// empty parts.
 func brief(f Finding) string {
 	s := f.Severity.String() + " " + f.Name
 	if f.Version != "v1" && f.Version != "" {
@@ -41,7 +41,7 @@ func brief(f Finding) string {
 	return s
 }
 
-// seen are the names of all findings that the tables below have.
+// seen are the names of all findings in the tables below.
 var seen = map[string]bool{}
 
 func check(t *testing.T, old, new map[string]any, opts Options, want string) Report {
@@ -78,7 +78,7 @@ func check(t *testing.T, old, new map[string]any, opts Options, want string) Rep
 	return r
 }
 
-// Every case goes forth and back.
+// Every case is compared in both directions.
 var schemaCases = []struct{ name, old, new, forth, back string }{
 	{"no change", `{type: object, description: a}`, `{description: b, type: object}`, ``, ``},
 	{"a field", `{type: object}`, `{type: object, properties: {a: {type: string}}}`,
@@ -229,7 +229,7 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// versioned is a definition; what follows spec's fixed fields is given.
+// versioned returns a definition; text follows the fixed fields of spec.
 func versioned(t testing.TB, spec string) map[string]any {
 	return manifesttest.Tree(t, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: buckets.example.org}\nspec:\n"+spec)
 }
@@ -240,8 +240,7 @@ const (
 	alpha = "  - {name: v1alpha1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}\n"
 )
 
-// converting has objects converted by the rules with a digest, by another webhook if it
-// is empty.
+// converting adds a webhook for the rules with a digest; another webhook if it is empty.
 func converting(digest string) string {
 	path := "/convert"
 	if digest != "" {
@@ -318,12 +317,12 @@ func TestDefinitions(t *testing.T) {
 			refused.Findings[i].Detail != "status.storedVersions has v1alpha1: run `gitopsd migrate --yes`" {
 			t.Errorf("findings %v, want one that names the command", refused.Findings)
 		}
-		// What the old definition's own status says counts, unless told better.
+		// The status of the old definition counts if there are no Options.StoredVersions.
 		old = maps.Clone(old)
 		old["status"] = map[string]any{"storedVersions": []any{"v1alpha1", "v1"}}
 		check(t, old, new, Options{}, "breaking conversion-removed; breaking stored-version-removed v1alpha1; compatible version-removed v1alpha1")
 		check(t, old, new, only, "compatible conversion-removed; compatible version-removed v1alpha1")
-		// A version that is not served matters as far as it is stored.
+		// A version that is not served matters if objects are stored in it.
 		tighter := versioned(t, head+converted+"  versions:\n"+v1+strings.Replace(unserved, "{type: object}", "{type: object, maxProperties: 9}", 1))
 		check(t, old, tighter, only, "compatible max-properties-added v1alpha1")
 		check(t, old, tighter, both, "breaking max-properties-added v1alpha1")
@@ -366,7 +365,7 @@ func TestComposites(t *testing.T) {
 	}
 }
 
-// Every finding there is comes up in the tables above.
+// The tables above have every finding.
 func TestEveryFinding(t *testing.T) {
 	t.Run("Schemas", TestSchemas)
 	t.Run("Definitions", TestDefinitions)

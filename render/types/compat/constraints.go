@@ -40,8 +40,8 @@ func (w *walk) format(p place, old, new node) {
 	}
 }
 
-// checkedFormat returns the name by which the API server looks up a format that
-// it checks, or "".
+// checkedFormat returns the name under which the API server looks up a format; "" if it
+// does not check the format.
 func checkedFormat(typ, format string) string {
 	if format == "" {
 		return ""
@@ -53,26 +53,17 @@ func checkedFormat(typ, format string) string {
 	if len(validation.GetUnrecognizedFormats(&s, environment.DefaultCompatibilityVersion())) > 0 {
 		return ""
 	}
-	switch {
-	case format == "int64", format == "double", format == "password" && typ == "string":
-		// Every number that can be read matches int64 and double, and every
-		// string matches password, which without a type requires a string.
+	if format == "int64" || format == "double" || format == "password" && typ == "string" {
+		// Every number matches int64 and double, and every string matches password. Without
+		// a type, password requires a string.
 		return ""
 	}
 	return strings.ReplaceAll(format, "-", "")
 }
 
 func (w *walk) enum(p place, old, new node) {
-	o, _ := old["enum"].([]any)
-	n, _ := new["enum"].([]any)
-	switch {
-	case len(o) == 0 && len(n) == 0:
-		return
-	case len(o) == 0:
-		w.limit(p, "enum-added", narrower, absent{}, n)
-		return
-	case len(n) == 0:
-		w.limit(p, "enum-removed", wider, o, absent{})
+	o, n := manifest.List(old, "enum"), manifest.List(new, "enum")
+	if !w.presence(p, "enum", len(o) > 0, len(n) > 0, o, n) {
 		return
 	}
 	for _, v := range without(o, n) {
@@ -121,7 +112,7 @@ func (w *walk) bounds(p place, old, new node) {
 	for _, b := range [...]struct{ keyword, name string }{
 		{"minLength", "min-length"}, {"minItems", "min-items"}, {"minProperties", "min-properties"},
 	} {
-		// Nothing is shorter than zero.
+		// No size is below zero.
 		o, _ := number(old, b.keyword)
 		n, _ := number(new, b.keyword)
 		w.bound(p, b.name, bound{o, false, o > 0}, bound{n, false, n > 0}, -1)
@@ -165,14 +156,7 @@ func (w *walk) bound(p place, name string, old, new bound, sign float64) {
 		}
 		return sign * b.value, 0
 	}
-	switch {
-	case !old.set && !new.set:
-		return
-	case !old.set:
-		w.limit(p, name+"-added", narrower, old.show(), new.show())
-		return
-	case !new.set:
-		w.limit(p, name+"-removed", wider, old.show(), new.show())
+	if !w.presence(p, name, old.set, new.set, old.show(), new.show()) {
 		return
 	}
 	ov, oe := order(old)
@@ -188,16 +172,14 @@ func (w *walk) bound(p place, name string, old, new bound, sign float64) {
 func (w *walk) multipleOf(p place, old, new node) {
 	o, inOld := number(old, "multipleOf")
 	n, inNew := number(new, "multipleOf")
+	if !w.presence(p, "multiple-of", inOld, inNew, o, n) || o == n {
+		return
+	}
 	divides := func(a, b float64) bool { return a != 0 && math.Mod(b, a) == 0 }
 	switch {
-	case inOld == inNew && o == n:
-	case !inOld:
-		w.limit(p, "multiple-of-added", narrower, absent{}, n)
-	case !inNew:
-		w.limit(p, "multiple-of-removed", wider, o, absent{})
 	case divides(n, o) && n == math.Trunc(n):
-		// The API server cuts a factor's fraction off before it divides an
-		// integer by it, so that no fraction is safe.
+		// The API server drops the fraction of a factor before it divides an integer by
+		// it, so a factor with a fraction may narrow.
 		w.limit(p, "multiple-of-loosened", wider, o, n)
 	case divides(o, n):
 		w.limit(p, "multiple-of-tightened", narrower, o, n)
@@ -206,16 +188,11 @@ func (w *walk) multipleOf(p place, old, new node) {
 	}
 }
 
-// pattern compares regular expressions by their text; it does not decide which
-// one accepts more.
+// pattern compares regular expressions by their text. It does not decide which one
+// accepts more.
 func (w *walk) pattern(p place, old, new node) {
-	switch o, n := manifest.Text(old, "pattern"), manifest.Text(new, "pattern"); {
-	case o == n:
-	case o == "":
-		w.limit(p, "pattern-added", narrower, absent{}, n)
-	case n == "":
-		w.limit(p, "pattern-removed", wider, o, absent{})
-	default:
+	o, n := manifest.Text(old, "pattern"), manifest.Text(new, "pattern")
+	if w.presence(p, "pattern", o != "", n != "", o, n) && o != n {
 		w.limit(p, "pattern-changed", neither, o, n)
 	}
 }

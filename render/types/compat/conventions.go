@@ -8,9 +8,9 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// conventions returns the advice on a new field: what the Kubernetes API
-// conventions warn about in it, since it is easy to change now and hard later. If
-// there is nothing, it returns the general advice.
+// conventions returns the advice on a new field: warnings of the Kubernetes API
+// conventions, since the field is easy to change now and hard to change later, or else the
+// general advice.
 func conventions(s node) string {
 	var c doubts
 	c.look(s, "")
@@ -28,7 +28,7 @@ func conventionsOfVersion(v *types.Version, xrd bool) string {
 	return advice["version-added"]
 }
 
-// doubts counts what the API conventions warn about.
+// doubts counts the parts of a schema that the API conventions warn about.
 type doubts struct {
 	booleans, floats, unsigned, maps, lists, conditions int
 }

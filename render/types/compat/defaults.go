@@ -1,7 +1,7 @@
 package compat
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
@@ -10,12 +10,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// The API server fills in defaults whenever it reads an object, be it from a
-// request or from etcd. So a default changes objects that nobody writes. It can
-// make them invalid only through checks around the field: the API server has
-// already checked the default by the field's own schema.
+// The API server fills in defaults whenever it reads an object from a request or from
+// etcd. So a default changes objects that nobody writes. Only checks outside the field can
+// make them invalid: the API server has checked the default by the field's own schema.
 
-// around is the place that holds an element, with both schemas of the place.
+// around is the place that contains an element, with both schemas of the place.
 type around struct {
 	place    place
 	old, new node
@@ -28,8 +27,7 @@ func (w *walk) defaults(p place, old, new node) {
 	always := p.around != nil && slices.Contains(manifest.Texts(p.around.old, "required"), p.around.element)
 	switch {
 	case o == nil && n != nil && always:
-		// Every stored object has the field; only writers of new ones may leave
-		// it out.
+		// Every stored object has the field.
 		w.other(p, "default-added", Compatible, 0, changed(absent{}, n))
 	case o == nil && n != nil:
 		w.defaulted(p, "default-added", absent{}, n, straight)
@@ -40,8 +38,8 @@ func (w *walk) defaults(p place, old, new node) {
 	}
 }
 
-// newDefault reports the default of a new field if checks around the field may
-// refuse existing objects with it.
+// newDefault reports the default of a new field if checks outside the field may refuse
+// existing objects because of it.
 func (w *walk) newDefault(p place, field node) {
 	d := field["default"]
 	if d == nil {
@@ -52,7 +50,7 @@ func (w *walk) newDefault(p place, field node) {
 	}
 }
 
-// defaulted reports a default; presence says what happens to objects that leave
+// defaulted reports a change of a default. presence is the effect on objects that leave
 // the field out: they gain it (straight), lose it (reversed) or get another value
 // (either).
 func (w *walk) defaulted(p place, name string, old, new any, presence polarity) {
@@ -64,16 +62,13 @@ func (w *walk) defaulted(p place, name string, old, new any, presence polarity) 
 	w.other(p, name, Breaking, breaks, detail)
 }
 
-// notedBy names a check around a field in the new schema that may refuse objects
-// in which the field's presence changes; empty if there is none.
+// notedBy names a check outside a field in the new schema that may refuse objects when
+// the field's presence changes; empty if there is none.
 func notedBy(in *around, value any, presence polarity, keeps bool) string {
 	var path []string
 	for inner := true; in != nil; in, inner = in.place.around, false {
 		path = append([]string{in.element}, path...)
-		where := in.place.path
-		if where == "" {
-			where = "the object"
-		}
+		where := cmp.Or(in.place.path, "the object")
 		s := in.new
 		_, kept, _ := rest(s, keeps)
 		limit, limited := number(s, "maxProperties")
@@ -82,9 +77,9 @@ func notedBy(in *around, value any, presence polarity, keeps bool) string {
 		case s["enum"] != nil:
 			return "the enum of " + where
 		case inner && limited && presence == straight && (kept || float64(len(manifest.Mapping(s, "properties"))) > limit):
-			return fmt.Sprintf("the maxProperties of %s", where)
+			return "the maxProperties of " + where
 		case inner && least > 0 && presence == reversed:
-			return fmt.Sprintf("the minProperties of %s", where)
+			return "the minProperties of " + where
 		case inner && presence == reversed && slices.Contains(manifest.Texts(s, "required"), path[0]):
 			return "that it is required"
 		case manifest.Text(s, "x-kubernetes-list-type") == "set", slices.Contains(manifest.Texts(s, "x-kubernetes-list-map-keys"), last(path)) && len(path) == 2:
@@ -108,8 +103,8 @@ func notedBy(in *around, value any, presence polarity, keeps bool) string {
 
 func last(path []string) string { return path[len(path)-1] }
 
-// branchKeyword is a keyword whose schemas check the same value as the schema
-// around it.
+// branchKeyword is a keyword with schemas that check the same value as the schema that
+// has the keyword.
 type branchKeyword struct {
 	keyword string
 	of      func(node) []node
@@ -163,9 +158,8 @@ func notes(s node, path []string, value any, presence polarity) bool {
 	return false
 }
 
-// mayRefuse reports whether a check of a field may fail when the presence of its
-// value changes. This is known for scalars only: other values may have defaults
-// inside.
+// mayRefuse reports whether a check of a field may fail when the presence of its value
+// changes. For values other than scalars it may, since they may have defaults in them.
 func mayRefuse(s node, value any, presence polarity) bool {
 	switch value.(type) {
 	case string, bool, int64, float64:

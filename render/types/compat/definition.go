@@ -13,16 +13,15 @@ import (
 type definition struct {
 	types.Definition
 	versions []types.Version
-	// rules is the digest of the conversion rules that convert its objects, empty if
-	// something else does, or nothing.
+	// rules is the digest of the conversion rules that convert its objects; empty if
+	// another webhook converts, or nothing.
 	rules string
 }
 
-// node is a schema. A nil node is an absent one; what that means depends on
-// where it is absent.
+// node is a schema. nil is an absent schema; its meaning depends on the place.
 type node = map[string]any
 
-// read is nil for nil.
+// read returns an object as a definition; nil for nil.
 func read(object map[string]any) *definition {
 	if object == nil {
 		return nil
@@ -50,11 +49,11 @@ func (d *definition) storageVersion() string {
 	return ""
 }
 
-// storage is which versions objects are stored in.
+// storage has the versions that objects are stored in.
 type storage struct {
 	versions []string
-	// known is false if no status says so: then any version that there was may
-	// still be in etcd.
+	// known is false if there is no status: objects may be stored in any version of the
+	// old definition.
 	known bool
 }
 
@@ -109,8 +108,8 @@ func describe(d *definition) string {
 	return d.Names.Kind + "." + d.Group + " (" + strings.Join(served, ", ") + ")"
 }
 
-// pruning is what x-kubernetes-preserve-unknown-fields and
-// spec.preserveUnknownFields have in common.
+// pruning reports a change of x-kubernetes-preserve-unknown-fields or
+// spec.preserveUnknownFields.
 func (c *comparison) pruning(version, path string, preserves bool, detail string) {
 	if preserves {
 		c.add(Finding{Name: "pruning-off", Severity: Compatible, Version: version, Path: path, Breaks: Readers, Detail: detail})
@@ -119,7 +118,7 @@ func (c *comparison) pruning(version, path string, preserves bool, detail string
 	c.add(Finding{Name: "pruning-on", Severity: Breaking, Version: version, Path: path, Breaks: everybody, Detail: detail})
 }
 
-// names compares the names of a kind; what is "claim " for a claim's.
+// names compares the names of a kind; what is "claim " for a claim.
 func (c *comparison) names(what string, old, new types.Names) {
 	for _, n := range []struct {
 		old, new, finding string
@@ -149,12 +148,12 @@ func (c *comparison) names(what string, old, new types.Names) {
 	}
 }
 
-// difference is what only one of two sets has, sorted.
+// difference returns the elements that only one of two sets has, sorted.
 func difference(old, new []string) (removed, added []string) {
 	return missing(old, new), missing(new, old)
 }
 
-// missing is what is in a and not in b, each once.
+// missing returns the elements of a that are not in b, each once and sorted.
 func missing(a, b []string) []string {
 	in := make(map[string]bool, len(b))
 	for _, s := range b {
@@ -171,7 +170,7 @@ func missing(a, b []string) []string {
 	return left
 }
 
-// composites compares what only a CompositeResourceDefinition has.
+// composites compares the fields that only a CompositeResourceDefinition has.
 func (c *comparison) composites(old, new *definition) {
 	switch o, n := old.Claims.Kind, new.Claims.Kind; {
 	case o == "" && n != "":
@@ -181,7 +180,7 @@ func (c *comparison) composites(old, new *definition) {
 	case o != "":
 		c.names("claim ", old.Claims, new.Claims)
 	}
-	// No keys are all keys.
+	// An empty list means all keys.
 	o, n := manifest.Texts(old.Spec, "connectionSecretKeys"), manifest.Texts(new.Spec, "connectionSecretKeys")
 	removed, added := difference(o, n)
 	switch {
@@ -208,7 +207,8 @@ func keys(list []string) any {
 	return list
 }
 
-func orDefault(v any, def string) any {
+// orDefault returns v, or def if v is nil. The default "" means absent.
+func orDefault(v, def any) any {
 	switch {
 	case v != nil:
 		return v
@@ -225,7 +225,7 @@ func (c *comparison) conversion(old, new *definition, stored storage) {
 		f := Finding{Name: "conversion-removed", Severity: Breaking, Breaks: everybody, Detail: changed(strategy[true], strategy[false])}
 		inOne := !slices.ContainsFunc(stored.versions, func(s string) bool { return s != new.storageVersion() })
 		if inOne && len(new.versions) == 1 && (stored.known || len(old.versions) == 1) {
-			f.Severity, f.Breaks = Compatible, 0 // there is nothing to convert
+			f.Severity, f.Breaks = Compatible, 0 // no object needs conversion
 		}
 		if others := slices.DeleteFunc(slices.Clone(stored.versions), func(s string) bool { return s == new.storageVersion() }); stored.known && len(others) > 0 {
 			f.Detail += ", and status.storedVersions has " + strings.Join(others, ", ") + ", which nothing converts then: run `gitopsd migrate --yes` before"
@@ -238,7 +238,7 @@ func (c *comparison) conversion(old, new *definition, stored storage) {
 	}
 }
 
-// rules compares conversion rules, where a webhook converts objects before and after.
+// rules compares conversion rules, if a webhook converts objects before and after.
 func (c *comparison) rules(old, new *definition) {
 	if !old.Converts || !new.Converts || old.rules == new.rules {
 		return
@@ -283,11 +283,11 @@ func (c *comparison) versions(old, new *definition, stored storage) {
 	}
 }
 
-// StoredVersionRemoved is the finding that an API server refuses, whatever is allowed: a
-// version goes that objects may be stored in.
+// StoredVersionRemoved is the finding that a version is removed that objects may be stored
+// in. The API server refuses that, even if it is allowed.
 const StoredVersionRemoved = "stored-version-removed"
 
-// removed reports a version that the new definition does not have.
+// removed reports a version that the new definition lacks.
 func (c *comparison) removed(v *types.Version, stored storage, new *definition) {
 	if stored.has(v.Name) {
 		detail := v.Name + " is the storage version"
@@ -352,8 +352,8 @@ func (c *comparison) version(oldDefinition, newDefinition *definition, old, new 
 	}
 }
 
-// unserved adjusts a finding to a version that is not served: objects stored in it
-// are read with its schema and its defaults, whatever version is requested.
+// unserved adjusts a finding about a version that is not served. Objects stored in it are
+// read with its schema and its defaults, in whatever version they are requested.
 func (f *Finding) unserved(isStored bool) {
 	if f.Name == "rule-refused" || f.Severity != Breaking {
 		return
@@ -406,13 +406,13 @@ func (c *comparison) columns(version string, old, new any) {
 			continue
 		}
 		kept = append(kept, manifest.Text(col, "name"))
-		for _, field := range []string{"type", "format", "jsonPath", "priority"} {
-			a, b := orDefault(col[field], ""), orDefault(n[i][field], "")
-			if field == "priority" {
-				a, b = orZero(col[field]), orZero(n[i][field])
-			}
+		for _, field := range []struct {
+			name   string
+			absent any
+		}{{"type", ""}, {"format", ""}, {"jsonPath", ""}, {"priority", int64(0)}} {
+			a, b := orDefault(col[field.name], field.absent), orDefault(n[i][field.name], field.absent)
 			if !equalData(a, b) {
-				c.add(Finding{Name: "printer-column-changed", Severity: Compatible, Version: version, Breaks: Readers, Detail: manifest.Text(col, "name") + " " + field + ": " + changed(a, b)})
+				c.add(Finding{Name: "printer-column-changed", Severity: Compatible, Version: version, Breaks: Readers, Detail: manifest.Text(col, "name") + " " + field.name + ": " + changed(a, b)})
 			}
 		}
 	}
@@ -429,15 +429,8 @@ func (c *comparison) columns(version string, old, new any) {
 	}
 }
 
-func orZero(v any) any {
-	if v == nil {
-		return int64(0)
-	}
-	return v
-}
-
-// columns without any are the one that the API server prints.
-func columns(v any) []map[string]any {
+// mappings returns the mappings in a list.
+func mappings(v any) []map[string]any {
 	list, _ := v.([]any)
 	var all []map[string]any
 	for _, item := range list {
@@ -445,10 +438,15 @@ func columns(v any) []map[string]any {
 			all = append(all, m)
 		}
 	}
-	if len(all) == 0 {
-		all = []map[string]any{{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}}
-	}
 	return all
+}
+
+// columns returns printer columns. If there are none, it returns the API server's default.
+func columns(v any) []map[string]any {
+	if all := mappings(v); len(all) > 0 {
+		return all
+	}
+	return []map[string]any{{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}}
 }
 
 func (c *comparison) selectableFields(version string, old, new any) {
@@ -462,12 +460,9 @@ func (c *comparison) selectableFields(version string, old, new any) {
 }
 
 func paths(v any) []string {
-	list, _ := v.([]any)
 	var all []string
-	for _, item := range list {
-		if m, ok := item.(map[string]any); ok {
-			all = append(all, manifest.Text(m, "jsonPath"))
-		}
+	for _, m := range mappings(v) {
+		all = append(all, manifest.Text(m, "jsonPath"))
 	}
 	return all
 }

@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// What people and programs read of a finding.
+// The text and the JSON of a finding.
 func TestFindings(t *testing.T) {
 	long := strings.Repeat("ü", 200)
 	for _, tt := range []struct{ name, old, new, text, advice string }{
@@ -52,7 +52,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// Status is written by the controller alone where it is a subresource.
+// Only controllers write the status if it is a subresource.
 func TestStatusIsTheControllers(t *testing.T) {
 	const schema = "{type: object, properties: {status: {type: object, properties: {a: {type: string}}}}}"
 	for _, tt := range []struct {
@@ -115,8 +115,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// The catalogue in the package comment has every finding, whole or by the word
-// that its line begins with.
+// The catalogue in the package comment has every finding, in full or as the suffix of an
+// earlier name in its line.
 func TestCatalogue(t *testing.T) {
 	text, err := os.ReadFile("doc.go")
 	if err != nil {
@@ -135,8 +135,7 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// Whatever two definitions are like, comparing them ends, and a definition
-// compared with itself is identical.
+// Comparing any two definitions ends, and a definition is identical to itself.
 func FuzzCompare(f *testing.F) {
 	for _, tt := range schemaCases {
 		f.Add(tt.old, tt.new)

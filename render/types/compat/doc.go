@@ -1,12 +1,11 @@
-// Package compat finds who breaks when a type's definition is replaced: objects in
-// etcd, clients that write or read objects, and controllers.
+// Package compat finds the parties that break when a type's definition is replaced:
+// stored objects, clients that write or read objects, and controllers.
 //
-// It compares two CustomResourceDefinitions or CompositeResourceDefinitions,
-// place by place in their schemas. A schema is narrower if it accepts fewer
-// objects, and wider if it accepts more. Definitions with equal type digests
-// (package types, above) are not compared, so documentation never makes a finding.
-// The caller decides whether a finding stops anything: allow.go reads the annotation
-// with which a user allows one.
+// It compares two CustomResourceDefinitions or CompositeResourceDefinitions, field by
+// field in their schemas. A schema is narrower if it accepts fewer objects, and wider if
+// it accepts more. Definitions with equal type digests (package types, above) are not
+// compared, so changes of documentation alone make no finding. The caller decides
+// whether a finding stops a change; allow.go reads the annotation that allows one.
 //
 // The files: compat.go has the vocabulary and [Compare], definition.go definitions
 // and versions, between.go two versions of one definition, schema.go the walk through
@@ -15,16 +14,15 @@
 // exclusive.go allOf, anyOf, oneOf and not, rules.go CEL, conventions.go the advice
 // on new fields, advice.go all other advice, several.go sets of definitions.
 //
-// A change in a version that is not served is C, unless objects may be stored in
-// that version: then it is B for those. If the stored versions are not known, objects
-// may be stored in any version of the old definition.
+// A change in a version that is not served is C, unless objects may be stored in that
+// version, in which case it is B for these objects. If the stored versions are not known,
+// objects may be stored in any version of the old definition.
 //
 // # Findings
 //
-// The catalogue has every finding. "B" is breaking, "C" compatible, "D"
-// documentation. "crdify" and "checker" name the tool that reports the same
-// (sigs.k8s.io/crdify v0.5.0, openshift/crd-schema-checker); without either, neither
-// does.
+// The catalogue has every finding. "B" is breaking, "C" compatible, and "D"
+// documentation. "crdify" and "checker" name tools that report the same
+// (sigs.k8s.io/crdify v0.5.0, openshift/crd-schema-checker).
 //
 // About a definition:
 //
@@ -35,19 +33,19 @@
 //	scope-changed B                             spec.scope (crdify)
 //	pruning-on B, pruning-off C                 spec.preserveUnknownFields, and
 //	                                            x-kubernetes-preserve-unknown-fields of a schema
-//	conversion-removed B                        Webhook to None; C if objects are stored in the one
-//	                                            version there is
+//	conversion-removed B                        Webhook to None; C if all objects are stored in the
+//	                                            only version
 //	conversion-added, conversion-review-versions-changed C
-//	conversion-rules-removed B                  another webhook converts in their place: it does not
-//	                                            know what they kept in an annotation
+//	conversion-rules-removed B                  another webhook replaces the rules: it does not know
+//	                                            the fields that they kept in an annotation
 //	conversion-rules-added, conversion-rules-changed C
 //	storage-version-changed C
 //	storage-version-drops B                     the storage version changes, and without a webhook it
 //	                                            drops fields of a served version: new objects lose
 //	                                            them at once, existing ones at their next write
-//	stored-version-removed B                    status.storedVersions has it (crdify)
-//	version-removed B                           it was served, or may be stored; C if the live
-//	                                            storedVersions does not have it
+//	stored-version-removed B                    status.storedVersions has the version (crdify)
+//	version-removed B                           C if it was not served, and the live
+//	                                            status.storedVersions is known
 //	version-unserved B, version-served C, version-added C
 //	version-deprecated, version-undeprecated C, deprecation-warning-changed D
 //	versions-disagree B                         without a webhook: an object written in one served
@@ -100,20 +98,19 @@
 //	                                            exclusive bounds included; an absent lower limit of a
 //	                                            size is zero (crdify)
 //	multiple-of-added, -tightened, -changed, -loosened, -removed    by divisibility
-//	pattern-added, -changed, -removed           whether one accepts more is not decided: a change is breaking
+//	pattern-added, -changed, -removed           patterns are compared as text: a change is breaking
 //	format-added, -changed, -removed            for formats that the API server checks; other formats,
-//	                                            and formats that any value has, are compatible
+//	                                            and formats that every value matches, are compatible
 //	unique-items-added, -removed
 //	any-of-added, -removed, any-of-branch-added, -removed,
 //	one-of-added, -removed, one-of-branch-added, -removed,
-//	not-added, -removed                         branches are paired with the one most like them, and
-//	                                            what differs inside has a path of its own; an allOf's
-//	                                            branch counts like its content, and a repeated one
-//	                                            is none; oneOf is as anyOf where its branches plainly
-//	                                            exclude each other
-//	rule-added, -changed, -removed              CEL rules by what they parse to; a rule that replaces one with
-//	                                            the same message is a change, in no known direction;
-//	                                            rules with oldSelf leave stored objects alone
+//	not-added, -removed                         the most similar branches are paired, and findings inside
+//	                                            have their own path; branches of allOf count like their
+//	                                            content; repeated branches do not count; oneOf is compared
+//	                                            like anyOf if its branches plainly exclude each other
+//	rule-added, -changed, -removed              CEL rules are compared by their parsed form; a rule that
+//	                                            replaces one with the same message is a change, in no known
+//	                                            direction; rules with oldSelf do not break stored objects
 //	immutable-added, -removed                   the same for rules that gitopsd.dev/immutable adds: a field
 //	                                            that cannot be changed or unset once set
 //	rule-refused B                              the API server's own compiler refuses a new rule, its

@@ -8,9 +8,8 @@ import (
 
 const embeddedResource = "x-kubernetes-embedded-resource"
 
-// embedded compares whether a value is a whole object of Kubernetes. If it no longer
-// is, it loses its apiVersion, kind and metadata, except what the schema itself
-// keeps.
+// embedded compares whether a value is a whole Kubernetes object. If it no longer is, it
+// loses its apiVersion, kind and metadata, except for fields that the schema keeps.
 func (w *walk) embedded(p place, old, new node) {
 	switch o, n := manifest.Truth(old, embeddedResource), manifest.Truth(new, embeddedResource); {
 	case !o && n:
@@ -25,8 +24,8 @@ func (w *walk) embedded(p place, old, new node) {
 	}
 }
 
-// unembedded are those fields of an object of Kubernetes that a schema drops, or
-// drops something of.
+// unembedded returns the fields of every Kubernetes object that a schema drops, in whole
+// or in part.
 func (w *walk) unembedded(s node) []string {
 	var lost []string
 	others, kept, _ := rest(s, w.newKeeps)
@@ -40,7 +39,7 @@ func (w *walk) unembedded(s node) []string {
 			field = others
 		}
 		if name == "metadata" && !keepsUnknown(field) && !w.newKeeps {
-			lost = append(lost, name) // all that it does not name in turn
+			lost = append(lost, name) // the fields that the schema does not name
 		}
 	}
 	return lost

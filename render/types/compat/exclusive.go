@@ -6,8 +6,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// exclusive reports whether no value matches two of a schema's branches. When in
-// doubt it is false.
+// exclusive reports whether no value matches two of a schema's branches. It is false if
+// that is not certain.
 func exclusive(branches []node, in node) bool {
 	if len(branches)*len(branches) > maxPairs {
 		return false
@@ -42,9 +42,9 @@ func disjointTypes(a, b node) bool {
 	return o[0] != anyType && n[0] != anyType && !slices.ContainsFunc(o, func(t string) bool { return slices.Contains(n, t) })
 }
 
-// disjointEnums reports whether two enums of strings share no value. Enums of
-// other types do not count: the API server converts a value to the type of an
-// enum's element before it compares the two.
+// disjointEnums reports whether two enums of strings share no value. It is false for
+// enums of other types: the API server converts a value to the type of an enum's element
+// before it compares them.
 func disjointEnums(a, b node) bool {
 	o, n := manifest.Texts(a, "enum"), manifest.Texts(b, "enum")
 	return len(o) > 0 && len(n) > 0 && !slices.ContainsFunc(o, func(v string) bool { return slices.Contains(n, v) }) &&

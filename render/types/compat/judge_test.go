@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// api is what the API server does with the objects of a definition without a
-// webhook, by its own code.
+// api treats the objects of a definition without a webhook like the API server, with its
+// own code.
 type api struct {
 	definition *definition
 	versions   map[string]*server
@@ -36,7 +36,7 @@ func newAPI(t *testing.T, object map[string]any) *api {
 	return a
 }
 
-// refuses says why the API server does not take a definition in place of another.
+// refuses returns an error if the API server does not accept new in place of old.
 func refuses(t *testing.T, old, new map[string]any) error {
 	t.Helper()
 	var internal [2]apiextensions.CustomResourceDefinition
@@ -63,7 +63,7 @@ func refuses(t *testing.T, old, new map[string]any) error {
 	return crdvalidation.ValidateCustomResourceDefinitionUpdate(t.Context(), &internal[1], &internal[0]).ToAggregate()
 }
 
-// write is what is stored of an object, and in which version.
+// write returns the stored object, and the version that it is stored in.
 func (a *api) write(object map[string]any, version string) (map[string]any, error) {
 	s := a.versions[version]
 	object = s.defaulted(s.reads(object))
@@ -77,7 +77,7 @@ func (a *api) write(object map[string]any, version string) (map[string]any, erro
 	return object, nil
 }
 
-// get is a stored object as it is read in a version.
+// get returns a stored object as it is read in a version.
 func (a *api) get(object map[string]any, stored, version string) map[string]any {
 	s := a.versions[stored]
 	object = s.defaulted(s.reads(object))
@@ -88,8 +88,8 @@ func (a *api) get(object map[string]any, stored, version string) map[string]any 
 	return object
 }
 
-// hurt says what happens to an object, written in a version when the old definition
-// was there, that should not once the new one is.
+// hurt describes the harm that a new definition does to an object that was written in a
+// version of the old one.
 func hurt(old, new *api, object map[string]any, version string) error {
 	stored, err := old.write(object, version)
 	if err != nil {
@@ -123,7 +123,7 @@ func hurt(old, new *api, object map[string]any, version string) error {
 	return nil
 }
 
-// twoVersions is a definition with v1 and v2 of the given schemas for .spec.
+// twoVersions returns a definition with v1 and v2 with schemas for .spec.
 func twoVersions(t *testing.T, v1, v2, storage string) map[string]any {
 	t.Helper()
 	served := func(v string) (string, string) {
@@ -153,8 +153,8 @@ const (
 	lacking = `{type: object}`
 )
 
-// Each case says what Compare finds, and has objects by which the API server's own
-// code judges: breaking is what it refuses or changes.
+// Each case has the findings of Compare, and objects for the API server's own code: a
+// finding is breaking if that refuses or changes one of them.
 func TestJudged(t *testing.T) {
 	one := func(schema string) map[string]any { return crd(t, schema) }
 	two := func(v1, v2, storage string) map[string]any { return twoVersions(t, v1, v2, storage) }
@@ -162,7 +162,7 @@ func TestJudged(t *testing.T) {
 		name     string
 		old, new map[string]any
 		want     string
-		// objects are what is in .spec, written in v1.
+		// objects are values of .spec, written in v1.
 		objects []string
 	}{
 		{"the storage version moves to one without a field", two(with, lacking, "v1"), two(with, lacking, "v2"),
@@ -271,13 +271,13 @@ func reordered(definition map[string]any) map[string]any {
 	return definition
 }
 
-// kept is a definition that was made when fields could be kept everywhere.
+// kept returns a definition with spec.preserveUnknownFields.
 func kept(definition map[string]any) map[string]any {
 	manifest.Mapping(definition, "spec")["preserveUnknownFields"] = true
 	return definition
 }
 
-// preserved is a definition that keeps unknown fields of .spec.
+// preserved returns a definition that keeps unknown fields of .spec.
 func preserved(definition map[string]any) map[string]any {
 	v := manifest.Mapping(definition, "spec")["versions"].([]any)[0].(map[string]any)
 	spec := manifest.Mapping(manifest.Mapping(manifest.Mapping(v, "schema", "openAPIV3Schema"), "properties"), "spec")
@@ -285,7 +285,7 @@ func preserved(definition map[string]any) map[string]any {
 	return definition
 }
 
-// A message that does not compile is found, as the API server finds it.
+// A message that does not compile is a finding, as in the API server.
 func TestMessages(t *testing.T) {
 	const schema = `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"MORE}]}`
 	for _, tt := range []struct{ more, want string }{
@@ -306,8 +306,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// Sets of definitions are compared by kind and name, and are the same where the
-// digests are.
+// Sets of definitions are compared by kind and name. Definitions with the same digests are
+// the same.
 func TestSets(t *testing.T) {
 	set := func(all ...map[string]any) Set {
 		s := make(Set)

@@ -20,12 +20,12 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// ruleAt is a validation rule of the new schema whose finding waits for the rule
-// to be compiled.
+// ruleAt is a validation rule of the new schema that has a finding and is yet to be
+// compiled.
 type ruleAt struct{ path, rule string }
 
-// validations compares x-kubernetes-validations. Rules are paired by their parsed
-// form, and the rest by message and field path.
+// validations compares x-kubernetes-validations. It pairs rules by their parsed form, and
+// the remaining ones by message and field path.
 func (w *walk) validations(p place, old, new node) {
 	o, n := rulesOf(old), rulesOf(new)
 	if len(o) == 0 && len(n) == 0 {
@@ -84,16 +84,7 @@ func byKey(rules []map[string]any, key func(map[string]any) string) map[string]m
 // ruleForm returns a form that is equal for expressions that mean the same.
 func ruleForm(r map[string]any, field string) string { return cel.Read(manifest.Text(r, field)).Form() }
 
-func rulesOf(s node) []map[string]any {
-	list, _ := s["x-kubernetes-validations"].([]any)
-	var rules []map[string]any
-	for _, item := range list {
-		if r, ok := item.(map[string]any); ok {
-			rules = append(rules, r)
-		}
-	}
-	return rules
-}
+func rulesOf(s node) []map[string]any { return mappings(s["x-kubernetes-validations"]) }
 
 // sameAnswer reports whether two rules give a user the same message, so that one
 // is likely a new version of the other.
@@ -152,9 +143,9 @@ func (w *walk) wait(p place, rule string) {
 	w.pending[at] = append(w.pending[at], len(w.findings))
 }
 
-// compile compiles the rules of a new schema, as the API server will, if any of
-// them is new. Rules that it would refuse are findings. New rules that compare an
-// object with its previous state do not concern objects that do not change.
+// compile compiles the rules of a new schema like the API server, if any of them is new,
+// and reports rules that the API server would refuse. New rules that compare an object
+// with its previous state do not concern unchanged objects.
 func (w *walk) compile(schema node) {
 	if len(w.pending) == 0 {
 		return
@@ -185,8 +176,8 @@ func internalSchema(schema node) (*apiextensions.JSONSchemaProps, error) {
 	return internal, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&external, internal, nil)
 }
 
-// compileNode compiles the rules of a schema and of the schemas inside it. The
-// context knows how often they may run for one object.
+// compileNode compiles the rules of a schema and of the schemas in it. The context has the
+// number of times that they may run for one object.
 func (w *walk) compileNode(p place, s *apiextensions.JSONSchemaProps, context *validation.CELSchemaContext) {
 	if len(s.XValidations) > 0 {
 		w.compileRules(p, context)
@@ -251,9 +242,8 @@ func (w *walk) compileRules(p place, context *validation.CELSchemaContext) {
 	}
 }
 
-// ruleCost returns the estimated cost of a rule times the number of times that it
-// may run. The schemas around it limit that number; without a limit it is what
-// the largest request has room for.
+// ruleCost returns the estimated cost of a rule times the number of times that it may
+// run. If the enclosing schemas do not limit that number, the size of a request does.
 func ruleCost(r apiservercel.CompilationResult, cardinality *uint64) uint64 {
 	n := r.MaxCardinality
 	if cardinality != nil {

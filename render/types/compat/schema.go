@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,20 +16,18 @@ import (
 type walk struct {
 	comparison
 	version string
-	// narrows is the set of parties that break when values are no longer
-	// accepted.
+	// narrows are the parties that break if values are no longer accepted.
 	narrows Parties
-	// statusApart is set if status is a subresource, which only controllers
-	// write.
+	// statusApart is set if status is a subresource, which only controllers write.
 	statusApart bool
-	// oldKeeps and newKeeps say that the definition preserves unknown fields
-	// everywhere (spec.preserveUnknownFields).
+	// oldKeeps and newKeeps are set if the definition preserves unknown fields everywhere
+	// (spec.preserveUnknownFields).
 	oldKeeps, newKeeps bool
 	// pending holds the rules to compile, each with the indices of its findings.
 	pending map[ruleAt][]int
 }
 
-// polarity says what a narrower schema means for the object around it.
+// polarity is the effect of a narrower schema on the object that has it.
 type polarity int
 
 const (
@@ -36,7 +35,7 @@ const (
 	straight polarity = iota
 	// reversed, under not: a narrower schema accepts more objects.
 	reversed
-	// either, under oneOf: a change of any kind may do both.
+	// either, under oneOf: any change may do both.
 	either
 )
 
@@ -60,8 +59,8 @@ type place struct {
 	// nested is set inside allOf, anyOf, oneOf and not, where a schema checks
 	// values and does not define fields.
 	nested bool
-	// around is the schema that the place is in; nil for the root, and inside
-	// allOf and its like.
+	// around is the place that contains this one; nil for the root, and inside allOf,
+	// anyOf, oneOf and not.
 	around *around
 }
 
@@ -79,7 +78,7 @@ func (p place) branch(keyword string, i int, pol polarity) place {
 	return p
 }
 
-// direction says what a change does to the set of values that a schema accepts.
+// direction is the effect of a change on the set of values that a schema accepts.
 type direction int
 
 const (
@@ -99,7 +98,19 @@ func (d direction) under(p polarity) direction {
 	return d
 }
 
-// limit reports a change of what is accepted.
+// presence reports a constraint that only one of two schemas has. The result reports
+// whether both have it.
+func (w *walk) presence(p place, name string, inOld, inNew bool, old, new any) (both bool) {
+	switch {
+	case !inOld && inNew:
+		w.limit(p, name+"-added", narrower, absent{}, new)
+	case inOld && !inNew:
+		w.limit(p, name+"-removed", wider, old, absent{})
+	}
+	return inOld && inNew
+}
+
+// limit reports a change of the accepted values.
 func (w *walk) limit(p place, name string, d direction, old, new any) {
 	f := Finding{Name: name, Severity: Breaking, Version: w.version, Path: p.path, Breaks: w.narrows, Detail: changed(old, new)}
 	if w.statusApart && (p.path == ".status" || strings.HasPrefix(p.path, ".status.")) {
@@ -111,13 +122,13 @@ func (w *walk) limit(p place, name string, d direction, old, new any) {
 	w.add(f)
 }
 
-// surprised has the parties that may not expect a value that was refused before.
+// surprised has the parties that may not expect values that were refused before.
 var surprised = map[string]Parties{
 	"enum-value-added": Readers | Controllers, "enum-removed": Readers | Controllers,
 	"required-removed": Readers | Controllers, "nullable-added": Readers | Controllers,
 }
 
-// other reports a change that is about more than which values are accepted.
+// other reports a change that does not only concern the accepted values.
 func (w *walk) other(p place, name string, s Severity, breaks Parties, detail string) {
 	w.add(Finding{Name: name, Severity: s, Version: w.version, Path: p.path, Breaks: breaks, Detail: detail})
 }
@@ -234,8 +245,8 @@ func (w *walk) required(p place, old, new node) {
 	for _, name := range added {
 		at := p.at(field.Key(name).String())
 		if !p.nested && manifest.Mapping(manifest.Mapping(new, "properties"), name)["default"] != nil {
-			// The default is filled in before the check, so that writers may
-			// leave the field out.
+			// The default is filled in before the check, so writers may leave the field
+			// out.
 			w.other(at, "required-added", Compatible, 0, changed("optional", "required, with a default"))
 			continue
 		}
@@ -246,12 +257,12 @@ func (w *walk) required(p place, old, new node) {
 // keepsUnknown reports whether a schema keeps fields that it does not define.
 func keepsUnknown(s node) bool { return manifest.Truth(s, "x-kubernetes-preserve-unknown-fields") }
 
-// preserving is the schema of an unknown field that is kept as it is.
+// preserving is the schema of an unknown field that is kept unchanged.
 var preserving = node{"x-kubernetes-preserve-unknown-fields": true}
 
-// rest returns the schema of the fields that a schema does not name; kept is
-// false if they are dropped, and refused is true if they are errors. keeps says
-// that the definition preserves them everywhere.
+// rest returns the schema of the fields that a schema does not name. kept is false if they
+// are dropped, and refused is true if they are errors. keeps reports whether the
+// definition preserves them everywhere.
 func rest(s node, keeps bool) (schema node, kept, refused bool) {
 	switch v := s["additionalProperties"].(type) {
 	case bool:
@@ -279,7 +290,7 @@ func (w *walk) fields(p place, old, new node) {
 	o, n := manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties")
 	all := names(o, n)
 	for _, name := range resourceFields {
-		// Fields that the API server sets exist even if nothing names them.
+		// Fields that the API server sets exist even if no schema names them.
 		if implied(p, old, name) != nil && implied(p, new, name) == nil && !slices.Contains(all, name) {
 			all = append(all, name)
 		}
@@ -291,8 +302,8 @@ func (w *walk) fields(p place, old, new node) {
 		newField, inNew := n[name].(map[string]any)
 		was, is := implied(p, old, name), implied(p, new, name)
 		if was != nil || is != nil {
-			// The API server has these fields, whatever a schema says; embedded
-			// reports what is lost where it no longer does.
+			// The API server keeps these fields, whatever the schema says. If it no longer
+			// does, embedded reports the loss.
 			if !inOld {
 				oldField = was
 			}
@@ -307,7 +318,7 @@ func (w *walk) fields(p place, old, new node) {
 			case newKept && !onlyPreserves(new):
 				newField = newRest
 			default:
-				continue // it is kept as it is, or lost
+				continue // the field is kept unchanged, or lost
 			}
 			w.node(at, oldField, newField)
 			continue
@@ -331,7 +342,7 @@ func (w *walk) fields(p place, old, new node) {
 	}
 	if a, b := keepsUnknown(old) || w.oldKeeps, keepsUnknown(new) || w.newKeeps; a != b && !(oldKept && newKept) {
 		if !holdsFields(old) || !holdsFields(new) || w.oldKeeps != w.newKeeps {
-			return // nothing is lost, or the definition's own finding says it
+			return // nothing is lost, or the definition has a finding for it
 		}
 		w.pruning(w.version, p.path, b, "x-kubernetes-preserve-unknown-fields: "+changed(a, b))
 		return
@@ -365,7 +376,7 @@ func onlyPreserves(s node) bool { return keepsUnknown(s) && s["additionalPropert
 // resourceFields are the fields that the API server gives every object.
 var resourceFields = []string{"apiVersion", "kind", "metadata"}
 
-// implied returns the schema of such a field, nil for any other.
+// implied returns the schema of one of the resourceFields; nil for other fields.
 func implied(p place, s node, name string) node {
 	if !p.root && !manifest.Truth(s, embeddedResource) {
 		return nil
@@ -402,17 +413,9 @@ func (w *walk) nestedFields(p place, old, new node) {
 
 // names returns the keys of both, sorted.
 func names(a, b map[string]any) []string {
-	all := make([]string, 0, len(a)+len(b))
-	for k := range a {
-		all = append(all, k)
-	}
-	for k := range b {
-		if _, both := a[k]; !both {
-			all = append(all, k)
-		}
-	}
+	all := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
 	slices.Sort(all)
-	return all
+	return slices.Compact(all)
 }
 
 func (w *walk) items(p place, old, new node) {
@@ -435,8 +438,7 @@ func (w *walk) items(p place, old, new node) {
 	w.node(at, o, n)
 }
 
-// unchecked returns the schema of the content of a value whose schema does not
-// describe it.
+// unchecked returns the schema of elements that a schema does not describe.
 func unchecked(s node, keeps bool) node {
 	if keeps || keepsUnknown(s) {
 		return preserving
@@ -449,13 +451,12 @@ func equalData(a, b any) bool { return form(a) == form(b) }
 
 // form returns the canonical form of data; empty for an absent value.
 func form(v any) string {
-	switch v.(type) {
-	case absent:
+	if v == (absent{}) {
 		return ""
 	}
 	f, err := types.DataForm(v)
 	if err != nil {
-		return err.Error() // types.Of has read it before: it has a form
+		return err.Error() // cannot happen: types.Of has read the value
 	}
 	return f
 }

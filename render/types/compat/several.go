@@ -10,8 +10,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Change is the difference in one definition when a set of them, such as a
-// package's, replaces another.
+// Change is the difference in one definition between two sets, such as those of two
+// packages.
 type Change struct {
 	// Kind and Name are the definition's.
 	Kind string `json:"kind"`
@@ -22,7 +22,7 @@ type Change struct {
 	Findings      []Finding `json:"findings,omitempty"`
 }
 
-// The values of Change.Change. Types whose digests do not differ are the same.
+// The values of Change.Change. Definitions are the same if the digests of their types are.
 const (
 	Added   = "added"
 	Removed = "removed"
@@ -30,8 +30,8 @@ const (
 	Same    = "same"
 )
 
-// Set is definitions by their kinds and names: a CustomResourceDefinition and a
-// CompositeResourceDefinition of one name are two.
+// Set has definitions by kind and name: a CustomResourceDefinition and a
+// CompositeResourceDefinition may have the same name.
 type Set map[SetKey]map[string]any
 
 // SetKey names a definition. Comparable.
@@ -74,13 +74,13 @@ func CompareAll(old, new Set) ([]Change, error) {
 	return all, nil
 }
 
-// Count counts what became of definitions. Comparable.
+// Count counts changes. Comparable.
 type Count struct {
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 	Same    int `json:"same"`
-	// Breaking counts the others that break somebody.
+	// Breaking counts the changes that break somebody.
 	Breaking int `json:"breaking"`
 }
 
@@ -105,7 +105,7 @@ func Summarize(all []Change) Count {
 	return n
 }
 
-// String is the count in a few words: "2 types added, 1 changed, 1 breaking".
+// String returns the count in a few words: "2 types added, 1 changed, 1 breaking".
 func (n Count) String() string {
 	var parts []string
 	for _, p := range []struct {

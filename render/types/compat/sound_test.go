@@ -23,22 +23,22 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// server is what the API server does with objects of a type.
+// server treats objects of a type like the API server.
 type server struct {
 	structural *structural.Structural
 	validator  validation.SchemaValidator
 	rules      *apiservercel.Validator
-	// keeps says that the definition preserves unknown fields everywhere.
+	// keeps is set if the definition preserves unknown fields everywhere.
 	keeps bool
 }
 
-// newServer is nil for a schema that the API server refuses.
+// newServer returns nil for a schema that the API server refuses.
 func newServer(t *testing.T, schema node) *server {
 	t.Helper()
 	return serverOf(t, node{"type": "object", "properties": node{"spec": schema}})
 }
 
-// serverOf is a server of whole objects.
+// serverOf returns a server of whole objects.
 func serverOf(t *testing.T, root node) *server {
 	t.Helper()
 	internal, err := internalSchema(root)
@@ -59,7 +59,7 @@ func serverOf(t *testing.T, root node) *server {
 	return &server{structural: s, validator: v, rules: apiservercel.NewValidator(s, true, celconfig.PerCallLimit)}
 }
 
-// reads is an object as the API server hands it out.
+// reads returns an object as the API server returns it.
 func (s *server) reads(object map[string]any) map[string]any {
 	object = runtime.DeepCopyJSON(object)
 	if !s.keeps {
@@ -86,8 +86,7 @@ func (s *server) accepts(object map[string]any) error {
 	return errs.ToAggregate()
 }
 
-// generator makes schemas and values from one stream of chance, small enough to
-// collide often.
+// generator makes random schemas and values. They are small, so that they often match.
 type generator struct{ *rand.Rand }
 
 func (g generator) often() bool  { return g.IntN(3) > 0 }
@@ -200,10 +199,10 @@ func (g generator) rules() []any {
 	return rules
 }
 
-// inBranch marks a schema under construction that is inside allOf and its like.
+// inBranch marks an unfinished schema in allOf, anyOf, oneOf or not.
 const inBranch = "x-in-branch"
 
-// check is a schema for allOf and its like, that looks at what s has.
+// check makes a schema for allOf, anyOf, oneOf or not, that checks fields of s.
 func (g generator) check(s node, depth int) node {
 	b := node{inBranch: true}
 	if depth > 0 && g.often() {
@@ -227,7 +226,7 @@ func (g generator) check(s node, depth int) node {
 	return b
 }
 
-// changed is a schema like s, but for a change or two.
+// changed returns a copy of s with one or two changes.
 func (g generator) changed(s node, depth int) node {
 	s = runtime.DeepCopyJSON(s)
 	for again := true; again; again = g.seldom() {
@@ -281,7 +280,7 @@ func (g generator) change(s node, depth int) {
 	}
 }
 
-// value makes a value that has a chance to fit.
+// value makes a value that may fit.
 func (g generator) value(s node, depth int) any {
 	if list, ok := s["enum"].([]any); ok && g.often() {
 		return pick(g, list...)
@@ -338,9 +337,8 @@ func (g generator) values(s node) []any {
 	return list
 }
 
-// What Compare does not call breaking does not break an object: what the API
-// server accepted by the old definition it goes on accepting by the new one, and
-// keeps all of it.
+// Changes that Compare does not call breaking break no object: the API server still
+// accepts objects of the old definition by the new one, and keeps all fields.
 func FuzzSound(f *testing.F) {
 	for seed := range uint64(300) {
 		f.Add(seed)

@@ -15,7 +15,7 @@ import (
 	"gitopsd.dev/testscripts/upstream"
 )
 
-// definitions are those in a directory's files, by name.
+// definitions returns the definitions in a directory, by name.
 func definitions(t testing.TB, dir string) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
@@ -40,7 +40,7 @@ func definitions(t testing.TB, dir string) map[string]map[string]any {
 	return all
 }
 
-// pinned are a project's definitions at a release that package upstream pins.
+// pinned returns the definitions of a project at a release that package upstream pins.
 func pinned(t testing.TB, project, version string) map[string]map[string]any {
 	t.Helper()
 	dir := t.TempDir()
@@ -80,7 +80,7 @@ func briefs(r Report) []string {
 	return all
 }
 
-// Cluster API's bump adds limits everywhere and a kind, and rewords much.
+// This release of Cluster API adds limits and a kind, and changes descriptions.
 func TestClusterAPI(t *testing.T) {
 	all := compareAll(t, pinned(t, upstream.ClusterAPI, upstream.ClusterAPIOld), pinned(t, upstream.ClusterAPI, upstream.ClusterAPINew), Options{})
 	for name, want := range map[string]string{
@@ -107,8 +107,8 @@ func TestClusterAPI(t *testing.T) {
 }
 
 // cert-manager v1.7 removes three versions of each of its six kinds, and the
-// webhook that converts them. That broke clusters that still had objects stored
-// in one of them, which is what the live storedVersions tell.
+// webhook that converts them. That broke clusters with objects stored in one of them,
+// which the live status.storedVersions shows.
 func TestCertManager(t *testing.T) {
 	old, new := certManager(t, "v1.6.3", "h1:t5Ldacaed2qmDEXsuzkfsa1uE5rpzdDM1vMzheUbbHI="), certManager(t, "v1.7.3", "h1:GMbRmyEqKf/ve0TQIXIOjbokdm805rj3uWRlifJnd6U=")
 	removed := func(severity string) []string {
@@ -139,8 +139,8 @@ func TestCertManager(t *testing.T) {
 	}
 }
 
-// certManager are the definitions of an old release, which had its module under
-// another path. It is the module proxy's, checked like package upstream's.
+// certManager returns the definitions of an old release with another module path. It comes
+// from the module proxy and is checked like the releases of package upstream.
 func certManager(t *testing.T, version, sum string) map[string]map[string]any {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/jetstack/cert-manager@"+version)

@@ -2,25 +2,25 @@ package harm
 
 import "gitopsd.dev/render/types/compat"
 
-// class says what the objects can tell about a breaking finding.
+// class is the kind of evidence that objects give about a breaking finding.
 type class int
 
 const (
-	// byData: the objects tell whether it harms any of them. The zero value.
+	// byData: the objects show whether the finding harms them. The zero value.
 	byData class = iota
-	// byClients: it breaks clients, and no stored object. Whoever goes back to a
-	// definition that was there before has such clients.
+	// byClients: the finding breaks clients, but no stored object. A return to an earlier
+	// definition is safe, since its clients still exist.
 	byClients
-	// byVersion: the same about clients of one version: the objects tell who writes in
-	// it.
+	// byVersion: the finding breaks clients of one version. The objects show who writes in
+	// that version.
 	byVersion
-	// byNone: it concerns every object that there is.
+	// byNone: the finding concerns every object.
 	byNone
-	// never: the API server refuses the definition, whatever objects there are.
+	// never: the API server refuses the definition, whatever objects exist.
 	never
 )
 
-// classes has the findings that are not byData.
+// classes has the class of each finding that is not byData.
 var classes = map[string]class{
 	compat.StoredVersionRemoved: never, "rule-refused": never,
 
@@ -35,9 +35,9 @@ var classes = map[string]class{
 	"connection-keys-narrowed": byClients, "type-widened": byClients,
 }
 
-// Clears reports whether a breaking finding harms nobody as far as the objects can tell.
-// back says that the new definition was there before, with the clients that go with it.
-// A finding that the survey is not about is never cleared.
+// Clears reports whether a breaking finding harms nobody, as far as the objects show.
+// back reports whether the new definition was in use before, with its clients. A finding
+// that is not in the survey is never cleared.
 func (s *Survey) Clears(f compat.Finding, back bool) bool {
 	if !s.Known() || s.unmatched > 0 {
 		return false
@@ -67,7 +67,7 @@ func (s *Survey) clear(t *Toll, back bool) bool {
 	return true
 }
 
-// Tells reports whether the objects of a type can tell anything about a finding.
+// Tells reports whether the objects of a type can show anything about a finding.
 func Tells(f compat.Finding) bool {
 	return f.Severity == compat.Breaking && classes[f.Name] != never
 }

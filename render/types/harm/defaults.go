@@ -15,10 +15,11 @@ import (
 type moved struct {
 	path     field.Path
 	version  string
-	old, new any // new is nil if there is none
+	old, new any // new is nil if the field loses its default
 }
 
-// movedDefaults finds the fields of both schemas whose old default is not the new one.
+// movedDefaults finds the fields of both schemas that have another default in the new
+// one, or none.
 func movedDefaults(version string, old, new map[string]any, path field.Path) []moved {
 	var all []moved
 	if d, ok := old["default"]; ok && len(path) > 0 && !equal(d, new["default"]) {
@@ -40,7 +41,7 @@ func movedDefaults(version string, old, new map[string]any, path field.Path) []m
 	return all
 }
 
-// filled returns a default as objects show it: with the defaults of the fields inside it.
+// filled returns a default as objects show it, with the defaults of the fields in it.
 func filled(v any, schema map[string]any) any {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -60,8 +61,7 @@ func filled(v any, schema map[string]any) any {
 	return m
 }
 
-// moved returns the fields that may hold a default which the new definition does not
-// have any more.
+// moved returns the fields that may hold a default that the new definition lacks.
 func (j *Judge) moved(version string, was map[string]any) []located {
 	var all []located
 	for _, m := range j.defaults {
@@ -82,7 +82,7 @@ func (j *Judge) moved(version string, was map[string]any) []located {
 	return all
 }
 
-// each calls yield with every field that a path of a schema stands for.
+// each calls yield for every field of v that a path of a schema matches.
 func each(v any, path, at field.Path, yield func(field.Path, any)) {
 	if len(path) == 0 {
 		yield(at, v)
@@ -114,7 +114,7 @@ func equal(a, b any) bool {
 	return bytes.Equal(manifest.AppendJSON(nil, a), manifest.AppendJSON(nil, b))
 }
 
-// shown returns a default as text.
+// shown returns a default as text, shortened if it is long.
 func shown(v any) string {
 	const most = 80
 	s := string(manifest.AppendJSON(nil, v))

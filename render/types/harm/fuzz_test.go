@@ -5,26 +5,16 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/json"
 
-	"gitopsd.dev/render/manifest/manifesttest"
-	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/render/types/harm"
 )
 
-// No object, however odd it and its managers are, makes the judge panic or say much.
+// FuzzLook checks that no object or managers make the judge panic or write a long text.
 func FuzzLook(f *testing.F) {
 	old := definition("{type: object, properties: {a: {type: string, default: x}, l: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [k], items: {type: object, required: [k], properties: {k: {type: integer}, v: {type: string}}}}, " +
 		"m: {type: object, additionalProperties: {type: integer}}, e: {type: object, x-kubernetes-preserve-unknown-fields: true}}}")
 	now := definition("{type: object, properties: {a: {type: string, default: y}, l: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [k], items: {type: object, required: [k], properties: {k: {type: integer, maximum: 3}}}}, " +
 		"m: {type: object, additionalProperties: {type: integer, maximum: 3}}, e: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}}, x-kubernetes-validations: [{rule: 'self.a != \"z\"'}]}")
-	before, after := manifesttest.Tree(f, old), manifesttest.Tree(f, now)
-	report, err := compat.Compare(before, after, compat.Options{})
-	if err != nil {
-		f.Fatal(err)
-	}
-	judges, err := harm.New(before, after, report.Findings, harm.Options{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	judges, _ := compared(f, old, now, harm.Options{})
 	judge := judges[0]
 	f.Add(`{"apiVersion":"example.org/v1","kind":"Thing","metadata":{"name":"a","managedFields":[{"manager":"m","apiVersion":"example.org/v1","fieldsV1":{"f:spec":{"f:l":{"k:{\"k\":1}":{"f:v":{}}},"f:m":{},"f:a":{}}}}]},"spec":{"a":"x","l":[{"k":1,"v":"b"},{"k":9}],"m":{"a.b[0]":7},"e":{"apiVersion":"v1","kind":"K","metadata":{"name":"n","x":1}}}}`, 0)
 	f.Add(`{"apiVersion":"example.org/v1","kind":"Thing","metadata":7,"spec":[null]}`, 1)

@@ -1,40 +1,40 @@
-// Package harm finds what replacing a type's definition does to the objects that there
-// are.
+// Package harm finds out how replacing a type's definition affects existing objects.
 //
-// Package compat (beside this one) judges two definitions by their schemas: a field that
-// goes away breaks whoever uses it. Whether anybody does, only the objects can say.
-// Here each object is read by the old and by the new definition with the API server's
-// own code (render/validate), and the results are compared.
+// Package compat (beside this one) compares two definitions by their schemas: removing a
+// field breaks everyone who uses it. Only the objects show whether anyone does. This
+// package reads each object with the old and the new definition, with the API server's
+// own code (render/validate), and compares the results.
 //
 // It owns
-//   - the vocabulary (this file): what can happen to an object, and the sum over all
-//     objects of a type;
-//   - the judge of a type's objects (judge.go), and what it makes of one (look.go): the two
-//     readings of it (read.go), the differences between them (trees.go), and the defaults
-//     that it may hold (defaults.go);
-//   - who writes a field, from metadata.managedFields (writers.go);
-//   - the sum of what several judges found (sum.go);
-//   - which findings of compat the objects can clear (clear.go), and which finding an
-//     object is harmed by (match.go).
+//   - the vocabulary: harms to an object, and the survey of all objects of a type (this
+//     file);
+//   - the judge of a type's objects (judge.go), and the judgement of one object (look.go):
+//     both readings (read.go), their differences (trees.go), and changed defaults
+//     (defaults.go);
+//   - the writers of a field, from metadata.managedFields (writers.go);
+//   - the sum of several surveys (sum.go);
+//   - the findings of compat that objects can clear (clear.go), and the findings that
+//     cause a harm (match.go).
 //
-// It is pure. reconcile/apply lists the objects of a cluster, and reconcile/plan decides
-// what follows. Of an object nothing is kept but its name, the paths of fields and the
-// names of those who write them: no value.
+// The package does no I/O. reconcile/apply lists the objects of a cluster, and
+// reconcile/plan decides what follows. A survey keeps names of objects, paths of fields
+// and names of their writers, but no values.
 //
-// An object is judged as the API server shows it. Two things cannot be seen there. A
-// value may have been filled in by the old definition's default when the object was
-// read, or be stored: if nobody owns the field, a changed default is told as something
-// that may happen. And objects may be stored in another version than they are listed in:
-// what only the stored one has is not seen. So if any may be, or if a webhook converts
-// between versions, only the listed version is judged. Where conversion rules convert, the
-// objects are listed in each version that findings are about: what such a version would lose
-// shows there, and what the new rules make of an object is checked by the new definition.
+// Objects are judged as the API server shows them, which hides two things. A value may be
+// stored, or the old definition's default may have filled it in on reading. So if nobody
+// owns the field, a changed default is reported as something that may happen. And objects
+// may be stored in another version than the listed one, with fields that are not shown.
+// So if that is possible, or if a webhook converts between versions, only the listed
+// version is judged. If conversion rules convert, the objects are listed in each version
+// that findings are about, and the results of the new rules are checked by the new
+// definition.
 //
 // Composites and claims of a CompositeResourceDefinition are judged by the
 // CustomResourceDefinitions that Crossplane makes of it.
 package harm
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,45 +43,44 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// LiveFor is how long a field manager counts as live after it wrote an object of the type:
-// its next write is to be expected. One that has written nothing for longer may be gone.
-const LiveFor = 90 * 24 * time.Hour
+// liveFor is how long a field manager counts as live after it wrote an object of the type.
+// A live manager is expected to write again.
+const liveFor = 90 * 24 * time.Hour
 
-// Kind is what happens to an object.
+// Kind is a kind of harm.
 type Kind string
 
 // The kinds of harm.
 const (
-	// Lost: a value is dropped. A value that is the old definition's default is not
-	// lost: the default comes and goes with the definition.
+	// Lost: a value is dropped. The old definition's default does not count as a value.
 	Lost Kind = "lost"
-	// Invalid: the object would not be accepted if it were created again, nor a write of
-	// the field with such a value. Other changes of the object are accepted.
+	// Invalid: the API server would refuse to create the object, and refuses writes of
+	// the field with this value. It accepts other changes of the object.
 	Invalid Kind = "invalid"
-	// Stuck: no change of the object is accepted that does not correct it.
+	// Stuck: the API server refuses every change of the object that does not correct it.
 	Stuck Kind = "stuck"
-	// Defaulted: a field that is not set gets another value.
+	// Defaulted: an unset field gets another value.
 	Defaulted Kind = "defaulted"
 	// Removed: the object is deleted with its type.
 	Removed Kind = "removed"
 )
 
-// Harm is one thing that happens to an object.
+// Harm is one harm to an object.
 type Harm struct {
 	Kind Kind `json:"kind"`
-	// Version of the API in which it happens.
+	// Version is the version of the API in which it happens.
 	Version string `json:"version,omitempty"`
 	// Path is the field, ".spec.rules[0].port"; empty for the whole object.
 	Path string `json:"path,omitempty"`
-	// Why says more: what is wrong with the value, or the default that it gets.
+	// Why is the reason why a value is invalid, or the default that a field gets.
 	Why string `json:"why,omitempty"`
-	// Perhaps: it depends on what is stored, which cannot be seen.
+	// Perhaps is set if the harm depends on the stored value, which is not known.
 	Perhaps bool `json:"perhaps,omitempty"`
 	// Owners are the field managers that own the field, sorted; at most eight.
 	Owners []string `json:"owners,omitempty"`
 }
 
-// String returns the harm for people, as what follows an object's name:
+// String returns the harm as text to write after the object's name:
 // ".spec.colour would be dropped, owned by kubectl".
 func (h Harm) String() string {
 	text := strings.TrimSpace(h.Path + " " + h.effect())
@@ -109,15 +108,15 @@ func (h Harm) effect() string {
 	return "is not valid any more: " + h.Why
 }
 
-// Object is an object that is harmed.
+// Object is a harmed object.
 type Object struct {
-	// Kind is set if objects of several kinds are looked at.
+	// Kind is set if the survey is of several kinds.
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Harms are at most [MostHarms].
+	// Harms are the first harms, at most four.
 	Harms []Harm `json:"harms"`
-	// More is how many others there are.
+	// More is the number of other harms.
 	More int `json:"more,omitempty"`
 }
 
@@ -142,69 +141,74 @@ func (o Object) String() string {
 	return text
 }
 
-// Bounds on what is kept of the objects of a type.
+// Limits of a survey.
 const (
-	// MostObjects are named; the others are counted.
-	MostObjects = 50
-	// MostHarms of an object are kept.
-	MostHarms = 4
-	// mostWriters and owners of a field are named, and so many objects that were written
-	// in a version. mostKnown writers of a field are known, of whom the live ones are named
-	// first, and mostManagers are known by when they wrote last; others are taken for live.
-	mostWriters  = 8
-	mostKnown    = 64
+	// mostObjects limits the objects that are named; the others are counted.
+	mostObjects = 50
+	// mostHarms limits the harms of an object.
+	mostHarms = 4
+	// mostWriters limits the writers and owners of a field that are named, and the
+	// objects written in a version.
+	mostWriters = 8
+	// mostKnown limits the writers of a field that are remembered; live ones are named
+	// first.
+	mostKnown = 64
+	// mostManagers limits the field managers with a known time of their last write;
+	// others count as live.
 	mostManagers = 1000
-	// shownWritten of these are in a text.
+	// shownWritten limits the objects that a warning names.
 	shownWritten = 3
 )
 
-// Survey is what the change of a definition means to the objects that there are.
+// Survey has the effects of a changed definition on the existing objects.
 type Survey struct {
-	// Looked is how many objects were looked at.
+	// Looked is the number of objects looked at.
 	Looked int `json:"looked"`
-	// Harmed is how many of them are harmed, and Objects are the first of these, in the
+	// Harmed is the number of harmed objects, and Objects are the first of these, in the
 	// order of the list.
 	Harmed  int      `json:"harmed"`
 	Objects []Object `json:"objects,omitempty"`
-	// Tolls are what each breaking finding costs, in the order of the findings.
+	// Tolls are the effects of each breaking finding, in the order of the findings.
 	Tolls []Toll `json:"findings,omitempty"`
-	// Unknown is why not all objects could be judged. Then the verdict on the schema
-	// stands.
+	// Unknown is the reason why not all objects could be judged. If it is set, the
+	// findings of compat decide alone.
 	Unknown string `json:"unknown,omitempty"`
-	// At is when the objects began to be read.
+	// At is the time at which reading the objects began.
 	At time.Time `json:"-"`
-	// Relies are the objects that are not harmed only because the plan changes or deletes
+	// Relies are the objects that are only unharmed because the plan changes or deletes
 	// them.
 	Relies []manifest.ID `json:"-"`
 
+	// unmatched is the number of harms that no finding causes.
 	unmatched int
-	// unnamed are the harmed objects that are not among Objects, if there are several lists.
+	// unnamed are the harmed objects that are not in Objects, if there are several lists.
 	unnamed map[string]bool
 }
 
-// Toll is what a breaking finding means to the objects.
+// Toll has the effects of a breaking finding on the objects.
 type Toll struct {
 	// Name, Version and Path are the finding's.
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"`
 	Path    string `json:"path,omitempty"`
-	// Harmed is how many objects are harmed by it.
+	// Harmed is the number of objects that the finding harms.
 	Harmed int `json:"harmed"`
-	// Writers are the live field managers (see [LiveFor]) that write the field, or in the
-	// version, in any object, sorted; at most eight, without gitopsd. Their next write may be
-	// another value. Former are those that are not live.
+	// Writers are the field managers, without gitopsd, that write the field or in the
+	// version in any object and wrote within 90 days: sorted, at most eight. They may write
+	// another value next. Former are those that last wrote before.
 	Writers []string `json:"writers,omitempty"`
 	Former  []string `json:"formerWriters,omitempty"`
-	// Written is how many objects somebody wrote in the version that goes, and Objects
-	// are the first of them, "namespace/name".
+	// Written is the number of objects that a manager wrote in the removed version, and
+	// Objects are the first of them, "namespace/name".
 	Written int      `json:"written,omitempty"`
 	Objects []string `json:"objects,omitempty"`
-	// Kept is how many objects keep fields that only the version that goes has, as
-	// conversion rules left them in an annotation, and Keepers are the first of them with
-	// such a field, "namespace/name .spec.note".
+	// Kept is the number of objects that keep, in the annotation of conversion rules,
+	// fields that only the removed version has. Keepers are the first of them with such a
+	// field, "namespace/name .spec.note".
 	Kept    int      `json:"kept,omitempty"`
 	Keepers []string `json:"keepers,omitempty"`
-	// Unjudged is why the objects cannot tell whether it harms them; empty if they can.
+	// Unjudged is the reason why the objects do not show whether the finding harms them;
+	// empty if they do.
 	Unjudged string `json:"unjudged,omitempty"`
 
 	class class
@@ -212,10 +216,10 @@ type Toll struct {
 	by []string
 }
 
-// Known reports whether all objects were judged. A nil survey is of none.
+// Known reports whether all objects were judged. It is false for a nil Survey.
 func (s *Survey) Known() bool { return s != nil && s.Unknown == "" }
 
-// Text returns the survey in one line, with at most so many objects:
+// Text returns the survey in one line, with at most most objects:
 // "harms 3 of 2112 objects: acme/a .spec.colour would be dropped, owned by kubectl; …".
 func (s *Survey) Text(most int) string {
 	switch {
@@ -238,7 +242,7 @@ func (s *Survey) Text(most int) string {
 		}
 		return text
 	case s.Unknown != "":
-		return "what it means to the objects is not known: " + s.Unknown
+		return "its effect on the objects is not known: " + s.Unknown
 	case s.Looked == 0:
 		return "harms nobody: there are no objects"
 	}
@@ -253,7 +257,7 @@ func (s *Survey) Text(most int) string {
 	return text
 }
 
-// Doubts returns the findings that the objects cannot tell about, each with the reason;
+// Doubts returns the findings that the objects show nothing about, each with the reason;
 // none if there are no objects.
 func (s *Survey) Doubts() []string {
 	var all []string
@@ -265,8 +269,8 @@ func (s *Survey) Doubts() []string {
 	return all
 }
 
-// Others returns the names of the findings that are not about objects, but about those who
-// ask for them; none if there are no objects.
+// Others returns the names of the findings that concern clients instead of objects; none
+// if there are no objects.
 func (s *Survey) Others() []string {
 	var names []string
 	for _, t := range s.Tolls {
@@ -277,28 +281,17 @@ func (s *Survey) Others() []string {
 	return names
 }
 
-func objects(n int) string {
+func objects(n int) string { return count(n, "1 object", "objects") }
+
+// count returns one if n is 1, and otherwise n and many.
+func count(n int, one, many string) string {
 	if n == 1 {
-		return "1 object"
+		return one
 	}
-	return fmt.Sprintf("%d objects", n)
+	return fmt.Sprintf("%d %s", n, many)
 }
 
-func were(n int) string {
-	if n == 1 {
-		return "1 object was"
-	}
-	return fmt.Sprintf("%d objects were", n)
-}
-
-func keep(n int) string {
-	if n == 1 {
-		return "1 object keeps"
-	}
-	return fmt.Sprintf("%d objects keep", n)
-}
-
-// some names some of so many objects.
+// some names the first of the given number of objects.
 func some(objects []string, of int) string {
 	shown := min(shownWritten, len(objects))
 	text := strings.Join(objects[:shown], ", ")
@@ -308,21 +301,20 @@ func some(objects []string, of int) string {
 	return text
 }
 
-// who names writers, and what is to be expected of them.
+// who names the writers. next is written after the live ones.
 func (t *Toll) who(next string) string {
 	var all []string
 	if len(t.Writers) > 0 {
 		all = append(all, "by "+strings.Join(t.Writers, ", ")+next)
 	}
 	if len(t.Former) > 0 {
-		all = append(all, fmt.Sprintf("by %s, not for %d days", strings.Join(t.Former, ", "), int(LiveFor.Hours()/24)))
+		all = append(all, fmt.Sprintf("by %s, not for %d days", strings.Join(t.Former, ", "), int(liveFor.Hours()/24)))
 	}
 	return strings.Join(all, ", and ")
 }
 
-// Warnings returns who writes what a finding is about although no object is harmed by
-// it: their next write may be. And it returns which objects keep fields for a version that
-// goes.
+// Warnings returns the writers of fields that no object is harmed by yet, since their next
+// write may cause harm, and the objects that keep fields for a removed version.
 func (s *Survey) Warnings() []string {
 	if s == nil {
 		return nil
@@ -330,21 +322,18 @@ func (s *Survey) Warnings() []string {
 	var all []string
 	for _, t := range s.Tolls {
 		if t.Kept > 0 {
-			all = append(all, fmt.Sprintf("%s %s: %s fields for it that no other version has: %s", t.Name, t.Version, keep(t.Kept), some(t.Keepers, t.Kept)))
+			all = append(all, fmt.Sprintf("%s %s: %s fields for it that no other version has: %s", t.Name, t.Version, count(t.Kept, "1 object keeps", "objects keep"), some(t.Keepers, t.Kept)))
 		}
 		if t.Harmed > 0 || len(t.Writers) == 0 && len(t.Former) == 0 {
 			continue
 		}
-		what := t.Path
-		if what == "" {
-			what = t.Version
-		}
+		what := cmp.Or(t.Path, t.Version)
 		if what == "" {
 			continue
 		}
 		line := fmt.Sprintf("%s %s: written %s", t.Name, what, t.who(", whose next write counts"))
 		if t.Written > 0 {
-			line = fmt.Sprintf("%s %s: %s written in it %s: %s", t.Name, what, were(t.Written), t.who(""), some(t.Objects, t.Written))
+			line = fmt.Sprintf("%s %s: %s written in it %s: %s", t.Name, what, count(t.Written, "1 object was", "objects were"), t.who(""), some(t.Objects, t.Written))
 		}
 		if !slices.Contains(all, line) {
 			all = append(all, line)

@@ -13,7 +13,7 @@ import (
 	"gitopsd.dev/render/validate"
 )
 
-// definition is a CRD with one version, v1, and a schema for its spec.
+// definition returns a CRD with one version, v1, and a schema for its spec.
 func definition(spec string) string {
 	return `
 apiVersion: apiextensions.k8s.io/v1
@@ -28,7 +28,7 @@ spec:
 `
 }
 
-// thing is an object whose fields are owned by a manager.
+// thing returns an object; the manager kubectl owns fields, unless that is empty.
 func thing(name, spec, fields string) string {
 	text := "{apiVersion: example.org/v1, kind: Thing, metadata: {namespace: default, name: " + name
 	if fields != "" {
@@ -37,12 +37,22 @@ func thing(name, spec, fields string) string {
 	return text + "}, spec: " + spec + "}"
 }
 
-// keeping is an object that conversion rules have left something in.
+// keeping returns an object with an annotation of conversion rules.
 func keeping(name, text string) string {
 	return strings.Replace(thing(name, "{}", ""), "name: "+name, "name: "+name+", annotations: {"+manifest.ConversionStashAnnotation+": '"+text+"'}", 1)
 }
 
-func survey(t *testing.T, old, now string, fate harm.Fate, objects ...string) (*harm.Survey, []compat.Finding) {
+// webhook is the conversion of a definition, to append to it.
+const webhook = "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+
+// withBeta returns a definition with v1beta1 as a second served version.
+func withBeta(crd, spec string) string {
+	return strings.Replace(crd, "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: "+spec+"}}}}\n", 1)
+}
+
+// compared returns the judges and the breaking findings between two definitions; now is
+// empty if the type is removed.
+func compared(t testing.TB, old, now string, o harm.Options) ([]*harm.Judge, []compat.Finding) {
 	t.Helper()
 	before := manifesttest.Tree(t, old)
 	var after map[string]any
@@ -53,22 +63,33 @@ func survey(t *testing.T, old, now string, fate harm.Fate, objects ...string) (*
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(report.Findings, harm.Tells) {
-		t.Fatalf("nothing breaks that objects could tell about: %v", report.Findings)
-	}
-	judges, err := harm.New(before, after, report.Findings, harm.Options{})
+	judges, err := harm.New(before, after, report.Findings, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge := judges[0]
+	return judges, slices.DeleteFunc(report.Findings, func(f compat.Finding) bool { return f.Severity != compat.Breaking })
+}
+
+func look(t *testing.T, j *harm.Judge, fate harm.Fate, objects ...string) {
+	t.Helper()
 	for _, o := range objects {
 		tree, err := validate.Decoded(manifesttest.Tree(t, o))
 		if err != nil {
 			t.Fatal(err)
 		}
-		judge.Look(t.Context(), tree, fate)
+		j.Look(t.Context(), tree, fate)
 	}
-	return judge.Done(nil), report.Findings
+}
+
+// survey returns the survey of objects and the breaking findings.
+func survey(t *testing.T, old, now string, fate harm.Fate, objects ...string) (*harm.Survey, []compat.Finding) {
+	t.Helper()
+	judges, findings := compared(t, old, now, harm.Options{})
+	if !slices.ContainsFunc(findings, harm.Tells) {
+		t.Fatalf("objects can tell nothing about the findings %v", findings)
+	}
+	look(t, judges[0], fate, objects...)
+	return judges[0].Done(nil), findings
 }
 
 func TestJudge(t *testing.T) {
@@ -173,7 +194,7 @@ func TestJudge(t *testing.T) {
 				t.Errorf("looked at %d, harmed %d (unknown: %s)\nhave %q\nwant %q", s.Looked, s.Harmed, s.Unknown, have, tt.want)
 			}
 			for _, f := range findings {
-				if f.Severity == compat.Breaking && s.Clears(f, false) != (len(tt.want) == 0) {
+				if s.Clears(f, false) != (len(tt.want) == 0) {
 					t.Errorf("%s is cleared: %v", f, s.Clears(f, false))
 				}
 			}
@@ -187,13 +208,13 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Findings that objects have no say in are not cleared by objects without harm.
+// Findings that do not concern objects are not cleared by unharmed objects.
 func TestClears(t *testing.T) {
 	const without = "{type: object}"
 	crd := definition(without)
-	two := strings.Replace(crd, "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object}}}}}\n", 1)
+	two := withBeta(crd, "{type: object}")
 	v1 := thing("a", "{}", `{"f:spec": {}}`)
-	foreign := two + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+	foreign := two + webhook
 	ruled := strings.Replace(foreign, "https://example.org", "https://example.org/convert/dev/things.example.org/00", 1)
 	ruled = strings.Replace(ruled, "{name: things.example.org}", "{name: things.example.org, annotations: {"+manifest.ConversionAnnotation+": 'h1:AA=='}}", 1)
 	kept := keeping("a", `{"v1beta1":[{"path":"spec.colour","value":"hunter2"}]}`)
@@ -215,7 +236,7 @@ func TestClears(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s, findings := survey(t, tt.old, tt.new, harm.Stays, tt.objects...)
 			for _, f := range findings {
-				if f.Severity == compat.Breaking && (s.Clears(f, false) != tt.clears || s.Clears(f, true) != tt.back) {
+				if s.Clears(f, false) != tt.clears || s.Clears(f, true) != tt.back {
 					t.Errorf("%s: %v, going back %v", f, s.Clears(f, false), s.Clears(f, true))
 				}
 			}
@@ -231,12 +252,11 @@ func TestClears(t *testing.T) {
 	}
 }
 
-// A survey that clears a finding of nobody says why, and who is concerned by a version that
-// goes: the objects that were written in it, and their writers.
+// A survey without harm names the doubts, and for a removed version the objects that were
+// written in it and their writers.
 func TestTexts(t *testing.T) {
 	crd := definition("{type: object}")
-	two := strings.Replace(crd, "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object}}}}}\n", 1)
-	webhook := two + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
+	two := withBeta(crd, "{type: object}")
 	beta := func(name string) string {
 		return strings.Replace(thing(name, "{}", `{"f:spec": {}}`), "apiVersion: example.org/v1, fieldsType", "apiVersion: example.org/v1beta1, fieldsType", 1)
 	}
@@ -251,7 +271,7 @@ func TestTexts(t *testing.T) {
 		want, warnings string
 	}{
 		{
-			"conversion goes", webhook, two, []string{thing("a", "{}", "")},
+			"conversion goes", two + webhook, two, []string{thing("a", "{}", "")},
 			"harms nobody today (1 object looked at), but conversion-removed is about every object", "",
 		},
 		{
@@ -282,8 +302,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// A value of the object that one reading shows and the other does not is no default, and is
-// never shown.
+// A value of the object that only one reading has is not a default, and is never shown.
 func TestValuesAreNoDefaults(t *testing.T) {
 	old := definition("{type: object, default: {n: 1}, properties: {n: {type: integer}}}")
 	now := definition("{type: object, default: {n: 2}, properties: {n: {type: integer}, password: {type: string}}}")
@@ -313,29 +332,21 @@ func TestManifestInAnotherVersion(t *testing.T) {
 	}
 }
 
-// What is deleted with its type is named with its writers, and a list that starts over
-// counts nothing twice.
+// An object that is deleted with its type is reported with its writers, and a list that
+// starts over counts each object once.
 func TestRemoved(t *testing.T) {
-	crd := manifesttest.Tree(t, definition("{type: object}"))
-	report, err := compat.Compare(crd, nil, compat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	judges, err := harm.New(crd, nil, report.Findings, harm.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	judges, _ := compared(t, definition("{type: object}"), "", harm.Options{})
 	judge := judges[0]
 	for range 2 {
 		judge.Restart()
-		judge.Look(t.Context(), manifesttest.Tree(t, thing("a", "{}", `{"f:spec": {}}`)), harm.Stays)
+		look(t, judge, harm.Stays, thing("a", "{}", `{"f:spec": {}}`))
 	}
 	if s := judge.Done(nil); s.Text(1) != "harms 1 of 1 object: default/a would be deleted with its type, owned by kubectl" {
 		t.Errorf("%s", s.Text(1))
 	}
 }
 
-// What a plan changes or deletes together with the type is no harm.
+// Objects that a plan changes or deletes together with the type are not harmed.
 func TestFate(t *testing.T) {
 	old, now := definition("{type: object, properties: {a: {type: integer}}}"), definition("{type: object}")
 	ours := strings.Replace(thing("a", "{a: 1}", `{"f:spec": {"f:a": {}}}`), "manager: kubectl", "manager: gitopsd", 1)
@@ -352,7 +363,7 @@ func TestFate(t *testing.T) {
 			t.Errorf("%d: %s, relies on %v", tt.fate, s.Text(9), s.Relies)
 		}
 	}
-	// A value of somebody else stays as it is.
+	// A value of another manager stays.
 	limit := definition("{type: object, properties: {a: {type: integer, maximum: 0}}}")
 	for object, want := range map[string]int{ours: 0, strings.Replace(ours, "gitopsd", "kubectl", 1): 1} {
 		if s, _ := survey(t, old, limit, harm.Changes, object); s.Harmed != want {
@@ -361,18 +372,9 @@ func TestFate(t *testing.T) {
 	}
 }
 
-// What is kept of an object is bounded, whatever there is in it.
+// The size of a survey is limited for any object.
 func TestBounds(t *testing.T) {
-	old, now := definition("{type: object, additionalProperties: {type: string}}"), definition("{type: object, additionalProperties: {type: string, maxLength: 1}}")
-	before, after := manifesttest.Tree(t, old), manifesttest.Tree(t, now)
-	report, err := compat.Compare(before, after, compat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	judges, err := harm.New(before, after, report.Findings, harm.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	judges, _ := compared(t, definition("{type: object, additionalProperties: {type: string}}"), definition("{type: object, additionalProperties: {type: string, maxLength: 1}}"), harm.Options{})
 	judge := judges[0]
 	key := strings.Repeat("k", 100_000)
 	var managed []any
@@ -388,7 +390,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// The work on an object grows with its size, also where a long list's elements have owners.
+// The work for an object is proportional to its size, also if the elements of a long list
+// have owners.
 func TestLongLists(t *testing.T) {
 	item := "{type: object, required: [id], properties: {id: {type: integer}, mode: {type: string, default: %s}}}"
 	list := "{type: object, properties: {items: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [id], items: %s}}}"
@@ -428,7 +431,7 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
-// What was wrong before may hide what is wrong now.
+// Old faults of an object may hide new ones.
 func TestTooMuchWrong(t *testing.T) {
 	var fields, now, values []string
 	for i := range validate.MostCauses {
@@ -457,7 +460,6 @@ func TestStoredElsewhere(t *testing.T) {
 	}
 	head := definition("{type: object}")
 	head = head[:strings.Index(head, "  - {name: v1")]
-	const webhook = "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
 	for name, tt := range map[string]struct{ old, new string }{
 		"the storage version is not served": {
 			head + version("v1", true, false, one) + version("v2", true, false, both) + version("v3", true, false, both) + version("v4", false, true, both),
@@ -473,22 +475,12 @@ func TestStoredElsewhere(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, findings := survey(t, tt.old, tt.new, harm.Stays)
-			judges, err := harm.New(manifesttest.Tree(t, tt.old), manifesttest.Tree(t, tt.new), findings, harm.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			judge := judges[0]
-			listed := judge.Versions()[0]
-			seen := manifesttest.Tree(t, strings.Replace(thing("a", "{a: 1}", ""), "example.org/v1", "example.org/"+listed, 1))
-			tree, err := validate.Decoded(seen)
-			if err != nil {
-				t.Fatal(err)
-			}
-			judge.Look(t.Context(), tree, harm.Stays)
-			s := judge.Done(nil)
+			judges, findings := compared(t, tt.old, tt.new, harm.Options{})
+			listed := judges[0].Versions()[0]
+			look(t, judges[0], harm.Stays, strings.Replace(thing("a", "{a: 1}", ""), "example.org/v1", "example.org/"+listed, 1))
+			s := judges[0].Done(nil)
 			for _, f := range findings {
-				if f.Severity == compat.Breaking && f.Version != listed && f.Version != "" && s.Clears(f, true) {
+				if f.Version != listed && f.Version != "" && s.Clears(f, true) {
 					t.Errorf("%s is cleared by objects in %s", f, listed)
 				}
 			}
@@ -496,28 +488,23 @@ func TestStoredElsewhere(t *testing.T) {
 	}
 }
 
-// Without a webhook an object is judged in every version that it can be read in.
+// Without a webhook an object is judged in every version in which it can be read.
 func TestVersions(t *testing.T) {
-	with := func(v1, beta string) string {
-		return strings.Replace(definition(v1), "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: "+beta+"}}}}\n", 1)
-	}
+	with := func(v1, beta string) string { return withBeta(definition(v1), beta) }
 	const both, one = "{type: object, properties: {a: {type: integer}, b: {type: integer}}}", "{type: object, properties: {a: {type: integer}}}"
 	s, _ := survey(t, with(both, both), with(both, one), harm.Stays, thing("b", "{b: 1}", ""), thing("a", "{a: 1}", ""))
 	if s.Harmed != 1 || s.Objects[0].Harms[0].Version != "v1beta1" || s.Objects[0].Harms[0].Path != ".spec.b" {
 		t.Errorf("%s: %+v", s.Text(9), s.Objects)
 	}
-	webhook := func(crd string) string {
-		return crd + "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
-	}
-	old, now := webhook(with(both, both)), webhook(with(one, both))
+	old, now := with(both, both)+webhook, with(one, both)+webhook
 	s, findings := survey(t, old, now, harm.Stays, thing("a", "{a: 1}", ""))
 	if s.Harmed != 0 || s.Unknown != "" || !s.Clears(findings[0], false) {
 		t.Errorf("v1 with a webhook: %s", s.Text(9))
 	}
-	s, findings = survey(t, webhook(with(both, both)), webhook(with(one, one)), harm.Stays, thing("a", "{a: 1}", ""))
+	s, findings = survey(t, with(both, both)+webhook, with(one, one)+webhook, harm.Stays, thing("a", "{a: 1}", ""))
 	cleared := 0
 	for _, f := range findings {
-		if f.Severity == compat.Breaking && s.Clears(f, false) {
+		if s.Clears(f, false) {
 			cleared++
 		}
 	}
@@ -526,19 +513,12 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// What objects keep for a version that goes does not show in that version.
+// Fields that objects keep for a removed version do not show in that version.
 func TestVersionListed(t *testing.T) {
 	crd := definition("{type: object}")
-	webhook := "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: 'https://example.org'}}}\n"
-	two := strings.Replace(crd, "  versions:\n", "  versions:\n  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object}}}}}\n", 1) + webhook
-	old, now := manifesttest.Tree(t, two), manifesttest.Tree(t, crd)
-	report, err := compat.Compare(old, now, compat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	judges, err := harm.New(old, now, report.Findings, harm.Options{})
-	if err != nil || len(judges) != 1 || !slices.Equal(judges[0].Versions(), []string{"v1"}) {
-		t.Errorf("%v %v", judges[0].Versions(), err)
+	judges, _ := compared(t, withBeta(crd, "{type: object}")+webhook, crd, harm.Options{})
+	if len(judges) != 1 || !slices.Equal(judges[0].Versions(), []string{"v1"}) {
+		t.Errorf("listed in %v", judges[0].Versions())
 	}
 }
 

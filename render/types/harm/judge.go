@@ -14,58 +14,59 @@ import (
 	"gitopsd.dev/render/validate"
 )
 
-// ourselves is gitopsd's name in metadata.managedFields. What it writes is checked where
-// it is written.
+// ourselves is gitopsd's name in metadata.managedFields. Its own writes are checked when
+// it makes them.
 const ourselves = "gitopsd"
 
-// Options are what judges are told beside the definitions.
+// Options are the inputs of judges beside the definitions.
 type Options struct {
-	// Now tells who is live (see [LiveFor]); if it is zero, every field manager is.
+	// Now is the time at which a field manager is live or not; if it is zero, all are.
 	Now time.Time
-	// Stored are the versions that objects of a plural may be stored in, by the
+	// Stored has the versions that objects of a plural may be stored in: the
 	// status.storedVersions of the CustomResourceDefinitions that Crossplane made of a
-	// CompositeResourceDefinition. A CustomResourceDefinition says that itself.
+	// CompositeResourceDefinition. A CustomResourceDefinition has its own.
 	Stored map[string][]string
 	// Convert converts an object of the new definition to a version, by the conversion rules
-	// that API servers are to be given with it, and leaves the object as it is; nil if nothing
-	// converts, or anything else does.
+	// that the new definition will have. It does not change the object. It is nil if nothing
+	// converts objects, or not by such rules.
 	Convert func(object map[string]any, to string) (map[string]any, error)
 }
 
-// Judge judges the objects of one kind, whose definition another is to replace, or is to be
-// removed. One goroutine at a time may use it.
+// Judge judges the objects of one kind whose definition will be replaced or removed. One
+// goroutine at a time may use it.
 type Judge struct {
 	group, kind, plural string
 	namespaced          bool
-	// named reports whether objects are named with their kind.
+	// named is set if objects are named with their kind.
 	named    bool
 	opts     Options
 	findings []finding
-	// old and new are the compiled versions, as far as they are needed. gone reports
-	// whether there is no new definition.
+	// old and new are the compiled versions that are needed. gone is set if there is no new
+	// definition.
 	old, new map[string]*validate.Schema
 	gone     bool
-	// served are the versions of the new definition in which objects are validated, and
-	// converts reports whether a webhook converts between versions.
+	// served are the versions of the new definition in which objects are validated.
+	// converts is set if a webhook converts between versions.
 	served   map[string]bool
 	converts bool
-	// known are the versions of the old definition, lists are those that objects are listed
-	// in, and list is the one that they are listed in now.
+	// known are the versions of the old definition, lists are the versions that objects are
+	// listed in, and list is the version of the current list.
 	known    map[string]bool
 	lists    []string
 	list     string
 	defaults []moved
-	// last is when each field manager last wrote an object, as far as that is known.
+	// last is the time of each field manager's last write to an object; zero if unknown.
 	last   map[string]time.Time
 	survey Survey
-	// begun is the survey as it was before the list that is under way.
+	// begun is the survey as it was before the current list.
 	begun Survey
 }
 
-// New returns a judge for each kind that a definition defines, for what compat.Compare found
-// between it and a new one; new is nil if the type goes. Neither is changed. The kinds of a
-// CompositeResourceDefinition are judged by the CustomResourceDefinitions that Crossplane
-// makes of it. The error is why objects cannot be judged.
+// New returns a judge for each kind that a definition defines, with the findings of
+// compat.Compare between it and the new definition; new is nil if the type is removed.
+// New does not change them. The kinds of a CompositeResourceDefinition are judged by the
+// CustomResourceDefinitions that Crossplane makes of it. The error is the reason why
+// objects cannot be judged.
 func New(old, new map[string]any, findings []compat.Finding, o Options) ([]*Judge, error) {
 	if kind := manifest.KindOf(old); !slices.Contains(manifest.Definitions, kind) || new != nil && manifest.KindOf(new) != kind {
 		return nil, fmt.Errorf("only objects of a %s or a %s can be judged", manifest.CRD.Kind, manifest.XRD.Kind)
@@ -148,12 +149,12 @@ func newJudge(old, new map[string]any, findings []compat.Finding, o Options) (*J
 	return j, nil
 }
 
-// choose picks the version in which objects are listed: the one that they are stored in,
-// of which nothing is hidden, unless that is not served or a webhook converts. Then it is
-// the served one that the most findings are about.
+// choose picks the version in which objects are listed: the storage version, which hides
+// nothing, unless it is not served or a webhook converts. In that case it picks the served
+// version with the most findings.
 //
-// An object that is stored in another version than the listed one may have fields that
-// are not shown. So it cannot tell about findings in other versions. Where conversion rules
+// Objects that are stored in another version than the listed one may have fields that are
+// not shown, and so show nothing about findings in other versions. If conversion rules
 // convert, these versions are listed as well.
 func (j *Judge) choose(before, after types.Definition) error {
 	ruled := j.opts.Convert != nil && after.Converts
@@ -165,7 +166,7 @@ func (j *Judge) choose(before, after types.Definition) error {
 		served[v.Name] = v.Served
 		n := 0
 		for i := range j.findings {
-			// Who writes in a version shows in any, and what is kept for it in others alone.
+			// Any version shows who writes in a version.
 			if f := &j.findings[i]; f.class != byVersion && slices.Contains(f.versions, v.Name) {
 				n += 2
 			}
@@ -270,12 +271,11 @@ func (j *Judge) Plural() string { return j.plural }
 // Namespaced reports whether objects of the kind live in namespaces.
 func (j *Judge) Namespaced() bool { return j.namespaced }
 
-// Versions returns the versions to list the objects in, one after the other: one, or
-// several if conversion rules convert. Each has to [Judge.Begin].
+// Versions returns the versions to list the objects in: one, or several if conversion
+// rules convert. [Judge.Begin] must be called before the objects of each.
 func (j *Judge) Versions() []string { return j.lists }
 
-// Begin begins with the objects as they are listed in one of the Versions. A new judge has
-// begun with the first.
+// Begin begins the list of one of the Versions. A new judge has begun the first.
 func (j *Judge) Begin(version string) {
 	j.list = version
 	for i := range j.findings {
@@ -286,12 +286,13 @@ func (j *Judge) Begin(version string) {
 	j.begun = j.survey.clone()
 }
 
-// Restart drops what was looked at since Begin.
+// Restart forgets the objects looked at since Begin.
 func (j *Judge) Restart() {
 	j.survey = j.begun.clone()
 }
 
-// Done returns the survey. unknown is why objects were not looked at; nil for all were.
+// Done returns the survey. unknown is the reason why some objects were not looked at; nil
+// if all were.
 func (j *Judge) Done(unknown error) *Survey {
 	s := j.survey.clone()
 	s.unnamed = nil

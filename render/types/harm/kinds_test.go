@@ -12,44 +12,8 @@ import (
 	"gitopsd.dev/render/validate"
 )
 
-// compared returns the judges for what a new definition breaks.
-func compared(t *testing.T, old, now string, o harm.Options) ([]*harm.Judge, []compat.Finding) {
-	t.Helper()
-	before := manifesttest.Tree(t, old)
-	var after map[string]any
-	if now != "" {
-		after = manifesttest.Tree(t, now)
-	}
-	report, err := compat.Compare(before, after, compat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	judges, err := harm.New(before, after, report.Findings, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var breaking []compat.Finding
-	for _, f := range report.Findings {
-		if f.Severity == compat.Breaking {
-			breaking = append(breaking, f)
-		}
-	}
-	return judges, breaking
-}
-
-func look(t *testing.T, j *harm.Judge, objects ...string) {
-	t.Helper()
-	for _, o := range objects {
-		tree, err := validate.Decoded(manifesttest.Tree(t, o))
-		if err != nil {
-			t.Fatal(err)
-		}
-		j.Look(t.Context(), tree, harm.Stays)
-	}
-}
-
-// A manager that has written no object of the type for long is told apart from the live ones,
-// and one of whom that is not known is live.
+// A manager that has not written an object of the type for long is not live. A manager
+// without a known time is live.
 func TestLive(t *testing.T) {
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	written := func(name, manager, when string) string {
@@ -76,7 +40,7 @@ func TestLive(t *testing.T) {
 		{"no clock", time.Time{}, []string{written("a", "app", old)}, "maximum-added .spec.size: written by app, whose next write counts"},
 	} {
 		judges, findings := compared(t, definition("{type: object, properties: {size: {type: integer}}}"), definition("{type: object, properties: {size: {type: integer, maximum: 3}}}"), harm.Options{Now: tt.now})
-		look(t, judges[0], tt.objects...)
+		look(t, judges[0], harm.Stays, tt.objects...)
 		s := judges[0].Done(nil)
 		if have := strings.Join(s.Warnings(), "; "); have != tt.want || !s.Clears(findings[0], false) {
 			t.Errorf("%s: %q, want %q", tt.name, have, tt.want)
@@ -84,7 +48,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// composite is an XRD with a schema for the spec of its composites and claims.
+// composite returns an XRD with a schema for the spec of its composites and claims.
 func composite(spec string) string {
 	return `
 apiVersion: apiextensions.crossplane.io/v1
@@ -111,8 +75,8 @@ func TestComposites(t *testing.T) {
 		if len(judges) != 2 || judges[0].Kind() != "XThing" || judges[0].Namespaced() || judges[1].Plural() != "things" || !judges[1].Namespaced() {
 			t.Fatalf("%d judges", len(judges))
 		}
-		look(t, judges[0], composites...)
-		look(t, judges[1], claims...)
+		look(t, judges[0], harm.Stays, composites...)
+		look(t, judges[1], harm.Stays, claims...)
 		return harm.Sum([]*harm.Survey{judges[0].Done(nil), judges[1].Done(nil)})
 	}
 	clears := func(s *harm.Survey, findings []compat.Finding) (n int) {
@@ -135,14 +99,15 @@ func TestComposites(t *testing.T) {
 		t.Errorf("%d of %d cleared: %s", clears(s, findings), len(findings), have)
 	}
 
-	// A field of the status goes as well.
+	// A field of the status is removed.
 	judges, _ = compared(t, composite(wide), strings.Replace(composite(wide), "{address: {type: string}}", "{}", 1), harm.Options{})
 	s = sum(judges, []string{xr("a", "{}")}, nil)
 	if have := s.Text(5); have != "harms 1 of 1 object: XThing a .status.address would be dropped" {
 		t.Error(have)
 	}
 
-	// What is not offered any more is named, as is what goes with the definition.
+	// Claims that are no longer offered are deleted, and so are the objects of a removed
+	// definition.
 	judges, _ = compared(t, composite(wide), strings.Replace(composite(wide), "  claimNames: {kind: Thing, plural: things}\n", "", 1), harm.Options{})
 	s = sum(judges, []string{xr("a", "{}")}, []string{thing("c", "{}", "")})
 	if have := s.Text(5); have != "harms 1 of 2 objects: Thing default/c would be deleted with its type" {
@@ -154,7 +119,7 @@ func TestComposites(t *testing.T) {
 		t.Error(have)
 	}
 
-	// What Crossplane may have stored in another version does not show.
+	// Objects that Crossplane may have stored in another version do not show.
 	two := strings.Replace(composite(wide), "  versions:\n", "  versions:\n  - {name: v2, served: true, referenceable: false, schema: {openAPIV3Schema: {type: object, properties: {spec: "+wide+"}}}}\n", 1)
 	less := strings.Replace(composite(wide), "  versions:\n", "  versions:\n  - {name: v2, served: true, referenceable: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}\n", 1)
 	for stored, want := range map[string]bool{"v1": true, "v2": false} {
@@ -168,7 +133,7 @@ func TestComposites(t *testing.T) {
 	}
 }
 
-// Where conversion rules convert, the objects are read in every version that findings are
+// If conversion rules convert, the objects are read in every version that findings are
 // about.
 func TestConversionRules(t *testing.T) {
 	crd := func(v1, v2 string) string {
@@ -259,13 +224,13 @@ spec:
 		}
 		for range 2 { // the list starts over
 			j.Restart()
-			look(t, j, tt.first...)
+			look(t, j, harm.Stays, tt.first...)
 		}
 		if tt.second != nil {
 			j.Begin("v2")
 			for range 2 {
 				j.Restart()
-				look(t, j, tt.second...)
+				look(t, j, harm.Stays, tt.second...)
 			}
 		}
 		s := j.Done(nil)
@@ -277,8 +242,8 @@ spec:
 		}
 	}
 
-	// Nothing is said about versions that nobody converts by rules, or that an object may be
-	// stored in.
+	// Versions without conversion rules, and versions that objects may be stored in, are not
+	// judged.
 	for name, tt := range map[string]struct {
 		old  string
 		opts harm.Options
@@ -293,7 +258,7 @@ spec:
 		if listed[0] == "v2" {
 			object = v2("a", "{name: a}", "")
 		}
-		look(t, j, object)
+		look(t, j, harm.Stays, object)
 		if s := j.Done(nil); len(listed) != 1 || listed[0] == "v1" && cleared(s, findings) != "" {
 			t.Errorf("%s: listed in %s, cleared %s: %s", name, listed, cleared(s, findings), s.Text(5))
 		}

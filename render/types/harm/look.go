@@ -10,21 +10,21 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Fate is what the plan does with an object beside changing its type.
+// Fate is the plan's action on an object, beside changing its type.
 type Fate int
 
 const (
-	// Stays: nothing.
+	// Stays: none.
 	Stays Fate = iota
-	// Changes: gitopsd writes it, and checks what it writes by the new type. What it
-	// alone owned before is no harm.
+	// Changes: gitopsd writes the object, and checks its new fields by the new type. Fields
+	// that it alone owned before cannot be harmed.
 	Changes
-	// Goes: it is deleted.
+	// Goes: the object is deleted.
 	Goes
 )
 
-// Look judges an object, in the version that it is listed in, and adds it to the survey.
-// The object may be changed. One that cannot be judged makes the survey unknown.
+// Look judges an object in the version of the current list, and adds it to the survey. It
+// may change the object. An object that cannot be judged makes the survey unknown.
 func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 	first := j.list == j.lists[0]
 	if first {
@@ -57,17 +57,13 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 			j.survey.Unknown = cmp.Or(j.survey.Unknown, context.Cause(ctx).Error())
 			return
 		}
-		// What somebody owns is stored.
+		// A field that somebody owns is stored.
 		if h.Perhaps && slices.ContainsFunc(managers, func(m *manager) bool { return m.owns(m.fields, tree, h.at, false) }) {
 			continue
 		}
-		named := len(object.Harms) < MostHarms
-		switch {
-		case !named && fate != Changes:
-		case len(h.at) > 0:
+		named := len(object.Harms) < mostHarms
+		if (named || fate == Changes) && (len(h.at) > 0 || h.Kind == Removed) {
 			h.Owners = owners(managers, tree, h.at)
-		case h.Kind == Removed:
-			h.Owners = names(managers)
 		}
 		if fate == Changes && excused(&h.Harm) {
 			j.relies(object)
@@ -93,13 +89,13 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 	j.harmed(object)
 }
 
-// harmed counts an object that is harmed, once in however many versions that is seen.
+// harmed counts a harmed object, once for all versions in which it is listed.
 func (j *Judge) harmed(o Object) {
 	if len(j.lists) > 1 {
 		same := func(s Object) bool { return s.Namespace == o.Namespace && s.Name == o.Name }
 		if i := slices.IndexFunc(j.survey.Objects, same); i >= 0 {
 			named := &j.survey.Objects[i]
-			n := min(len(o.Harms), MostHarms-len(named.Harms))
+			n := min(len(o.Harms), mostHarms-len(named.Harms))
 			named.Harms = append(named.Harms, o.Harms[:n]...)
 			named.More += o.More + len(o.Harms) - n
 			return
@@ -110,7 +106,7 @@ func (j *Judge) harmed(o Object) {
 	}
 	j.survey.Harmed++
 	switch {
-	case len(j.survey.Objects) < MostObjects:
+	case len(j.survey.Objects) < mostObjects:
 		j.survey.Objects = append(j.survey.Objects, o)
 	case len(j.lists) > 1:
 		if j.survey.unnamed == nil {
@@ -120,18 +116,16 @@ func (j *Judge) harmed(o Object) {
 	}
 }
 
-// excused reports whether a harm is none if gitopsd changes the object together with the
-// type: what nobody else owns is then as it will be, and that is checked.
+// excused reports whether a harm does not count if gitopsd changes the object together
+// with the type: gitopsd checks the new values of fields that nobody else owns.
 func excused(h *Harm) bool {
-	for _, name := range h.Owners {
-		if name != ourselves {
-			return false
-		}
+	if slices.ContainsFunc(h.Owners, func(name string) bool { return name != ourselves }) {
+		return false
 	}
 	return h.Kind == Invalid || h.Kind == Stuck || h.Kind == Lost && len(h.Owners) > 0
 }
 
-// relies notes that an object is not harmed because of its fate.
+// relies notes that an object is unharmed only because of its fate.
 func (j *Judge) relies(o Object) {
 	id := manifest.ID{Group: j.group, Kind: j.kind, Namespace: o.Namespace, Name: o.Name}
 	if n := len(j.survey.Relies); n == 0 || j.survey.Relies[n-1] != id {
@@ -139,9 +133,9 @@ func (j *Judge) relies(o Object) {
 	}
 }
 
-// match notes the findings that a harm may come from, and reports whether it is one: the
-// default of a field that is new harms nobody. Any other harm that comes from no finding
-// speaks against all.
+// match notes the findings that may cause a harm, and reports whether it is a harm: the
+// default of a new field harms nobody. If no finding causes a harm of another kind, no
+// finding is cleared.
 func (j *Judge) match(h located, hit []bool) bool {
 	matched := false
 	for i := range j.findings {
@@ -149,16 +143,18 @@ func (j *Judge) match(h located, hit []bool) bool {
 			hit[i], matched = true, true
 		}
 	}
-	if !matched && h.Kind == Defaulted {
+	if matched {
+		return true
+	}
+	if h.Kind == Defaulted {
 		return false
 	}
-	if !matched {
-		j.survey.unmatched++
-	}
+	j.survey.unmatched++
 	return true
 }
 
-// writers notes who writes what the findings are about, in an object.
+// writers notes the managers of an object that write the fields, or in the versions, of
+// the findings.
 func (j *Judge) writers(object string, managers []*manager) {
 	for _, m := range managers {
 		last, known := j.last[m.name]
@@ -193,8 +189,8 @@ func (j *Judge) writers(object string, managers []*manager) {
 	}
 }
 
-// keepers notes what an object keeps for versions that go. Nothing is lost by their removal,
-// but nothing shows it any more.
+// keepers notes the fields that an object keeps for removed versions. Their removal loses
+// no field, but hides these.
 func (j *Judge) keepers(object string, tree map[string]any) {
 	var kept stash.Stash
 	for i := range j.survey.Tolls {

@@ -1,6 +1,7 @@
 package harm
 
 import (
+	"slices"
 	"strings"
 
 	"gitopsd.dev/render/field"
@@ -11,8 +12,8 @@ import (
 type finding struct {
 	compat.Finding
 	path field.Path
-	// versions are those that it concerns: one, or two of which objects pass from the
-	// first to the second; none for all.
+	// versions are the versions that it concerns: one, or two if objects are converted from
+	// the first to the second; none means all.
 	versions []string
 	class    class
 }
@@ -20,7 +21,7 @@ type finding struct {
 func newFinding(f compat.Finding) finding {
 	path := f.Path
 	if i := strings.IndexByte(path, '('); i >= 0 {
-		path = path[:i] // a branch of it is about the field
+		path = path[:i] // a branch of a schema is about the field
 	}
 	one := finding{Finding: f, class: classes[f.Name]}
 	if path != "" {
@@ -32,7 +33,7 @@ func newFinding(f compat.Finding) finding {
 	return one
 }
 
-// last is the version in which a finding shows; empty for all.
+// last returns the version in which a finding shows; empty means all.
 func (f *finding) last() string {
 	if len(f.versions) == 0 {
 		return ""
@@ -40,43 +41,32 @@ func (f *finding) last() string {
 	return f.versions[len(f.versions)-1]
 }
 
-// causes reports whether a harm may be this finding's: it is of the right kind, and one of
-// the fields is in the other.
+// causes reports whether a finding may cause a harm: the kind fits, and one of the fields
+// is the other or in it.
 func (f *finding) causes(h Harm, path field.Path) bool {
 	if v := f.last(); v != "" && h.Version != "" && v != h.Version || f.class != byData && f.class != byNone {
 		return false
 	}
-	// A null that may not be any more gets the default as well.
+	// A null that is no longer allowed gets the default as well.
 	defaults := strings.HasPrefix(f.Name, "default-") || f.Name == "nullable-removed"
+	fits := true
 	switch h.Kind {
 	case Lost:
-		if !drops(f.Name) {
-			return false
-		}
+		fits = slices.Contains(dropping, f.Name)
 	case Defaulted:
-		if !defaults {
-			return false
-		}
+		fits = defaults
 	case Invalid, Stuck:
-		// A default may be invalid as well.
-		if f.Name == "field-removed" {
-			return false
-		}
+		fits = f.Name != "field-removed" // a default may be invalid as well
 	}
-	return related(f.path, path)
+	return fits && related(f.path, path)
 }
 
-// drops reports whether fields may go by a finding.
-func drops(name string) bool {
-	switch name {
-	case "field-removed", "pruning-on", "additional-properties-removed", "embedded-resource-removed", "embedded-resource-added",
-		"type-changed", "type-narrowed", "versions-disagree", "storage-version-drops", "default-removed", "default-changed":
-		return true
-	}
-	return false
-}
+// dropping are the findings that may drop fields.
+var dropping = []string{"field-removed", "pruning-on", "additional-properties-removed", "embedded-resource-removed", "embedded-resource-added",
+	"type-changed", "type-narrowed", "versions-disagree", "storage-version-drops", "default-removed", "default-changed"}
 
-// related reports whether one of two paths leads to the other; pattern is of a schema.
+// related reports whether two paths are the same, or one leads to the other. pattern is a
+// path of a schema.
 func related(pattern, path field.Path) bool {
 	for i := range min(len(pattern), len(path)) {
 		p, at := pattern[i], path[i]
@@ -91,8 +81,8 @@ func related(pattern, path field.Path) bool {
 	return true
 }
 
-// parsePath parses a field's path as the API server names it, as far as it can be read:
-// a key of a mapping may have any character.
+// parsePath parses a path in the API server's spelling, as far as possible: the key of a
+// mapping may contain any character.
 func parsePath(text string) field.Path {
 	for text != "" {
 		if p, err := field.Parse(text); err == nil {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/validate"
@@ -18,7 +19,7 @@ type located struct {
 	at field.Path
 }
 
-// object returns what happens to an object.
+// object returns the harms to an object.
 func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, error) {
 	if j.gone {
 		return []located{{Harm: Harm{Kind: Removed}}}, nil
@@ -26,15 +27,15 @@ func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, err
 	group, version := manifest.GroupVersion(manifest.Text(tree, "apiVersion"))
 	switch {
 	case group != j.group || manifest.Text(tree, "kind") != j.kind:
-		return nil, fmt.Errorf("it is no %s of %s", j.kind, j.group)
+		return nil, fmt.Errorf("it is not a %s of %s", j.kind, j.group)
 	case version != j.list && !j.converts && j.known[version]:
-		// A manifest: the API server would store it with another apiVersion, too.
+		// A manifest: the API server would change its apiVersion, too.
 		version = j.list
 		tree["apiVersion"] = group + "/" + version
 	case version != j.list || j.old[version] == nil:
 		return nil, fmt.Errorf("it is in %s, and only objects in %s are judged", version, j.list)
 	}
-	was, is := copied(tree).(map[string]any), copied(tree).(map[string]any)
+	was, is := exact.Clone(tree), exact.Clone(tree)
 	if err := read(was, j.old[version]); err != nil {
 		return nil, err
 	}
@@ -46,7 +47,7 @@ func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, err
 		all = append(j.compare(version, tree, was, is), j.moved(version, was)...)
 	}
 	if version != j.lists[0] {
-		return all, nil // whether it is valid, the first list has shown
+		return all, nil // the first list has shown whether it is valid
 	}
 	if j.new[version] != nil {
 		invalid, err := j.invalid(ctx, version, was, is)
@@ -72,7 +73,7 @@ func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, err
 	return all, nil
 }
 
-// read changes an object to what the API server reads of it in a version.
+// read prunes and defaults an object, as the API server does when it reads it in a version.
 func read(tree map[string]any, s *validate.Schema) error {
 	if err := s.Prune(tree); err != nil {
 		return err
@@ -102,14 +103,14 @@ func (j *Judge) compare(version string, tree, was, is map[string]any) []located 
 	return all
 }
 
-// ruled checks what the new conversion rules make of an object in another version than the
-// one that it is listed in. What that version loses shows where it is listed.
+// ruled checks the result of converting an object to another version than the listed one
+// by the new conversion rules. The list of that version shows the fields that it loses.
 func (j *Judge) ruled(ctx context.Context, version string, _, is map[string]any) ([]located, error) {
 	made, err := j.opts.Convert(is, version)
 	if err != nil {
 		return nil, err
 	}
-	now := copied(made).(map[string]any)
+	now := exact.Clone(made)
 	if err := read(now, j.new[version]); err != nil {
 		return nil, err
 	}
@@ -123,13 +124,13 @@ func (j *Judge) ruled(ctx context.Context, version string, _, is map[string]any)
 	return append(all, invalid...), err
 }
 
-// refilled returns an object without the fields that it loses, as the old definition fills
-// it in; nil if that is not known or there is no old definition.
+// refilled returns an object without the fields that it loses, with the defaults of the
+// old definition; nil if there is no old definition or it fails.
 func (j *Judge) refilled(version string, was map[string]any, changes []difference) map[string]any {
 	if j.old[version] == nil {
 		return nil
 	}
-	again := copied(was).(map[string]any)
+	again := exact.Clone(was)
 	for _, d := range changes {
 		if d.inOld && !d.inNew {
 			without(again, d.path)
@@ -141,14 +142,13 @@ func (j *Judge) refilled(version string, was map[string]any, changes []differenc
 	return again
 }
 
-// restores reports whether the old definition fills a field in with the value that the
-// object has.
+// restores reports whether the old definition's default is the value of the field.
 func restores(filled map[string]any, d difference) bool {
 	v, ok := d.path.In(filled)
 	return ok && equal(v, d.old)
 }
 
-// invalid returns what the new definition has against an object, and the old one had not.
+// invalid returns the faults that only the new definition finds in an object.
 func (j *Judge) invalid(ctx context.Context, version string, was, is map[string]any) ([]located, error) {
 	if !j.served[version] {
 		return nil, nil
@@ -165,10 +165,11 @@ func (j *Judge) invalid(ctx context.Context, version string, was, is map[string]
 		}
 		causes = slices.DeleteFunc(causes, func(c validate.Cause) bool { return slices.Contains(before, c) })
 	}
-	if len(causes) == 0 && full {
+	switch {
+	case len(causes) > 0:
+	case full:
 		return nil, errors.New("too much was wrong with it before")
-	}
-	if len(causes) == 0 {
+	default:
 		return nil, nil
 	}
 	stuck, err := j.new[version].Stuck(ctx, is)
@@ -187,19 +188,19 @@ func (j *Judge) invalid(ctx context.Context, version string, was, is map[string]
 	return all, nil
 }
 
-// converted judges an object in another version than the one that it is in. Only
-// apiVersion is changed in it, and the fields that the other version lacks are dropped.
+// converted judges an object in another version than the listed one. The conversion only
+// changes apiVersion and drops the fields that the other version lacks.
 func (j *Judge) converted(ctx context.Context, version string, was, is map[string]any) ([]located, error) {
-	group := j.group + "/" + version
-	now := copied(is).(map[string]any)
-	now["apiVersion"] = group
+	apiVersion := j.group + "/" + version
+	now := exact.Clone(is)
+	now["apiVersion"] = apiVersion
 	if err := read(now, j.new[version]); err != nil {
 		return nil, err
 	}
 	before := was
 	if old := j.old[version]; old != nil {
-		before = copied(was).(map[string]any)
-		before["apiVersion"] = group
+		before = exact.Clone(was)
+		before["apiVersion"] = apiVersion
 		if err := read(before, old); err != nil {
 			return nil, err
 		}

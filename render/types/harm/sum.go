@@ -1,11 +1,12 @@
 package harm
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
 
-// clone returns a copy that shares nothing which changes.
+// clone returns a copy that later changes of either do not affect.
 func (s *Survey) clone() Survey {
 	c := *s
 	c.Objects = slices.Clone(s.Objects)
@@ -22,8 +23,7 @@ func (s *Survey) clone() Survey {
 	return c
 }
 
-// Sum adds the surveys of the kinds of one definition, which were made for the same
-// findings.
+// Sum adds the surveys of the kinds of one definition. All must have the same findings.
 func Sum(all []*Survey) *Survey {
 	if len(all) == 1 {
 		return all[0]
@@ -35,11 +35,9 @@ func Sum(all []*Survey) *Survey {
 			sum.Tolls = make([]Toll, len(s.Tolls))
 		}
 		sum.Looked, sum.Harmed, sum.unmatched = sum.Looked+s.Looked, sum.Harmed+s.Harmed, sum.unmatched+s.unmatched
-		sum.Objects = append(sum.Objects, s.Objects[:min(len(s.Objects), MostObjects-len(sum.Objects))]...)
+		sum.Objects = append(sum.Objects, s.Objects[:min(len(s.Objects), mostObjects-len(sum.Objects))]...)
 		sum.Relies = append(sum.Relies, s.Relies...)
-		if sum.Unknown == "" {
-			sum.Unknown = s.Unknown
-		}
+		sum.Unknown = cmp.Or(sum.Unknown, s.Unknown)
 		for i := range s.Tolls {
 			sum.Tolls[i].add(&s.Tolls[i])
 		}
@@ -47,21 +45,19 @@ func Sum(all []*Survey) *Survey {
 	return sum
 }
 
-// add adds the same finding's toll of another kind.
+// add adds the toll of the same finding for another kind.
 func (t *Toll) add(other *Toll) {
 	t.Name, t.Version, t.Path, t.class = other.Name, other.Version, other.Path, other.class
 	t.Harmed, t.Written, t.Kept = t.Harmed+other.Harmed, t.Written+other.Written, t.Kept+other.Kept
-	if t.Unjudged == "" {
-		t.Unjudged = other.Unjudged
-	}
+	t.Unjudged = cmp.Or(t.Unjudged, other.Unjudged)
 	t.Writers = both(t.Writers, other.Writers)
-	// One that is live is live.
+	// A writer that is live in one of the tolls is live.
 	t.Former = slices.DeleteFunc(both(t.Former, other.Former), func(name string) bool { return slices.Contains(t.Writers, name) })
 	t.Objects = append(t.Objects, other.Objects[:min(len(other.Objects), mostWriters-len(t.Objects))]...)
 	t.Keepers = append(t.Keepers, other.Keepers[:min(len(other.Keepers), mostWriters-len(t.Keepers))]...)
 }
 
-// both returns what is in one of two lists or in both, sorted; at most mostWriters.
+// both returns the union of two lists, sorted; at most mostWriters.
 func both(a, b []string) []string {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
@@ -69,12 +65,12 @@ func both(a, b []string) []string {
 	return all[:min(len(all), mostWriters)]
 }
 
-// divide sets which of the writers of a finding are live.
+// divide divides the writers of a finding into Writers and Former.
 func (j *Judge) divide(t *Toll) {
 	slices.Sort(t.by)
 	for _, name := range t.by {
 		to := &t.Writers
-		if last, known := j.last[name]; known && !last.IsZero() && !j.opts.Now.IsZero() && j.opts.Now.Sub(last) > LiveFor {
+		if last, known := j.last[name]; known && !last.IsZero() && !j.opts.Now.IsZero() && j.opts.Now.Sub(last) > liveFor {
 			to = &t.Former
 		}
 		if len(*to) < mostWriters {

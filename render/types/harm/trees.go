@@ -8,35 +8,16 @@ import (
 	"gitopsd.dev/render/field"
 )
 
-// copied returns a deep copy of a decoded JSON value.
-func copied(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		m := make(map[string]any, len(v))
-		for k, item := range v {
-			m[k] = copied(item)
-		}
-		return m
-	case []any:
-		list := make([]any, len(v))
-		for i, item := range v {
-			list[i] = copied(item)
-		}
-		return list
-	}
-	return v
-}
-
-// difference is a field that only one of two trees has, or in which they differ.
+// difference is a field that only one of two trees has, or that differs between them.
 type difference struct {
 	path     field.Path
 	old, new any
-	// inOld and inNew report which of them have it.
+	// inOld and inNew report whether the trees have the field.
 	inOld, inNew bool
 }
 
-// fills reports whether only the new reading has the field, and not since the object has
-// it: it is a default.
+// fills reports whether the field is a default of the new reading: neither the old reading
+// nor the object has it.
 func (d difference) fills(object map[string]any) bool {
 	if d.inOld || d.new == nil {
 		return false
@@ -45,8 +26,8 @@ func (d difference) fills(object map[string]any) bool {
 	return !ok || v == nil
 }
 
-// differences returns the differences between two readings of one object, sorted by
-// path. Lists have as many elements in both.
+// differences returns the differences between two readings of one object, in no order.
+// Lists have the same length in both.
 func differences(old, new any, path field.Path) []difference {
 	switch o := old.(type) {
 	case map[string]any:
@@ -110,11 +91,11 @@ func without(tree map[string]any, path field.Path) {
 	}
 }
 
-// longestPath is how many bytes of a path are kept: a key of a mapping may be as long as
-// the object.
+// longestPath limits the bytes of a path: the key of a mapping may be as long as the
+// object.
 const longestPath = 300
 
-// text is a path as findings have it, with a dot before it.
+// text returns a path in the spelling of findings, with a leading dot.
 func text(path field.Path) string {
 	s := path.String()
 	if len(s) > longestPath {

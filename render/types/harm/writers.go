@@ -14,14 +14,14 @@ import (
 )
 
 // manager is an entry of metadata.managedFields: a field manager, the version that it
-// wrote in, and the fields that it owns, as FieldsV1 has them.
+// wrote in, and the fields that it owns, as FieldsV1.
 type manager struct {
 	name, version string
 	// at is when it last wrote the object; zero if that is not known.
 	at     time.Time
 	fields map[string]any
-	// elements are the path elements of lists that were parsed: an object with a long
-	// list has as many, and is asked about each.
+	// elements caches the parsed path elements of lists: long lists have many, and owns
+	// compares each several times.
 	elements map[string]any
 }
 
@@ -39,20 +39,8 @@ func managersOf(entries []any) []*manager {
 	return all
 }
 
-// names returns the names of all managers, sorted.
-func names(managers []*manager) []string {
-	var all []string
-	for _, m := range managers {
-		if !slices.Contains(all, m.name) {
-			all = append(all, m.name)
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-// owners returns the names of the managers that own a field of an object, something in
-// it or something around it, sorted.
+// owners returns the names of the managers that own a field of an object, a field in it
+// or one that it is in, sorted. For the empty path these are all managers.
 func owners(managers []*manager, tree any, path field.Path) []string {
 	var names []string
 	for _, m := range managers {
@@ -64,10 +52,10 @@ func owners(managers []*manager, tree any, path field.Path) []string {
 	return names
 }
 
-// owns reports whether a set of the manager's fields has a path. tree is the value at the set's root, to
-// tell the elements of lists apart; without it, as for a path of a schema, any element is
-// meant. With whole, a list that is owned as a whole has everything in it, also what
-// defaults have filled in.
+// owns reports whether a set of the manager's fields has a path. tree is the value at the
+// set's root, which identifies elements of lists; nil, as for a path of a schema, matches
+// any element. If whole is set, a list that is owned as a whole includes everything in
+// it, also defaults.
 func (m *manager) owns(set map[string]any, tree any, path field.Path, whole bool) bool {
 	if len(path) == 0 {
 		return true
@@ -98,8 +86,8 @@ func (m *manager) owns(set map[string]any, tree any, path field.Path, whole bool
 				child = t[step.Key]
 			}
 		}
-		// A field with nothing in it is a value, or a list that is owned as a whole, or a
-		// mapping in which others own everything.
+		// A field without fields is a value, a list that is owned as a whole, or a mapping
+		// with fields that others own.
 		if whole && len(inner) == 0 && len(rest) > 0 && rest[0].List || m.owns(inner, child, rest, whole) {
 			return true
 		}
@@ -108,7 +96,7 @@ func (m *manager) owns(set map[string]any, tree any, path field.Path, whole bool
 }
 
 // isElement reports whether a path element of FieldsV1 is an element of a list: "k:" has
-// the values of its keys, "v:" its value, "i:" its index.
+// the values of its keys, "v:" its value, and "i:" its index.
 func (m *manager) isElement(key string, index int, element any) bool {
 	kind, value, _ := strings.Cut(key, ":")
 	if kind == "i" {
