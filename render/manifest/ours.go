@@ -76,7 +76,7 @@ const (
 	// no package, names the Deployment, StatefulSet or DaemonSet that acts on its
 	// types. It must be rendered for the same cluster. On any other object it is the
 	// digest of the behaviour behind the object's type, "h1:…": the object is
-	// refused if that is another. A definition is never pinned.
+	// refused if the digest differs. A definition is never pinned.
 	ControllerAnnotation = Group + "/controller"
 	// DependsOnAnnotation, on an object or a package's declaration, names what must
 	// be applied and healthy before it, separated by commas: package/NAME,
