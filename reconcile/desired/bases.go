@@ -30,7 +30,7 @@ func (c *Computer) want(ctx context.Context, files fs.FS, cl *Unit) (*render.Wan
 			return w, err
 		}
 		// Each round adds at least one, and a build has at most
-		// kustomize.MaxRemotes.
+		// kustomize's maxRemotes.
 		if err := c.fetchBases(ctx, cl, missing.Bases); err != nil {
 			return nil, err
 		}

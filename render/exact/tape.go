@@ -32,9 +32,9 @@ type Node struct {
 	escaped bool
 	// Start and End are the offsets of the value in the text.
 	Start, End int32
-	// NameStart and NameEnd are the offsets of its name, without quotes, if the value is
+	// nameStart and nameEnd are the offsets of its name, without quotes, if the value is
 	// in an object.
-	NameStart, NameEnd int32
+	nameStart, nameEnd int32
 	// Next is the number of the first node after the value and everything in it.
 	Next int32
 }
@@ -104,7 +104,7 @@ func (s scanner) value(i, name, nameEnd, depth int) (end int, err error) {
 		return 0, errTooDeep
 	}
 	n := len(s.Nodes)
-	s.Nodes = append(s.Nodes, Node{Start: int32(i), NameStart: int32(name), NameEnd: int32(nameEnd)})
+	s.Nodes = append(s.Nodes, Node{Start: int32(i), nameStart: int32(name), nameEnd: int32(nameEnd)})
 	var kind Kind
 	var escaped bool
 	switch c := s.Text[i]; c {
@@ -315,7 +315,7 @@ func (s scanner) unique(n int) error {
 }
 
 // Name returns the name of a value in an object.
-func (t *Tape) Name(n int32) []byte { return t.Text[t.Nodes[n].NameStart:t.Nodes[n].NameEnd] }
+func (t *Tape) Name(n int32) []byte { return t.Text[t.Nodes[n].nameStart:t.Nodes[n].nameEnd] }
 
 // Span returns the text of a value.
 func (t *Tape) Span(n int32) []byte { return t.Text[t.Nodes[n].Start:t.Nodes[n].End] }

@@ -19,7 +19,7 @@ func (in *inspection) documents(file string, content []byte) ([]sources.Document
 		return nil, err
 	}
 	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{
-		Documents: MaxObjects + 1, Nodes: in.budget.values + 1, TotalNodes: in.budget.values + 1,
+		Documents: maxObjects + 1, Nodes: in.budget.values + 1, TotalNodes: in.budget.values + 1,
 	})
 	if err != nil {
 		return nil, yamlError(file, err)

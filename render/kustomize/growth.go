@@ -11,9 +11,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxGrowth is how many times a value may come to contain itself, by replacements
+// maxGrowth is how many times a value may come to contain itself, by replacements
 // and by copy operations of JSON patches that feed one another.
-const MaxGrowth = 1_000
+const maxGrowth = 1_000
 
 // growth follows where replacements and copy operations put values. Each may put a
 // mapping into itself; forty of those make a billion copies, from a file of one
@@ -37,8 +37,8 @@ func (g *growth) copy(fromKind string, from []string, toKind string, to []string
 			size += i.size
 		}
 	}
-	if size > MaxGrowth {
-		return fmt.Errorf("copies %s to %s, which could make the value more than %d times as large: it was copied into itself before: %w", strings.Join(from, "."), strings.Join(to, "."), MaxGrowth, sources.ErrLimit)
+	if size > maxGrowth {
+		return fmt.Errorf("copies %s to %s, which could make the value more than %d times as large: it was copied into itself before: %w", strings.Join(from, "."), strings.Join(to, "."), maxGrowth, sources.ErrLimit)
 	}
 	g.inserts = append(g.inserts, insert{kind: toKind, path: to, size: size})
 	return nil

@@ -133,8 +133,8 @@ func (in *inspection) root(ctx context.Context, dir string) error {
 // directory inspects a kustomization that another one names, and returns the number
 // of objects in it; above is the number of objects that a component finds already.
 func (in *inspection) directory(ctx context.Context, v *visit, above int) (int, error) {
-	if v.depth > MaxNesting {
-		return 0, fmt.Errorf("%s: kustomizations are nested deeper than %d: %w", v.dir, MaxNesting, sources.ErrLimit)
+	if v.depth > maxNesting {
+		return 0, fmt.Errorf("%s: kustomizations are nested deeper than %d: %w", v.dir, maxNesting, sources.ErrLimit)
 	}
 	for up := v.up; up != nil; up = up.up {
 		if within(up.dir, v.dir) {
@@ -385,7 +385,7 @@ func identify(tree any) (manifest.ID, error) {
 // autodetect returns the kustomization of a directory that has none.
 func (in *inspection) autodetect(ctx context.Context, dir string) (string, error) {
 	found := []string{}
-	entries := MaxEntries
+	entries := maxEntries
 	err := fs.WalkDir(in.repo, dir, func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -395,7 +395,7 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 		case name == dir:
 			return nil
 		}
-		if err := spend(&entries, 1, "more than %d files and directories; add a kustomization.yaml that lists the resources", MaxEntries); err != nil {
+		if err := spend(&entries, 1, "more than %d files and directories; add a kustomization.yaml that lists the resources", maxEntries); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 		relative := "./" + strings.TrimPrefix(name, dir+"/")

@@ -347,7 +347,7 @@ func TestManyKustomizations(t *testing.T) {
 func TestAutodetectEnds(t *testing.T) {
 	t.Parallel()
 	files := fstest.MapFS{}
-	for i := range MaxEntries + 1 {
+	for i := range maxEntries + 1 {
 		files[fmt.Sprintf("a/%d.txt", i)] = &fstest.MapFile{}
 	}
 	if _, _, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); !errors.Is(err, sources.ErrLimit) {

@@ -57,8 +57,8 @@ func (in *inspection) base(v *visit, f field, entry string) (string, error) {
 	if in.mounts[root] == nil {
 		files := in.bases.Trees[base.Tree]
 		known := slices.ContainsFunc(in.missing, func(m Missing) bool { return m.Tree == base.Tree })
-		if !known && len(in.mounts)+len(in.missing) == MaxRemotes {
-			return "", here.Fault(fmt.Errorf("the build has more than %d commits of other repositories: %w", MaxRemotes, sources.ErrLimit))
+		if !known && len(in.mounts)+len(in.missing) == maxRemotes {
+			return "", here.Fault(fmt.Errorf("the build has more than %d commits of other repositories: %w", maxRemotes, sources.ErrLimit))
 		}
 		if files == nil {
 			if !known {

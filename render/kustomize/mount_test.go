@@ -240,15 +240,15 @@ func TestRemoteBaseFaults(t *testing.T) {
 func TestRemoteBasesEnd(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder
-	for i := range MaxRemotes + 1 {
+	for i := range maxRemotes + 1 {
 		fmt.Fprintf(&many, "- https://git.example.org/org/bases?ref=%040x\n", i)
 	}
 	_, _, err := new(Builder).Build(t.Context(), txtarFS(t, "-- a/kustomization.yaml --\nresources:\n"+many.String()), "a", basesOf(t, nil))
-	if !errors.Is(err, sources.ErrLimit) || !strings.Contains(err.Error(), fmt.Sprintf("a/kustomization.yaml:%d: ", MaxRemotes+2)) {
+	if !errors.Is(err, sources.ErrLimit) || !strings.Contains(err.Error(), fmt.Sprintf("a/kustomization.yaml:%d: ", maxRemotes+2)) {
 		t.Errorf("have %v", err)
 	}
 	deep := make(map[string]fs.FS)
-	for i := range MaxRemotes {
+	for i := range maxRemotes {
 		next := fmt.Sprintf("-- kustomization.yaml --\nresources: ['https://git.example.org/org/bases?ref=%040x']\n", i+1)
 		deep[fmt.Sprintf("bases@%040x", i)] = txtarFS(t, next)
 	}

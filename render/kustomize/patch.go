@@ -405,8 +405,8 @@ func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.O
 	if len(objects) == 0 {
 		return nil
 	}
-	if len(objects) > MaxObjects {
-		return fmt.Errorf("patches: more than %d objects that refer to each other: %w", MaxObjects, sources.ErrLimit)
+	if len(objects) > maxObjects {
+		return fmt.Errorf("patches: more than %d objects that refer to each other: %w", maxObjects, sources.ErrLimit)
 	}
 	var wide widths
 	for _, o := range objects {

@@ -13,8 +13,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxReferences is how many references kustomize may follow in one schema file.
-const MaxReferences = 10_000
+// maxReferences is how many references kustomize may follow in one schema file.
+const maxReferences = 10_000
 
 // schemas inspects the files that describe types to kustomize: openapi, crds and
 // configurations. Kustomize follows circular references in the first for ever, and
@@ -133,14 +133,14 @@ func checkCRDs(content []byte) error {
 	if err := json.Unmarshal(content, &definitions); err != nil {
 		return errors.New("want a mapping of type names to {Schema, Dependencies}, as openapi-gen makes; kustomize does not read CustomResourceDefinitions here")
 	}
-	left := MaxReferences
+	left := maxReferences
 	var expand func(name string, above map[string]bool) error
 	expand = func(name string, above map[string]bool) error {
 		if above[name] {
 			return fmt.Errorf("definition %q holds itself", name)
 		}
 		if left--; left < 0 {
-			return fmt.Errorf("more than %d references: %w", MaxReferences, sources.ErrLimit)
+			return fmt.Errorf("more than %d references: %w", maxReferences, sources.ErrLimit)
 		}
 		above[name] = true
 		defer delete(above, name)

@@ -6,11 +6,11 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxComparisons is how often kustomize may compare keys, at some nanoseconds each: it
+// maxComparisons is how often kustomize may compare keys, at some nanoseconds each: it
 // compares each key of a mapping with all others when it reads an object, and again
 // for each patch to it. A mapping of 60,000 keys fits into a file of a megabyte, and
 // takes a minute without any patch.
-const MaxComparisons = 1_000_000_000
+const maxComparisons = 1_000_000_000
 
 // Mappings and lists with fewer entries are not counted, however many there are.
 const (
@@ -92,8 +92,8 @@ func (w *widths) check(patches int, schema bool) error {
 	if schema {
 		each += listWeight * w.others
 	}
-	if w.mappings > MaxComparisons || patches > 0 && each > MaxComparisons/patches {
-		return fmt.Errorf("mappings or lists have too many entries for kustomize, which compares each with all others for each patch (more than %d comparisons); divide them: %w", MaxComparisons, sources.ErrLimit)
+	if w.mappings > maxComparisons || patches > 0 && each > maxComparisons/patches {
+		return fmt.Errorf("mappings or lists have too many entries for kustomize, which compares each with all others for each patch (more than %d comparisons); divide them: %w", maxComparisons, sources.ErrLimit)
 	}
 	return nil
 }
