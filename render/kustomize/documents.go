@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 
@@ -12,7 +13,7 @@ import (
 
 // documents decodes the YAML documents of a file, within the build's limits. It
 // is stricter than kustomize: duplicate keys, unknown tags and numbers that JSON
-// cannot hold are errors.
+// cannot represent are errors.
 func (in *inspection) documents(file string, content []byte) ([]sources.Document, error) {
 	_, values := sources.CountYAML(content)
 	if err := in.turn.count(values); err != nil {
@@ -47,7 +48,7 @@ func (in *inspection) documentsOrList(file string, content []byte) (docs []sourc
 	if errList != nil || len(list) == 0 || list[0] != '[' {
 		return nil, nil, err
 	}
-	docs, err = in.documents(file, append(append([]byte(`{"list":`), list...), '}'))
+	docs, err = in.documents(file, slices.Concat([]byte(`{"list":`), list, []byte("}")))
 	if err != nil {
 		return nil, nil, err
 	}

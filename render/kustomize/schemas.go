@@ -13,12 +13,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// maxReferences is how many references kustomize may follow in one schema file.
+// maxReferences bounds the references that kustomize follows in one schema file.
 const maxReferences = 10_000
 
 // schemas inspects the files that describe types to kustomize: openapi, crds and
-// configurations. Kustomize follows circular references in the first for ever, and
-// in the second until the stack overflows, which ends the process.
+// configurations. Circular references in openapi hang kustomize, and in crds they overflow
+// the stack, which ends the process.
 func (in *inspection) schemas(dir string, f field, k *types.Kustomization) error {
 	if len(k.OpenAPI) > 0 {
 		in.schema = true
@@ -63,8 +63,8 @@ func (in *inspection) schemaFile(dir string, f field, entry string, check func(j
 	return nil
 }
 
-// checkOpenAPI refuses circular references. References must name definitions, as
-// Kubernetes' own schemas do.
+// checkOpenAPI refuses circular references. References must name definitions, as in
+// Kubernetes' own schemas.
 func checkOpenAPI(content []byte) error {
 	var schema struct {
 		Definitions map[string]any `json:"definitions"`
