@@ -26,8 +26,8 @@ spec:
 ---
 `
 
-// Which configuration a controller has: an ImageConfig's, else the declaration's,
-// else the default one if it is there.
+// The configuration of a controller is an ImageConfig's, else the declaration's, else the
+// default one if it exists.
 func TestRuntimeConfig(t *testing.T) {
 	t.Parallel()
 	pkg := content(t, sources.Provider, crdYAML("as", ""))
@@ -62,8 +62,8 @@ func TestRuntimeConfig(t *testing.T) {
 	}
 }
 
-// A package with types alone gets its types, and no controller but one whose image a
-// DeploymentRuntimeConfig names.
+// A package without a controller gets one only if a DeploymentRuntimeConfig names its
+// image.
 func TestTypesAlone(t *testing.T) {
 	t.Parallel()
 	pkg := content(t, sources.Provider, crdYAML("as", "")+"apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {name: h}\nwebhooks: [{name: a.example.org, clientConfig: {}}]\n")

@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// What each way of writing a Composition composes.
+// Templates finds the composed objects in every form of a Composition.
 func TestTemplates(t *testing.T) {
 	const resources = `resources: [
   {name: b, base: {apiVersion: acme.example/v1, kind: Bucket, spec: {a: 1}}, patches: [
@@ -135,7 +135,7 @@ const fleet = `
   {name: v1, served: true, referenceable: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}]}}
 `
 
-// What cannot work, and what can.
+// Check finds errors, and accepts valid Compositions.
 func TestCheck(t *testing.T) {
 	resource := func(base, more string) string {
 		return "mode: Resources, resources: [{base: " + base + more + "}]"
@@ -224,7 +224,7 @@ func manyFields(n int) []string {
 	return all
 }
 
-// No Composition makes the reader fail, and every path is read or refused.
+// No Composition causes a panic, and every path is parsed or refused.
 func FuzzTemplates(f *testing.F) {
 	f.Add("spec.a[0].b", "apiVersion: a/v1\nkind: B\nspec:\n")
 	f.Add("metadata.labels[a.b/c]", "- kind: B\n  apiVersion: a/v1\n---\nmetadata:\n")
