@@ -85,9 +85,9 @@ func (w *Wanted) runtimeOf(s sources.Selected) (*runtime.Config, error) {
 	case !there && name == defaultRuntimeConfig:
 		return nil, nil
 	case !there:
-		return nil, fmt.Errorf("there is no %s %s among the cluster's manifests, which its controller is to run by", manifest.RuntimeConfig.Kind, name)
+		return nil, fmt.Errorf("its controller uses the %s %s, which is not among the cluster's manifests", manifest.RuntimeConfig.Kind, name)
 	case c.err != nil:
-		return nil, fmt.Errorf("its controller is to run by the %s %s, which has errors", manifest.RuntimeConfig.Kind, name)
+		return nil, fmt.Errorf("its controller uses the %s %s, which has errors", manifest.RuntimeConfig.Kind, name)
 	}
 	return c.config, nil
 }

@@ -174,7 +174,7 @@ func TestCheck(t *testing.T) {
 		{"elements that have no such field", patch("fromFieldPath: spec.size, toFieldPath: 'spec.rules[0].prot'"), []string{"spec.rules[0].prot"}},
 		{"a key of a map", patch("fromFieldPath: spec.size, toFieldPath: 'spec.tags[a.b/c]'"), nil},
 		{"below a scalar", patch("fromFieldPath: spec.size.unit, toFieldPath: spec.size"), []string{"Database.acme.example has no field spec.size.unit"}},
-		{"a path that is none", patch("fromFieldPath: 'spec[', toFieldPath: spec.size"), []string{`"spec[" is no path of a field`}},
+		{"a path that is none", patch("fromFieldPath: 'spec[', toFieldPath: spec.size"), []string{`"spec[" is not a path of a field`}},
 		{"composites that nobody defines", "compositeTypeRef: {apiVersion: acme.example/v1, kind: Databse}, resources: []", []string{"spec.compositeTypeRef: no package or manifest of the cluster defines Databse.acme.example"}},
 		{"composites in another version", "compositeTypeRef: {apiVersion: acme.example/v2, kind: Database}, resources: []", []string{"spec.compositeTypeRef.apiVersion: Database.acme.example is not served in version v2; use v1"}},
 		{"a composed composite", resource("{apiVersion: acme.example/v1, kind: Database, spec: {size: 1, crossplane: {compositionSelector: {}}, nope: 1}}", ""), []string{"spec.resources[0].base.spec.nope"}},

@@ -56,7 +56,7 @@ func split(path string) ([]step, error) {
 				steps = append(steps, step{key: key, element: key == "*" || strings.Trim(key, "0123456789") == ""})
 			}
 			if !found || key == "" {
-				return nil, fmt.Errorf("%q is no path of a field: a bracket is not closed, or is empty", path)
+				return nil, fmt.Errorf("%q is not a path of a field: a bracket is not closed, or is empty", path)
 			}
 			rest = left
 			continue
@@ -64,7 +64,7 @@ func split(path string) ([]step, error) {
 		if len(steps) > 0 {
 			after, ok := strings.CutPrefix(rest, ".")
 			if !ok {
-				return nil, fmt.Errorf("%q is no path of a field: want a dot or a bracket before %q", path, rest)
+				return nil, fmt.Errorf("%q is not a path of a field: want a dot or a bracket before %q", path, rest)
 			}
 			rest = after
 		}
@@ -73,7 +73,7 @@ func split(path string) ([]step, error) {
 			end = len(rest)
 		}
 		if end == 0 {
-			return nil, fmt.Errorf("%q is no path of a field: a name is empty", path)
+			return nil, fmt.Errorf("%q is not a path of a field: a name is empty", path)
 		}
 		steps = append(steps, step{key: rest[:end]})
 		rest = rest[end:]

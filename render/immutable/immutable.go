@@ -112,7 +112,7 @@ func fieldOf(definition, text string) (Field, error) {
 	}
 	switch first := path[0]; {
 	case first.Every:
-		return f, fmt.Errorf("%s: starts with no name of a field", path)
+		return f, fmt.Errorf("%s: does not start with the name of a field", path)
 	case slices.Contains([]string{"apiVersion", "kind", "metadata"}, first.Key):
 		return f, fmt.Errorf("%s: %s is Kubernetes' own; only the fields of a definition's schema can be made immutable", path, first.Key)
 	}

@@ -291,8 +291,8 @@ func TestRefused(t *testing.T) {
 		{"below a text", `{type: object, properties: {size: {type: integer}}}`, "spec.size.x", "spec.size.x: there is no such field; spec.size has none"},
 		{"not in spec", `{type: object, properties: {size: {type: integer}}}`, "size", "size: there is no such field; the object has spec, status"},
 		{"a list without a star", fmt.Sprintf(list, ""), "spec.l.v", "spec.l.v: spec.l is a list; write spec.l[*].v for a field of its elements"},
-		{"a star and no list", `{type: object, properties: {size: {type: integer}}}`, "spec.size[*]", "spec.size[*]: spec.size is no list"},
-		{"a star and no mapping", `{type: object, properties: {size: {type: integer}}}`, "spec{*}.size", "spec{*}.size: spec is no mapping of any keys"},
+		{"a star and no list", `{type: object, properties: {size: {type: integer}}}`, "spec.size[*]", "spec.size[*]: spec.size is not a list"},
+		{"a star and no mapping", `{type: object, properties: {size: {type: integer}}}`, "spec{*}.size", "spec{*}.size: spec is not a mapping with arbitrary keys"},
 		{"an atomic list", fmt.Sprintf(list, ""), "spec.l[*].v",
 			"spec.l[*].v: version v1: spec.l is an atomic list (it has no x-kubernetes-list-type: map), and an API server cannot tell which element was which before; make all of spec.l immutable instead"},
 		{"a set", `{type: object, properties: {l: {type: array, x-kubernetes-list-type: set, items: {type: string}}}}`, "spec.l[*]",
@@ -432,7 +432,7 @@ func TestParse(t *testing.T) {
 		{"w.a:metadata.labels", "error: metadata.labels: metadata is Kubernetes' own; only the fields of a definition's schema can be made immutable"},
 		{"w.a:spec.l[0]", "error: spec.l[0]: [0] picks one element; write [*] for every element"},
 		{"w.a:spec.l[name=a].b", "error: spec.l[name=a].b: [name=a] picks one element; write [*] for every element"},
-		{"w.a:[*].b", "error: [*].b: starts with no name of a field"},
+		{"w.a:[*].b", "error: [*].b: does not start with the name of a field"},
 		{`w.a:spec["a`, `error: "spec[\"a": want ["key"] at "[\"a"`},
 	} {
 		fields, err := immutable.Parse(tt.value)

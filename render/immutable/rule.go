@@ -116,12 +116,12 @@ func typed(schema map[string]any) bool {
 func every(schema map[string]any, step field.Step, before field.Path) (keyword string, err error) {
 	if !step.List {
 		if manifest.Mapping(schema, "additionalProperties") == nil {
-			return "", missing(before, "%s is no mapping of any keys", before)
+			return "", missing(before, "%s is not a mapping with arbitrary keys", before)
 		}
 		return "additionalProperties", nil
 	}
 	if manifest.Mapping(schema, "items") == nil {
-		return "", missing(before, "%s is no list", before)
+		return "", missing(before, "%s is not a list", before)
 	}
 	switch kind := manifest.Text(schema, "x-kubernetes-list-type"); kind {
 	case "map":

@@ -208,7 +208,7 @@ var clearer = []struct {
 	{regexp.MustCompile(`\b([A-Za-z0-9]+)\.(?:v[a-z0-9]+|\[noVer\])\.(?:\[noGrp\]|[a-z0-9.-]+)/(\S+?)\.(?:\[noNs\]|[a-z0-9-]+)([:;,)"]|\s|$)`), `$1 $2$3`},
 	{regexp.MustCompile(`^no (?:resource matches strategic merge patch "(.*?)".*|matches for Id (.*?); failed to find unique target.*)`), `a patch is for $1$2, which is not among the resources`},
 	{regexp.MustCompile(`^may not add resource with an already registered id: (.*)`), `more than one object would be $1`},
-	{regexp.MustCompile(`^multiple matches for Id (.*?); failed to find unique target.*`), `a patch is for $1, of which there are several`},
+	{regexp.MustCompile(`^multiple matches for Id (.*?); failed to find unique target.*`), `a patch is for $1, and several resources match`},
 	{regexp.MustCompile(`^id (.*) does not exist; cannot merge or replace`), `a generator is to merge with or replace $1, which is not among the resources`},
 }
 

@@ -140,13 +140,13 @@ func parseHostPort(scheme, authority string) (string, error) {
 		host, port = host[:i], host[i+1:]
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || n == 0 {
-			return "", fmt.Errorf("%q is no port", port)
+			return "", fmt.Errorf("%q is not a port", port)
 		}
 		port = strconv.FormatUint(n, 10)
 	}
 	switch {
 	case !hostName.MatchString(host) && !ipv6.MatchString(host):
-		return "", fmt.Errorf("%q is no host", host)
+		return "", fmt.Errorf("%q is not a host", host)
 	case port == "" || port == defaultPorts[scheme]:
 		return host, nil
 	}
@@ -187,7 +187,7 @@ func segments(text string) ([]string, error) {
 	parts := strings.Split(text, "/")
 	for _, s := range parts {
 		if !segment.MatchString(s) {
-			return nil, fmt.Errorf("%q is no part of a repository's path: it is empty, or has dots alone or odd characters", s)
+			return nil, fmt.Errorf("%q is not a segment of a repository's path: it is empty, or has only dots or unusual characters", s)
 		}
 	}
 	return parts, nil
@@ -204,7 +204,7 @@ func cleanDir(dir string) (string, error) {
 func (a *address) parseQuery(query string) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return errors.New("what is behind the ? is not key=value&key=value")
+		return errors.New("the text after the ? is not key=value&key=value")
 	}
 	for key, all := range values {
 		switch {

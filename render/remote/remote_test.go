@@ -170,13 +170,13 @@ func TestPrefixesThatAreNone(t *testing.T) {
 		"github.com/acme":                   "want the beginning of a repository's URL",
 		"":                                  "want the beginning of a repository's URL",
 		"https://github.com/acme?ref=main":  "want the beginning of a repository's URL",
-		"https://*/":                        "is no host",
-		"https://":                          "is no host",
+		"https://*/":                        "is not a host",
+		"https://":                          "is not a host",
 		"ssh://git@github.com/acme":         "SSH needs a key",
 		"https://token@github.com/acme":     "fetched without credentials",
-		"https://github.com/acme/*":         "no part of a repository's path",
-		"https://github.com/acme//bases":    "no part of a repository's path",
-		"https://github.com/acme/../other/": "no part of a repository's path",
+		"https://github.com/acme/*":         "not a segment of a repository's path",
+		"https://github.com/acme//bases":    "not a segment of a repository's path",
+		"https://github.com/acme/../other/": "not a segment of a repository's path",
 	} {
 		_, err := ParsePrefixes([]string{text})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "token") {
