@@ -13,12 +13,10 @@ import (
 	"gitopsd.dev/sources"
 )
 
-const (
-	installByType = "by-type"
-)
+const installByType = "by-type"
 
-// alwaysInstalled are kinds that policies do not apply to: providers are configured
-// with them (github.com/crossplane/crossplane, internal/converter).
+// alwaysInstalled are the kinds that configure providers, which policies do not apply to
+// (github.com/crossplane/crossplane, internal/converter).
 var alwaysInstalled = []string{"ProviderConfig", "ClusterProviderConfig", "ProviderConfigUsage"}
 
 // PackageType is a type that a package defines and that is not rendered.
@@ -44,8 +42,8 @@ func (p policy) String() string {
 // policies are all policies of a cluster.
 type policies []policy
 
-// activate reports whether a type is active, by the name of its definition.
-// Crossplane reads patterns as path.Match does.
+// activate reports whether the type of a definition is active. Crossplane reads patterns
+// as [path.Match] does.
 func (p policies) activate(crd string) bool {
 	return slices.ContainsFunc(p, func(one policy) bool {
 		return slices.ContainsFunc(one.patterns, func(pattern string) bool { return matches(pattern, crd) })
@@ -53,7 +51,7 @@ func (p policies) activate(crd string) bool {
 }
 
 func matches(pattern, name string) bool {
-	ok, _ := path.Match(pattern, name) // parsePolicy has seen that it is one
+	ok, _ := path.Match(pattern, name) // parsePolicy has checked the pattern
 	return ok
 }
 
@@ -75,8 +73,8 @@ func parsePolicy(o *manifest.Object) (policy, error) {
 		if v := o.Version(); v != "v1alpha1" && v != "v1beta1" && v != "v1" {
 			return fmt.Errorf("apiVersion: %s is not known; write %s/v1alpha1", o.APIVersion(), manifest.GroupComposites)
 		}
-		spec, ok := o.Tree()["spec"].(map[string]any)
-		if !ok {
+		spec := manifest.Mapping(o.Tree(), "spec")
+		if spec == nil {
 			return errors.New("spec: is missing, or not a mapping")
 		}
 		for key := range spec {
@@ -84,7 +82,7 @@ func parsePolicy(o *manifest.Object) (policy, error) {
 				return fmt.Errorf("spec.%s: is not a field of a %s", key, manifest.ActivationPolicy.Kind)
 			}
 		}
-		list, _ := spec["activate"].([]any)
+		list := manifest.List(spec, "activate")
 		if len(list) == 0 {
 			return errors.New("spec.activate: want a list of the names of types, such as buckets.s3.aws.upbound.io or *.s3.aws.upbound.io")
 		}
@@ -157,7 +155,7 @@ func choose(s sources.Selected, e *expansion, p policies) *selection {
 	return chosen
 }
 
-// share is append without a copy of the first list: most clusters have no other, and
+// share appends, without a copy if list is empty: most clusters have one list only, and
 // a large package has a thousand types.
 func share(list, more []PackageType) []PackageType {
 	if len(list) == 0 {
@@ -174,20 +172,20 @@ func (e *expansion) subject(o *manifest.Object) bool {
 	return !slices.Contains(alwaysInstalled, types.Read(o.Tree()).Names.Kind)
 }
 
-// activate removes types that are not active from packages that are installed by
-// type, and notes what may be a mistake.
+// activate removes inactive types from packages that are installed by type, and notes
+// likely mistakes.
 func (r *Renderer) activate(c *cluster, expanded map[packageName]*expansion) {
 	all, errs := readPolicies(c.wanted.policies, expanded)
 	for _, err := range errs {
-		c.notes = append(c.notes, err.Error())
+		c.notef("%v", err)
 	}
 	found := make(map[string]bool) // patterns that match a type that is installed by type
 	for _, s := range c.packages {
 		e := expanded[name(s)]
 		switch {
 		case s.Declaration.ByType && c.input.Delegate:
-			c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by Crossplane, whose policies decide about its types, its default one (%q) among them; %s means nothing here",
-				s.Declaration.Name, "*", manifest.InstallAnnotation))
+			c.notef("Provider %s is installed by Crossplane, whose policies decide about its types, its default one (%q) among them; %s means nothing here",
+				s.Declaration.Name, "*", manifest.InstallAnnotation)
 		case e == nil || s.Declaration.Kind != sources.Provider:
 		case !s.Declaration.ByType:
 			c.noteWhole(s, e, all, found)
@@ -201,12 +199,12 @@ func (r *Renderer) activate(c *cluster, expanded map[packageName]*expansion) {
 		}
 	}
 	if len(errs) > 0 || len(c.broken) > 0 {
-		return // what could not be rendered may be what a pattern is for
+		return // the patterns may be for packages that could not be rendered
 	}
 	for _, p := range all {
 		for _, pattern := range p.patterns {
 			if !found[pattern] {
-				c.notes = append(c.notes, fmt.Sprintf("%s: pattern %q matches no type of this cluster's packages", p, pattern))
+				c.notef("%s: pattern %q matches no type of this cluster's packages", p, pattern)
 			}
 		}
 	}
@@ -226,8 +224,8 @@ func (c *cluster) noteWhole(s sources.Selected, e *expansion, all policies, foun
 		}
 	}
 	if active > 0 && active < types {
-		c.notes = append(c.notes, fmt.Sprintf("Provider %s installs all of its %d types, though policies name %s; to get these alone, annotate its declaration with %s: %s",
-			s.Declaration.Name, types, counted(active), manifest.InstallAnnotation, installByType))
+		c.notef("Provider %s installs all of its %d types, though policies name %s; to get these alone, annotate its declaration with %s: %s",
+			s.Declaration.Name, types, counted(active), manifest.InstallAnnotation, installByType)
 	}
 }
 
@@ -251,10 +249,10 @@ func (c *cluster) noteByType(s sources.Selected, e *expansion, chosen *selection
 		if chosen.types > 1 {
 			which = fmt.Sprintf("any of its %d types", chosen.types)
 		}
-		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type, and no %s activates %s", s.Declaration.Name, manifest.ActivationPolicy.Kind, which))
+		c.notef("Provider %s is installed by type, and no %s activates %s", s.Declaration.Name, manifest.ActivationPolicy.Kind, which)
 	case len(chosen.inactive) > 0 && !runtime.SafeStart(s.Package.Meta):
-		c.notes = append(c.notes, fmt.Sprintf("Provider %s is installed by type (%d of %d), and does not say that its controller starts where types are missing (capability safe-start); if it does not, activate the types that it asks for",
-			s.Declaration.Name, chosen.types-len(chosen.inactive), chosen.types))
+		c.notef("Provider %s is installed by type (%d of %d), and does not say that its controller starts where types are missing (capability safe-start); if it does not, activate the types that it asks for",
+			s.Declaration.Name, chosen.types-len(chosen.inactive), chosen.types)
 	}
 }
 

@@ -19,7 +19,7 @@ func activates(name string, patterns ...string) string {
 	return fmt.Sprintf("apiVersion: apiextensions.crossplane.io/v1alpha1\nkind: ManagedResourceActivationPolicy\nmetadata: {name: %s}\nspec: {activate: ['%s']}\n---\n", name, strings.Join(patterns, "', '"))
 }
 
-// crdOf is a type in the group PACKAGE.example.org.
+// crdOf returns a CRD in the group PACKAGE.example.org.
 func crdOf(pkg, plural, kind string) string {
 	return fmt.Sprintf("apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: %[2]s.%[1]s.example.org}\nspec: {group: %[1]s.example.org, names: {plural: %[2]s, kind: %[3]s}}\n---\n", pkg, plural, kind)
 }
@@ -28,7 +28,7 @@ func mrdOf(pkg, plural, kind, more string) string {
 	return fmt.Sprintf("apiVersion: apiextensions.crossplane.io/v1alpha1\nkind: ManagedResourceDefinition\nmetadata: {name: %[2]s.%[1]s.example.org}\nspec: {group: %[1]s.example.org, names: {plural: %[2]s, kind: %[3]s}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}], %[4]s}\n---\n", pkg, plural, kind, more)
 }
 
-// definitions are the names of the CRDs that were rendered.
+// definitions returns the names of the rendered CRDs.
 func definitions(r *Rendered) string {
 	var names []string
 	for _, o := range r.Objects.All() {
@@ -117,8 +117,7 @@ func TestActivation(t *testing.T) {
 	}
 }
 
-// What a policy that cannot be read would activate nobody knows: the packages
-// that depend on it stay as they are.
+// If a policy cannot be read, the packages that depend on it stay unchanged.
 func TestPolicyFaults(t *testing.T) {
 	t.Parallel()
 	packages := map[string]*sources.Package{"aws": content(t, sources.Provider, crdOf("aws", "buckets", "Bucket")), "other": content(t, sources.Provider, crdOf("other", "things", "Thing"))}
@@ -153,8 +152,8 @@ func TestPolicyFaults(t *testing.T) {
 	}
 }
 
-// Clusters that activate the same types share what was chosen for them, and all
-// share the types themselves.
+// Clusters that activate the same types share the selection, and all clusters share the
+// types.
 func TestSelectionsAreShared(t *testing.T) {
 	t.Parallel()
 	var stream strings.Builder

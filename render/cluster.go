@@ -29,20 +29,20 @@ type cluster struct {
 	inactive  []PackageType
 	delegated []PackageType
 	notes     []string
-	// refused are plain objects that are not rendered.
+	// refused are the plain objects with errors, which are not rendered.
 	refused []*ObjectError
-	// beside are the objects beside EtcdNamespaces that are refused.
+	// beside are the objects beside refused EtcdNamespaces.
 	beside []manifest.ID
 	// etcd reports whether the repository has EtcdNamespaces for the cluster.
 	etcd bool
 	// frozen are the definitions that got rules for immutable fields.
 	frozen map[manifest.ID]Frozen
-	// described are the definitions that APIResourceSchemas describe, by the schema's
-	// name.
+	// described has the names of the definitions that APIResourceSchemas describe, by the
+	// schema's name.
 	described map[string]string
 	// rules are the documents of conversion rules, by the definition's name.
 	rules map[string][]*manifest.Object
-	// lost are the errors of conversion rules for which packages are not rendered, by
+	// lost are the errors of conversion rules that keep packages from being rendered, by
 	// the package's name.
 	lost     map[string][]error
 	complete bool
@@ -98,12 +98,23 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 	return c
 }
 
+// notef adds a note.
+func (c *cluster) notef(format string, args ...any) {
+	c.notes = append(c.notes, fmt.Sprintf(format, args...))
+}
+
+// refuse records the error of a plain object.
+func (c *cluster) refuse(o *manifest.Object, err error) {
+	c.refused = append(c.refused, &ObjectError{ID: o.ID(), Origin: o.Origin(), Err: err})
+}
+
+// fail records the error of a package.
 func (c *cluster) fail(s sources.Selected, err error) {
 	delete(c.held, name(s))
 	c.broken = append(c.broken, &PackageError{Kind: s.Declaration.Kind, Name: s.Declaration.Name, Err: err})
 }
 
-// bind adds the objects that give a Provider's controller its rights. They depend on
+// bind adds the objects that give controllers of Providers their rights, which depend on
 // the cluster's other Providers.
 func (c *cluster) bind(expanded map[packageName]*expansion) {
 	controllers := make([]runtime.Controller, len(c.packages))
@@ -132,25 +143,25 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 			continue
 		}
 		if strangers := runtime.Strangers(controllers[i], controllers); len(strangers) > 0 {
-			c.notes = append(c.notes, fmt.Sprintf("package %s names the same family as %s, and they get no rights on each other's types: a family is of one registry and organization",
-				s.Declaration.Name, strings.Join(strangers, ", ")))
+			c.notef("package %s names the same family as %s, and they get no rights on each other's types: a family is of one registry and organization",
+				s.Declaration.Name, strings.Join(strangers, ", "))
 		}
 	}
 }
 
-// noteIdle notes that a declaration configures a controller that its package does not
-// have. An ImageConfig and the configuration named default are for many packages, and
-// some of these may have types alone.
+// noteIdle notes a declaration that configures a controller although its package has none.
+// It ignores ImageConfigs and the configuration named default: they are for many packages,
+// some of which may have no controller.
 func (c *cluster) noteIdle(s sources.Selected) {
 	if d := s.Declaration; d.RuntimeConfig != "" && d.RuntimeConfig != defaultRuntimeConfig {
-		c.notes = append(c.notes, fmt.Sprintf("%s: Provider %s: spec.runtimeConfigRef means nothing, since %s has types and no controller; a %s gives it one by the image of a container %s",
-			d.Place(), d.Name, s.Pin.Ref, manifest.RuntimeConfig.Kind, runtime.ContainerName))
+		c.notef("%s: Provider %s: spec.runtimeConfigRef means nothing, since %s has types and no controller; a %s gives it one by the image of a container %s",
+			d.Place(), d.Name, s.Pin.Ref, manifest.RuntimeConfig.Kind, runtime.ContainerName)
 	}
 }
 
 // settle removes objects that are defined more than once, and every package that
-// defines one of them: which definition is meant is unknown, and a package without
-// one of its objects is incomplete. All of them stay in the cluster as they are.
+// defines one of them: the intended definition is unknown, and a package without
+// one of its objects is incomplete. All of them stay unchanged in the cluster.
 func (c *cluster) settle() {
 	all := slices.Clone(c.plain)
 	owner := make(map[*manifest.Object]sources.Selected)
@@ -175,8 +186,8 @@ func (c *cluster) settle() {
 	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool { return set.Get(o.ID()) == nil })
 }
 
-// withTargets returns the plain objects, with what publications ask for and the
-// definitions of targets where the cluster has any.
+// withTargets returns the plain objects with the objects of publications, and with the
+// definitions of targets if the cluster needs them.
 func (c *cluster) withTargets() ([]*manifest.Object, error) {
 	objects := slices.Clip(c.plain)
 	for _, p := range c.input.Publications {
@@ -198,14 +209,14 @@ func (c *cluster) withTargets() ([]*manifest.Object, error) {
 	return target.AddDefinitions(objects, c.input.Targets)
 }
 
-// grants reports whether connections act by ServiceAccounts of the cluster.
+// grants reports whether connections use ServiceAccounts of the cluster.
 func (c *cluster) grants() bool {
 	return slices.ContainsFunc(c.input.Publications, func(p target.Publication) bool { return p.Cluster == c.input.Cluster && p.Role != "" })
 }
 
-// objects returns the plain objects, the packages' objects, and the namespace of
-// controllers, of the parameters of policies for pins, of connections' accounts, and of
-// the CAs of etcd namespaces.
+// objects returns the plain objects, the packages' objects, the server of conversion rules,
+// and gitopsd's namespace if the cluster needs it: for controllers, parameters of policies
+// for pins, accounts of connections, or CAs of etcd namespaces.
 func (c *cluster) objects() ([]*manifest.Object, error) {
 	objects := slices.Clone(c.plain)
 	for _, s := range c.packages {
@@ -224,14 +235,14 @@ func (c *cluster) objects() ([]*manifest.Object, error) {
 		return nil, err
 	}
 	// The repository may define the namespace itself, with its own labels.
-	if slices.ContainsFunc(c.wanted.Objects, func(o *manifest.Object) bool { return o.ID() == namespace.ID() }) {
+	if manifest.Find(c.wanted.Objects, namespace.ID()) != nil {
 		return objects, nil
 	}
 	return append(objects, namespace), nil
 }
 
-// hasProvider reports whether the cluster has Providers, broken ones included: their
-// controllers stay in the cluster.
+// hasProvider reports whether the cluster has Providers, including broken ones, since
+// their controllers stay in the cluster.
 func (c *cluster) hasProvider() bool {
 	return slices.ContainsFunc(c.packages, func(s sources.Selected) bool { return s.Declaration.Kind == sources.Provider }) ||
 		slices.ContainsFunc(c.broken, func(e *PackageError) bool { return e.Kind != sources.Configuration && e.Kind != sources.Function }) // a misspelled kind too

@@ -15,43 +15,42 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Conversion is the rules by which API servers have a definition's objects converted.
+// Conversion has the conversion rules of a definition.
 type Conversion struct {
 	// Set is the compiled rules. Clusters with equal definitions and rules share it.
 	Set *conversion.Set
-	// Documents are the rules as they are written.
+	// Documents are the rules as written.
 	Documents []conversion.Document
-	// Definition is the CustomResourceDefinition as it is rendered: it names the Set by
-	// its digest, and what serves it. Before is the definition without this, as the
-	// cluster's patches left it.
+	// Definition is the CustomResourceDefinition as rendered: it names the Set by its
+	// digest, and the server. Before is the definition before that, as patched.
 	Definition, Before *manifest.Object
-	// Bundle is the ConfigMap that has the Set in a cluster.
+	// Bundle is the ConfigMap that holds the Set in a cluster.
 	Bundle *manifest.Object
 }
 
-// compiled is what is shared of a Conversion.
+// compiled is the part of a Conversion that clusters share.
 type compiled struct {
 	set    *conversion.Set
 	bundle *manifest.Object
 }
 
-// Converter is what serves a cluster's conversion rules. The zero value serves none.
+// Converter is the server of a cluster's conversion rules. The zero value serves none.
 type Converter struct {
-	// Image is of the server that runs in the cluster, and Replicas is how many of it do.
+	// Image is the image of the server in the cluster, and Replicas the number of its pods.
 	Image    string
 	Replicas int
-	// URL is where the cluster reaches the daemon, which serves; empty if Image is set.
+	// URL is the daemon's address for the cluster, if the daemon is the server; empty if
+	// Image is set.
 	URL string
 }
 
-// rulesKey identifies a definition and its rules, with the places that errors name.
+// rulesKey identifies a definition and its rules, and the places for errors.
 type rulesKey struct {
 	definition sources.Digest
 	documents  string
 }
 
-// schemaKey identifies an APIResourceSchema, and the version that rules have its objects
-// stored in.
+// schemaKey identifies an APIResourceSchema, and the hub version that rules name for it.
 type schemaKey struct {
 	schema sources.Digest
 	origin manifest.Origin
@@ -61,8 +60,8 @@ type schemaKey struct {
 // serves reports whether a server of conversion rules runs in the cluster.
 func (c *cluster) serves() bool { return c.input.Converter.Image != "" && len(c.wanted.rules) > 0 }
 
-// server returns the objects of the server, which runs even if all rules have errors:
-// definitions in the cluster may still name others.
+// server returns the objects of the server. It runs even if all rules have errors, since
+// definitions in the cluster may still use it.
 func (c *cluster) server() ([]*manifest.Object, error) {
 	if !c.serves() {
 		return nil, nil
@@ -72,17 +71,15 @@ func (c *cluster) server() ([]*manifest.Object, error) {
 		return nil, err
 	}
 	for _, o := range objects {
-		for _, other := range c.plain {
-			if other.ID() == o.ID() {
-				return nil, fmt.Errorf("%s is in the repository (%s), and spec.conversion.service makes an object of that name: rename the one in the repository", o.ID(), other.Origin())
-			}
+		if other := manifest.Find(c.plain, o.ID()); other != nil {
+			return nil, fmt.Errorf("%s is in the repository (%s), and spec.conversion.service makes an object of that name: rename the one in the repository", o.ID(), other.Origin())
 		}
 	}
 	return objects, nil
 }
 
-// withRules adds the ConfigMaps of conversion rules to a cluster's objects, and has the
-// server require them. required is the server as patches left it, and as it is then.
+// withRules adds the ConfigMaps of conversion rules to a cluster's objects, and makes the
+// server require them. required maps the changed server to the patched one.
 func withRules(objects []*manifest.Object, conversions map[string]*Conversion) (with []*manifest.Object, required map[*manifest.Object]*manifest.Object, err error) {
 	if len(conversions) == 0 {
 		return objects, nil, nil
@@ -114,8 +111,8 @@ func withRules(objects []*manifest.Object, conversions map[string]*Conversion) (
 }
 
 // describe adds the definitions that APIResourceSchemas describe to the plain objects, and
-// finds out which rules belong to which definition. A definition with an error is not
-// rendered, and stays in the cluster as it is.
+// assigns rules to definitions. A definition with an error is not rendered, and stays
+// unchanged in the cluster.
 func (r *Renderer) describe(c *cluster) {
 	r.describeSchemas(c)
 	c.rules = make(map[string][]*manifest.Object)
@@ -133,7 +130,7 @@ func (r *Renderer) describe(c *cluster) {
 		if !copied(o) {
 			return false
 		}
-		c.refused = append(c.refused, &ObjectError{ID: o.ID(), Origin: o.Origin(), Err: fmt.Errorf("it has the annotation %s, which gitopsd sets where there are conversion rules, and there are none for it: add them, or remove the annotation and spec.conversion", manifest.ConversionAnnotation)})
+		c.refuse(o, fmt.Errorf("it has the annotation %s, which gitopsd sets where there are conversion rules, and there are none for it: add them, or remove the annotation and spec.conversion", manifest.ConversionAnnotation))
 		return true
 	})
 }
@@ -163,14 +160,12 @@ func (r *Renderer) describeSchemas(c *cluster) {
 }
 
 // Described returns the CustomResourceDefinition that an APIResourceSchema describes.
-// objects are those of its cluster: rules among them may name the version that objects
-// are stored in.
+// objects are the objects of its cluster; rules among them may name the hub version.
 func Described(schema *manifest.Object, objects []*manifest.Object) (*manifest.Object, error) {
 	return described(schema, hubOf(schema, objects))
 }
 
-// hubOf returns the version that the rules for a schema name as the hub, empty if they
-// name none.
+// hubOf returns the hub version that the rules for a schema name; "" for none.
 func hubOf(schema *manifest.Object, objects []*manifest.Object) string {
 	names := []string{schema.ID().Name, conversion.Defined(schema.Tree())}
 	var rules []*manifest.Object
@@ -198,8 +193,7 @@ func documents(rules []*manifest.Object) []conversion.Document {
 	return all
 }
 
-// WithoutRules returns the content without conversion rules: definitions are as
-// patches leave them.
+// WithoutRules returns the content without conversion rules.
 func (w *Wanted) WithoutRules() *Wanted {
 	other := *w
 	other.rules = nil
@@ -215,9 +209,9 @@ func (c *cluster) subject(rules *manifest.Object) string {
 	return name
 }
 
-// convert compiles the conversion rules of the cluster against its definitions, as
-// patches left these, and has the definitions name them. A definition whose rules have
-// errors is left out with its package, and stays in the cluster as it is.
+// convert compiles the conversion rules of the cluster against its patched definitions,
+// and makes the definitions name them. If rules have errors, their definition is left out
+// with its package, and stays unchanged in the cluster.
 func (r *Renderer) convert(c *cluster, objects []*manifest.Object) ([]*manifest.Object, map[string]*Conversion) {
 	if len(c.wanted.rules) == 0 {
 		return objects, nil
@@ -238,8 +232,8 @@ func (r *Renderer) convert(c *cluster, objects []*manifest.Object) ([]*manifest.
 			continue
 		}
 		if len(converted.Set.Versions()) == 1 {
-			// A webhook would serve nobody; see webhook.Idle.
-			c.notes = append(c.notes, fmt.Sprintf("%s: the conversion rules are for %s, which has one version and needs none", c.rules[name][0].Origin(), name))
+			// A webhook would have nothing to do; see webhook.Idle.
+			c.notef("%s: the conversion rules are for %s, which has one version and needs none", c.rules[name][0].Origin(), name)
 			continue
 		}
 		conversions[name], kept[i] = converted, converted.Definition
@@ -258,12 +252,12 @@ func (r *Renderer) convert(c *cluster, objects []*manifest.Object) ([]*manifest.
 	return kept, conversions
 }
 
-// unconverted notes that a definition cannot be rendered because of its rules.
+// unconverted records a definition that cannot be rendered because of its rules.
 func (c *cluster) unconverted(o *manifest.Object, err error) {
 	pkg := o.Label(manifest.PackageLabel)
 	i := slices.IndexFunc(c.packages, func(s sources.Selected) bool { return s.Declaration.Name == pkg })
 	if i < 0 {
-		c.refused = append(c.refused, &ObjectError{ID: o.ID(), Origin: o.Origin(), Err: err})
+		c.refuse(o, err)
 		return
 	}
 	if c.lost == nil {
@@ -272,7 +266,7 @@ func (c *cluster) unconverted(o *manifest.Object, err error) {
 	c.lost[pkg] = append(c.lost[pkg], fmt.Errorf("%s of %s: %w", o.ID(), c.packages[i].Pin.Ref, err))
 }
 
-// converted compiles the rules of a definition, and has the definition name them.
+// converted compiles the rules of a definition, and makes the definition name them.
 func (r *Renderer) converted(in Input, o *manifest.Object, rules []*manifest.Object) (*Conversion, error) {
 	if in.Converter == (Converter{}) {
 		return nil, fmt.Errorf("it has conversion rules (%s), and the cluster has nothing to serve them: set spec.conversion of the Cluster, to service: {image: <image of gitopsd>} for a server in the cluster, or to url: https://<where the cluster reaches the daemon>", rules[0].Origin())
@@ -329,21 +323,19 @@ func (c *cluster) unclaimed(rules map[string][]*manifest.Object, objects []*mani
 		}
 		id := manifest.CRD.ID("", name)
 		defines := func(t PackageType) bool { return t.Definition == id }
-		fail := func(format string, args ...any) {
-			c.refused = append(c.refused, &ObjectError{ID: o.ID(), Origin: o.Origin(), Err: fmt.Errorf(format, args...)})
-		}
+		fail := func(format string, args ...any) { c.refuse(o, fmt.Errorf(format, args...)) }
 		switch {
 		case slices.ContainsFunc(c.refused, func(e *ObjectError) bool { return e.ID == id || name != "" && c.described[e.ID.Name] == name }),
 			slices.ContainsFunc(c.conflicts, func(e *manifest.DuplicateError) bool { return e.ID == id }):
-			// The definition has its error.
+			// The definition has an error of its own.
 		case slices.ContainsFunc(c.inactive, defines):
-			c.notes = append(c.notes, fmt.Sprintf("%s: the conversion rules are for %s, a type that no policy activates", o.Origin(), name))
+			c.notef("%s: the conversion rules are for %s, a type that no policy activates", o.Origin(), name)
 		case slices.ContainsFunc(c.delegated, defines):
 			fail("the conversion rules are for %s, of a package that Crossplane installs; gitopsd can convert only objects of definitions that it applies itself", name)
-		case slices.ContainsFunc(objects, func(o *manifest.Object) bool { return o.ID() == manifest.XRD.ID("", name) }):
+		case manifest.Find(objects, manifest.XRD.ID("", name)) != nil:
 			fail("the conversion rules are for %s, a CompositeResourceDefinition; only objects of CustomResourceDefinitions are converted by rules", name)
 		case !c.complete || len(c.broken) > 0:
-			c.notes = append(c.notes, fmt.Sprintf("%s: the conversion rules are for %s, which is not rendered while packages have errors", o.Origin(), name))
+			c.notef("%s: the conversion rules are for %s, which is not rendered while packages have errors", o.Origin(), name)
 		case name == "":
 			fail("the conversion rules name no definition: give them its name, or the label %s", conversion.Label)
 		default:

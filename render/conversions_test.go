@@ -13,7 +13,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// convertedCRD has the field old in v1 and new in v2; more is in its spec.
+// convertedCRD has the field old in v1 and new in v2; more is added to its spec.
 func convertedCRD(plural, more string) string {
 	return fmt.Sprintf(`apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -30,7 +30,7 @@ spec:
 `, plural, more)
 }
 
-// rulesFor rename old to new.
+// rulesFor returns rules that rename old to new.
 func rulesFor(name string) string {
 	return fmt.Sprintf(`apiVersion: apis.kcp.dev/v1alpha1
 kind: APIConversionRules
@@ -123,7 +123,7 @@ func TestConversionRules(t *testing.T) {
 	}
 }
 
-// A definition with rules that cannot be used stays as it is, with its package.
+// A definition with invalid rules stays unchanged, with its package.
 func TestConversionFaults(t *testing.T) {
 	t.Parallel()
 	id := manifest.CRD.ID("", "as.example.org")

@@ -14,8 +14,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// checkName checks the name of a package. Every object of the package carries it in a
-// label, and those of its controller have it for a name.
+// checkName checks the name of a package. Every object of the package has it in a label,
+// and the objects of its controller are named by it.
 func checkName(name string) error {
 	switch {
 	case len(name) > validation.LabelValueMaxLength:
@@ -27,7 +27,7 @@ func checkName(name string) error {
 }
 
 // declaration reads a Provider, Configuration or Function strictly: a field that
-// gitopsd does not honour is an error that names the field.
+// gitopsd does not support is an error that names the field.
 func declaration(o *manifest.Object) (sources.Declaration, error) {
 	id := o.ID()
 	d := sources.Declaration{
@@ -53,8 +53,8 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 			return d, fmt.Errorf("%s: is not a field of a %s", key, d.Kind)
 		}
 	}
-	spec, ok := o.Tree()["spec"].(map[string]any)
-	if !ok {
+	spec := manifest.Mapping(o.Tree(), "spec")
+	if spec == nil {
 		return d, errors.New("spec: is missing, or not a mapping")
 	}
 	for _, key := range slices.Sorted(maps.Keys(spec)) {
@@ -93,12 +93,11 @@ func declaration(o *manifest.Object) (sources.Declaration, error) {
 	return d, nil
 }
 
-// misspelled reports whether an object of a kind that gitopsd does not know declares
-// a package, most likely with a typing error in its kind or group. No kind of
-// Crossplane's but those of packages has the field spec.package.
+// misspelled reports whether an object of an unknown kind most likely declares a package,
+// with a typing error in its kind or group. Of Crossplane's kinds, only those of packages
+// have the field spec.package.
 func misspelled(o *manifest.Object) bool {
-	spec, _ := o.Tree()["spec"].(map[string]any)
-	value, declares := spec["package"]
+	value, declares := manifest.Mapping(o.Tree(), "spec")["package"]
 	switch id := o.ID(); {
 	case !declares, id.Is(manifest.Packages...):
 		return false
@@ -111,25 +110,24 @@ func misspelled(o *manifest.Object) bool {
 	}
 }
 
-// looksLike reports whether a group was most likely meant to be another: parts of its
-// name are missing or too many, or at most two characters are wrong.
+// looksLike reports whether a group is most likely a misspelling of another: it has too few
+// or too many parts, or at most two wrong characters.
 func looksLike(group, meant string) bool {
 	const wrong = 2
 	return strings.HasSuffix(meant, "."+group) || group == "" || strings.HasSuffix(group, "."+meant) || sources.Distance(group, meant) <= wrong
 }
 
-// readable returns an invalid declaration as far as it can be read: its repository,
-// even if the version in spec.package is not valid, and how it is resolved.
+// readable returns the readable part of an invalid declaration: its repository, even if the
+// version in spec.package is not valid, and the fields that affect how it is resolved.
 func readable(o *manifest.Object, d sources.Declaration) sources.Declaration {
 	d.Ref = sources.Ref{}
-	spec, _ := o.Tree()["spec"].(map[string]any)
+	spec := manifest.Mapping(o.Tree(), "spec")
 	for _, key := range []string{"packagePullSecrets", "skipDependencyResolution", "runtimeConfigRef"} {
 		if spec[key] != nil {
-			_ = specFields[key](spec[key], &d) // the error is another's, or is this declaration's already
+			_ = specFields[key](spec[key], &d) // the declaration has an error already
 		}
 	}
-	name, _ := spec["package"].(string)
-	name, _, _ = strings.Cut(strings.TrimSpace(name), "@")
+	name, _, _ := strings.Cut(strings.TrimSpace(manifest.Text(spec, "package")), "@")
 	if colon := strings.LastIndexByte(name, ':'); colon > strings.LastIndexByte(name, '/') {
 		name = name[:colon]
 	}
@@ -175,7 +173,7 @@ var specFields = map[string]func(v any, d *sources.Declaration) error{
 		d.PullSecrets = nil
 		for i, item := range list {
 			m, _ := item.(map[string]any)
-			name, _ := m["name"].(string)
+			name := manifest.Text(m, "name")
 			if !secretName.MatchString(name) || len(m) != 1 {
 				return fmt.Errorf("%d: want {name: <Secret>}", i)
 			}
@@ -189,8 +187,8 @@ var specFields = map[string]func(v any, d *sources.Declaration) error{
 		d.ManualActivation = s == "Manual"
 		return err
 	},
-	// Without Crossplane the cluster keeps no revisions: the repository's history
-	// has them all.
+	// Without Crossplane the cluster keeps no revisions. They are in the repository's
+	// history.
 	"revisionHistoryLimit": func(v any, _ *sources.Declaration) error {
 		if n, ok := v.(int64); !ok || n < 0 {
 			return fmt.Errorf("want a number that is not negative, have %v", v)
@@ -231,7 +229,7 @@ var specFields = map[string]func(v any, d *sources.Declaration) error{
 				return fmt.Errorf("%s: %v is not known; want a %s of %s", key, v, manifest.RuntimeConfig.Kind, runtimeConfigVersion)
 			}
 		}
-		if d.RuntimeConfig, _ = m["name"].(string); d.RuntimeConfig == "" {
+		if d.RuntimeConfig = manifest.Text(m, "name"); d.RuntimeConfig == "" {
 			return errors.New("name: is missing")
 		}
 		return nil
@@ -275,8 +273,7 @@ func metadataMap(v any) (map[string]string, error) {
 	return values, nil
 }
 
-// reserved reports whether a label or annotation has a meaning for gitopsd or its
-// inventory.
+// reserved reports whether a label or annotation is of gitopsd's group or its inventory's.
 func reserved(key string) bool {
 	prefix, _, _ := strings.Cut(key, "/")
 	return prefix == manifest.Group || prefix == "applyset.kubernetes.io"

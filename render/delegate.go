@@ -10,19 +10,19 @@ import (
 )
 
 // delegates reports whether the Crossplane in the cluster installs packages of a
-// kind. It always installs Functions: it finds them by objects that only its package
-// manager creates.
+// kind. It always installs Functions, since it finds them by objects that only its
+// package manager creates.
 func delegates(in Input, kind sources.PackageKind) bool {
 	return in.Delegate || kind == sources.Function
 }
 
 // delegated returns the object that makes the Crossplane in a cluster install a
-// package: its declaration, or one for a dependency, pinned to the locked digest.
-// Crossplane must not decide again: dependencies are objects of their own, so it
-// does not resolve them, and it does not pull a digest twice.
+// package: its declaration, or a new one for a dependency, pinned to the locked digest.
+// Crossplane resolves nothing itself: each dependency has its own object, and a digest is
+// pulled once only.
 func delegated(s sources.Selected) (*manifest.Object, error) {
 	d := s.Declaration
-	if err := checkName(d.Name); err != nil { // that of a dependency is the last part of its repository
+	if err := checkName(d.Name); err != nil { // a dependency's name is the last part of its repository
 		return nil, fmt.Errorf("its name: %w; declare it under another", err)
 	}
 	if s.Origin.Directory != "" {
@@ -36,13 +36,12 @@ func delegated(s sources.Selected) (*manifest.Object, error) {
 	spec := make(map[string]any)
 	if d.Document.Tree != nil {
 		tree, origin = maps.Clone(d.Document.Tree), manifest.Origin{File: d.File, Line: d.Document.Line}
-		written, _ := tree["spec"].(map[string]any)
-		maps.Copy(spec, written)
+		maps.Copy(spec, manifest.Mapping(tree, "spec"))
 		delete(tree, "status")
 	}
-	spec["package"] = pinned(s.Pin)
+	spec["package"] = s.Pin.String()
 	spec["skipDependencyResolution"] = true
-	// Never stays: the package comes from Crossplane's cache only.
+	// Never is kept: the package must be in Crossplane's cache.
 	if d.PullPolicy != sources.PullNever {
 		spec["packagePullPolicy"] = string(sources.PullIfNotPresent)
 	}
@@ -54,24 +53,14 @@ func delegated(s sources.Selected) (*manifest.Object, error) {
 	return o.WithMetadata(map[string]string{manifest.PackageLabel: d.Name}, nil), nil
 }
 
-// pinned returns spec.package of a delegated package: "repository:tag@digest", or
-// without the tag if none was declared.
-func pinned(p sources.Pin) string {
-	ref := p.Ref.Repository
-	if p.Ref.Tag != "" {
-		ref += ":" + p.Ref.Tag
-	}
-	return ref + "@" + string(p.Digest)
-}
-
-// checkPins returns an error if a patch changes a package that Crossplane is to
-// install: a patch cannot bypass the lock.
+// checkPins fails if a patch changes the version of a package that Crossplane installs,
+// since a patch must not bypass the lock.
 func checkPins(objects []*manifest.Object, pins map[manifest.ID]string) error {
 	for _, o := range objects {
 		if !o.ID().Is(manifest.Packages...) {
 			continue
 		}
-		spec, _ := o.Tree()["spec"].(map[string]any)
+		spec := manifest.Mapping(o.Tree(), "spec")
 		if want := pins[o.ID()]; spec["package"] != want || spec["skipDependencyResolution"] != true {
 			return fmt.Errorf("patches: %s: spec.package is %v and spec.skipDependencyResolution %v, where clusters.lock wants %q and true; change the declaration instead",
 				o.ID(), spec["package"], spec["skipDependencyResolution"], want)
@@ -80,8 +69,7 @@ func checkPins(objects []*manifest.Object, pins map[manifest.ID]string) error {
 	return nil
 }
 
-// delegatedTypes returns the types that exist once Crossplane has installed a
-// package.
+// delegatedTypes returns the types that exist once Crossplane has installed a package.
 func delegatedTypes(s sources.Selected) []PackageType {
 	if s.Package == nil {
 		return nil

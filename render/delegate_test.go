@@ -11,7 +11,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// delegate renders for a cluster with Crossplane, whose one dependency is
+// delegate renders for a cluster with Crossplane. Its only dependency is
 // example.org/org/family.
 func delegate(t *testing.T, in Input, dependency bool) (*Rendered, error) {
 	t.Helper()
@@ -34,8 +34,8 @@ func delegate(t *testing.T, in Input, dependency bool) (*Rendered, error) {
 	return new(Renderer).Expand(t.Context(), in, w, selected)
 }
 
-// Crossplane gets the declarations pinned, dependencies among them, and nothing
-// of what is in the packages.
+// Crossplane gets the declarations pinned, including dependencies, and no content of the
+// packages.
 func TestDelegate(t *testing.T) {
 	t.Parallel()
 	in := input(t, plainObject+`
@@ -100,7 +100,7 @@ metadata: {name: large}
 	}
 }
 
-// Pins to types that are not rendered cannot be enforced, which is said.
+// A note says that pins to types that are not rendered cannot be enforced.
 func TestDelegateWithPins(t *testing.T) {
 	t.Parallel()
 	in := input(t, declare("Provider", "p", ""))
@@ -111,7 +111,7 @@ func TestDelegateWithPins(t *testing.T) {
 	}
 }
 
-// What gitopsd does not decide it does not pretend to.
+// A note says that gitopsd.dev/install has no effect if Crossplane installs the package.
 func TestDelegateByType(t *testing.T) {
 	t.Parallel()
 	in := input(t, byType("p")+activates("policy", "x"))
@@ -122,7 +122,7 @@ func TestDelegateByType(t *testing.T) {
 	}
 }
 
-// A Function is Crossplane's in every cluster.
+// Crossplane installs Functions in every cluster.
 func TestFunctionIsDelegated(t *testing.T) {
 	t.Parallel()
 	rendered, err := delegate(t, input(t, strings.Replace(declare("Function", "f", ""), "f:v1", "f@"+string(sources.DigestOf(nil)), 1)), false)
@@ -138,7 +138,7 @@ func TestFunctionIsDelegated(t *testing.T) {
 	}
 }
 
-// A patch is no way around the lock.
+// A patch cannot bypass the lock.
 func TestPatchesLeavePins(t *testing.T) {
 	t.Parallel()
 	target := &kustomize.Selector{Kind: "Provider"}

@@ -7,20 +7,17 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// withEtcd adds what goes with the EtcdNamespaces among the plain objects: their
-// definition, and a proxy for each. One with errors is not rendered, and stays in the
-// cluster as it is, with its proxy.
+// withEtcd adds the definition of EtcdNamespace and the proxies to the plain objects, if
+// these have EtcdNamespaces. An EtcdNamespace with errors is not rendered, and stays
+// unchanged in the cluster, with its proxy.
 func (c *cluster) withEtcd() error {
 	var plain []*manifest.Object
-	refuse := func(o *manifest.Object, err error) {
-		c.refused = append(c.refused, &ObjectError{ID: o.ID(), Origin: o.Origin(), Err: err})
-	}
-	named := make(map[manifest.ID]manifest.ID) // what gets a certificate or a CA -> for whom
+	named := make(map[manifest.ID]manifest.ID) // written Secrets and ConfigMaps -> their EtcdNamespace
 	for _, o := range c.plain {
 		meant, misspelled := etcd.Misspelled(o.ID().GroupKind())
 		switch {
 		case misspelled:
-			refuse(o, fmt.Errorf("kind: %s is not known; did you mean %s?", o.ID().Kind, meant.Kind))
+			c.refuse(o, fmt.Errorf("kind: %s is not known; did you mean %s?", o.ID().Kind, meant.Kind))
 			continue
 		case !o.ID().Is(manifest.EtcdNamespace):
 			plain = append(plain, o)
@@ -29,13 +26,13 @@ func (c *cluster) withEtcd() error {
 		c.etcd = true
 		made, err := c.proxy(o, named)
 		if err != nil {
-			refuse(o, err)
+			c.refuse(o, err)
 			continue
 		}
 		plain = append(append(plain, o), made...)
 	}
 	if c.etcd {
-		// Also if all have errors: those that are in the cluster stay.
+		// Even if all have errors, since those in the cluster stay.
 		var err error
 		if plain, err = etcd.AddDefinition(plain); err != nil {
 			return err

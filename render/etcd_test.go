@@ -10,8 +10,8 @@ import (
 
 const etcdNamespace = "apiVersion: gitopsd.dev/v1alpha1\nkind: EtcdNamespace\nmetadata: {name: sample, namespace: default}\nspec: {caConfigMaps: [{name: ca}]}\n---\n"
 
-// A declaration brings its definition and a proxy; one with errors leaves all of this in
-// the cluster as it is.
+// A declaration comes with its definition and a proxy. With an error, all of these stay
+// unchanged in the cluster.
 func TestEtcd(t *testing.T) {
 	t.Parallel()
 	id := manifest.EtcdNamespace.ID("default", "sample")

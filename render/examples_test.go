@@ -10,8 +10,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// The example fleet builds without an error, and says of every package who must
-// have signed it, with the key at hand.
+// The example fleet builds without an error, and requires a signature for every package,
+// with a key from the fleet.
 func TestExampleFleet(t *testing.T) {
 	var renderer Renderer
 	for _, name := range []string{"hub", "dev", "prod"} {
@@ -37,8 +37,8 @@ func TestExampleFleet(t *testing.T) {
 	}
 }
 
-// The API server of examples/etcd reaches the namespace that is declared beside it, with
-// the certificate that it names, and is served where its APIService says.
+// The API server of examples/etcd connects to the namespace that is declared beside it,
+// with the right certificate, and its APIService names its Service.
 func TestExampleEtcd(t *testing.T) {
 	in := Input{Cluster: "dev", Files: os.DirFS(".."), Path: "examples/etcd", Etcd: etcd.Proxy{Image: "example.org/gitopsd:v1"}}
 	r, err := expand(t, new(Renderer), in, nil)

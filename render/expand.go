@@ -20,8 +20,8 @@ import (
 )
 
 // Renderer renders clusters and shares results between clusters and commits: objects
-// of packages that are declared alike, objects with the same patches, and builds
-// from unchanged files. The zero value is ready to use. Safe for concurrent use.
+// of packages with equal declarations, objects with the same patches, and builds
+// from unchanged files. The zero value is ready to use. It is safe for concurrent use.
 type Renderer struct {
 	builder kustomize.Builder
 
@@ -67,11 +67,10 @@ type outcome[T any] struct {
 }
 
 // Expand renders a cluster: it expands the packages, adds the plain objects and
-// applies the patches. The packages are those that w asks for and their
-// dependencies, without those that could not be resolved.
+// applies the patches. packages are the resolved packages of w and their dependencies.
 //
 // If the patches fail, the Rendered is nil. Otherwise it has everything that could
-// be rendered, and the error joins each [PackageError], [ObjectError] and
+// be rendered, and the error joins every [PackageError], [ObjectError] and
 // [manifest.DuplicateError].
 func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []sources.Selected) (*Rendered, error) {
 	patches, err := r.compile(in.Patches)
@@ -118,7 +117,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	}
 	set, duplicates := manifest.NewSet(objects)
 	if len(duplicates) > 0 {
-		// There were none before the patches, so a patch made it.
+		// There were no duplicates before the patches.
 		return nil, fmt.Errorf("patches: %w", duplicates[0])
 	}
 	if in.EnforcePins {
@@ -155,7 +154,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 }
 
 // expandPackages expands the packages of a cluster, and pins those that Crossplane
-// installs. What fails concerns one package, except that the context ended.
+// installs. It fails only if ctx is done; other errors are recorded for their package.
 func (r *Renderer) expandPackages(ctx context.Context, c *cluster) (expanded map[packageName]*expansion, pins map[manifest.ID]string, err error) {
 	expanded, pins = make(map[packageName]*expansion), make(map[manifest.ID]string)
 	for _, s := range c.packages {
@@ -168,7 +167,7 @@ func (r *Renderer) expandPackages(ctx context.Context, c *cluster) (expanded map
 				c.fail(s, err)
 				continue
 			}
-			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, pinned(s.Pin)
+			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, s.Pin.String()
 			types, _ := recall(r, &r.delegated, delegatedKey{s.Package, s.Declaration.Name}, func() ([]PackageType, error) { return delegatedTypes(s), nil })
 			c.delegated = share(c.delegated, types)
 			continue
@@ -189,7 +188,7 @@ func (r *Renderer) expandPackages(ctx context.Context, c *cluster) (expanded map
 	return expanded, pins, nil
 }
 
-// open leaves the CA bundles out that somebody else fills in.
+// open removes the CA bundles that another controller fills in.
 func open(objects []*manifest.Object) ([]*manifest.Object, error) {
 	opened, cloned := objects, false
 	for i, o := range objects {
@@ -208,8 +207,7 @@ func open(objects []*manifest.Object) ([]*manifest.Object, error) {
 	return opened, nil
 }
 
-// withPins adds the policies that enforce pins to a cluster's types, as patches left
-// them.
+// withPins adds the policies that enforce pins to a cluster's types, as patched.
 func withPins(set *manifest.Set, packages []sources.Selected) (*manifest.Set, error) {
 	policies, err := pins.Objects(set, behaviour.NewIndex(set, packages).Of)
 	if err != nil {
@@ -222,47 +220,50 @@ func withPins(set *manifest.Set, packages []sources.Selected) (*manifest.Set, er
 	return all, nil
 }
 
-// keepPins keeps what enforces pins to the types of plain definitions whose digests
-// are not known: of those that are defined more than once, and of those with errors. It
-// notes the definitions that cannot be enforced at all.
+// keepPins keeps the objects that enforce pins to the types of plain definitions with
+// unknown digests: definitions that are in conflict or have errors. It notes the
+// definitions that cannot have pins enforced.
 func (r *Rendered) keepPins() {
 	keep := func(definition string) {
 		for _, id := range pins.Parameters(definition) {
 			r.conflict[id] = true
 		}
 	}
-	for _, d := range r.Conflicts {
-		if d.ID.Is(manifest.Definitions...) {
-			keep(d.ID.Name)
-		}
-	}
-	for _, e := range r.Refused {
-		if e.ID.Is(manifest.Definitions...) {
-			keep(e.ID.Name)
+	for _, id := range slices.Collect(maps.Keys(r.conflict)) {
+		if id.Is(manifest.Definitions...) {
+			keep(id.Name)
 		}
 	}
 	for _, o := range r.Objects.All() {
-		if o.ID().Is(manifest.Definitions...) && pins.TooLong(o) {
-			r.Notes = append(r.Notes, fmt.Sprintf("spec.pins: enforce means nothing for %s, whose name is too long for it; only plan and run compare pins to its types", o.ID()))
+		if !o.ID().Is(manifest.Definitions...) {
+			continue
 		}
-		if o.ID().Is(manifest.Definitions...) && o.Label(manifest.PackageLabel) == "" && r.Objects.Get(pins.Parameters(o.ID().Name)[0]) == nil {
+		if pins.TooLong(o) {
+			r.notef("spec.pins: enforce means nothing for %s, whose name is too long for it; only plan and run compare pins to its types", o.ID())
+		}
+		if o.Label(manifest.PackageLabel) == "" && r.Objects.Get(pins.Parameters(o.ID().Name)[0]) == nil {
 			keep(o.ID().Name)
 		}
 	}
 }
 
-// noteAnnotations notes annotations that look like gitopsd's and mean nothing.
+// notef adds a note.
+func (r *Rendered) notef(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+// noteAnnotations notes unknown annotations of gitopsd's group.
 func (r *Rendered) noteAnnotations() {
 	for _, o := range r.Objects.All() {
 		for _, unknown := range o.UnknownAnnotations() {
-			r.Notes = append(r.Notes, fmt.Sprintf("%s: %s (%s)", o.ID(), unknown, o.Origin()))
+			r.notef("%s: %s (%s)", o.ID(), unknown, o.Origin())
 		}
 	}
 }
 
-// noteUnserved notes the types of packages that nothing is going to convert. They are
-// installed all the same: what is stored in the version that is asked for needs no
-// conversion, and without its types a controller does not start.
+// noteUnserved notes the types of packages that no webhook is going to convert. They are
+// installed nevertheless: objects that are stored in the requested version need no
+// conversion, and a controller does not start without its types.
 func (r *Rendered) noteUnserved() {
 	why := make(map[string]string)
 	types := make(map[string][]string)
@@ -278,22 +279,22 @@ func (r *Rendered) noteUnserved() {
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(types)) {
 		if why[pkg] != "" {
-			r.Notes = append(r.Notes, fmt.Sprintf("Provider %s: nothing converts objects between the versions of %s: %s; requests that need it fail", pkg, first(types[pkg]), why[pkg]))
+			r.notef("Provider %s: nothing converts objects between the versions of %s: %s; requests that need it fail", pkg, first(types[pkg]), why[pkg])
 		}
 	}
 }
 
-// noteTraps notes the webhooks of packages that keep down what serves them.
+// noteTraps notes the webhooks of packages that keep their own server from starting.
 func (r *Rendered) noteTraps() {
 	for _, o := range r.Objects.All() {
 		if resources, namespace := webhook.Traps(r.Objects.All(), o); len(resources) > 0 {
-			r.Notes = append(r.Notes, fmt.Sprintf("Provider %s: %s fails closed for %s in %s, which its own controller needs to come up: once that is down, it stays down; have one of the Cluster's spec.patches give it a namespaceSelector that leaves out %s",
-				o.Label(manifest.PackageLabel), o.ID(), strings.Join(resources, ", "), namespace, namespace))
+			r.notef("Provider %s: %s fails closed for %s in %s, which its own controller needs to come up: once that is down, it stays down; have one of the Cluster's spec.patches give it a namespaceSelector that leaves out %s",
+				o.Label(manifest.PackageLabel), o.ID(), strings.Join(resources, ", "), namespace, namespace)
 		}
 	}
 }
 
-// first is the first of some names and how many there are besides.
+// first returns the first of some names, and the number of the others.
 func first(names []string) string {
 	if len(names) == 1 {
 		return names[0]
@@ -301,7 +302,8 @@ func first(names []string) string {
 	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
 }
 
-// noteDelegated says where no pins are enforced.
+// noteDelegated notes the packages that Crossplane installs: pins to their types are not
+// enforced.
 func (r *Rendered) noteDelegated() {
 	var names []string
 	for _, t := range r.Delegated {
@@ -309,7 +311,7 @@ func (r *Rendered) noteDelegated() {
 	}
 	slices.Sort(names)
 	if names = slices.Compact(names); len(names) > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("spec.pins: enforce means nothing for the types of packages that Crossplane installs: %s; only plan and run compare pins to these", strings.Join(names, ", ")))
+		r.notef("spec.pins: enforce means nothing for the types of packages that Crossplane installs: %s; only plan and run compare pins to these", strings.Join(names, ", "))
 	}
 }
 
@@ -340,7 +342,7 @@ func sweep[K comparable, T any](memos map[K]*memo[T]) {
 	})
 }
 
-// recall returns the memo of a key; the first call for a key builds its value.
+// recall returns the value of a key. The first call for a key builds it.
 func recall[K comparable, T any](r *Renderer, memos *map[K]*memo[T], key K, build func() (T, error)) (T, error) {
 	r.mu.Lock()
 	if *memos == nil {

@@ -100,8 +100,8 @@ func decodeSpec(o *manifest.Object, version string, spec any) error {
 	return nil
 }
 
-// imageConfig reads an ImageConfig. An error is in its Err; its prefixes are then
-// those that could be read.
+// imageConfig reads an ImageConfig. If it is invalid, Err is set, and Prefixes has the
+// prefixes if all of them can be read.
 func imageConfig(o *manifest.Object, objects []*manifest.Object) sources.ImageConfig {
 	c := sources.ImageConfig{Name: o.ID().Name}
 	var spec imageConfigSpec
@@ -115,7 +115,7 @@ func imageConfig(o *manifest.Object, objects []*manifest.Object) sources.ImageCo
 		for _, m := range spec.MatchImages {
 			p, err := sources.ParseImagePrefix(m.Prefix)
 			if err != nil {
-				c.Prefixes = nil // nobody knows which was meant
+				c.Prefixes = nil // the intended prefix is unknown
 				break
 			}
 			c.Prefixes = append(c.Prefixes, p)
@@ -237,29 +237,25 @@ func (s *authoritySpec) read(objects []*manifest.Object) (sources.Authority, err
 // secretEntry matches a key of a Secret's data.
 var secretEntry = regexp.MustCompile(`^[A-Za-z0-9._-]{1,253}$`)
 
-// publicKey finds a key in the cluster's own manifests, where readers of the
-// repository see it and no hub is needed: in a Secret in the namespace in which
-// Crossplane would look, or in the one that is Crossplane's here.
+// publicKey finds a key in the cluster's own manifests, where readers of the repository
+// see it and no hub is needed: in a Secret in gitopsd's namespace or in Crossplane's. It
+// returns "" if there is no such Secret.
 func publicKey(k *sources.VerificationKey, objects []*manifest.Object) (string, error) {
 	for _, namespace := range []string{runtime.Namespace, "crossplane-system"} {
-		id := manifest.Secret.ID(namespace, k.Secret)
-		i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return o.ID() == id })
-		if i < 0 {
+		secret := manifest.Find(objects, manifest.Secret.ID(namespace, k.Secret))
+		if secret == nil {
 			continue
 		}
-		tree := objects[i].Tree()
-		plain, _ := tree["stringData"].(map[string]any)
-		if text, ok := plain[k.Entry].(string); ok {
+		if text, ok := manifest.Mapping(secret.Tree(), "stringData")[k.Entry].(string); ok {
 			return text, nil
 		}
-		data, _ := tree["data"].(map[string]any)
-		encoded, ok := data[k.Entry].(string)
+		encoded, ok := manifest.Mapping(secret.Tree(), "data")[k.Entry].(string)
 		if !ok {
-			return "", fmt.Errorf("key %q is missing in Secret %s/%s (%s)", k.Entry, namespace, k.Secret, objects[i].Origin())
+			return "", fmt.Errorf("key %q is missing in Secret %s/%s (%s)", k.Entry, namespace, k.Secret, secret.Origin())
 		}
 		text, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
-			return "", fmt.Errorf("key %q of Secret %s/%s (%s) is not base64", k.Entry, namespace, k.Secret, objects[i].Origin())
+			return "", fmt.Errorf("key %q of Secret %s/%s (%s) is not base64", k.Entry, namespace, k.Secret, secret.Origin())
 		}
 		return string(text), nil
 	}

@@ -8,7 +8,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// imageConfigYAML is an ImageConfig with a spec in flow style.
+// imageConfigYAML returns an ImageConfig with a spec in flow style.
 func imageConfigYAML(spec string) string {
 	return "apiVersion: pkg.crossplane.io/v1beta1\nkind: ImageConfig\nmetadata: {name: ic}\nspec: " + spec + "\n"
 }
@@ -45,8 +45,8 @@ func TestImageConfig(t *testing.T) {
 	}
 }
 
-// An ImageConfig that is at fault is an error with its place, and concerns the
-// packages that it may have been meant for.
+// The error of an invalid ImageConfig has its place, and affects the packages that it may
+// be for.
 func TestImageConfigFaults(t *testing.T) {
 	t.Parallel()
 	authority := func(a string) string {

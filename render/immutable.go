@@ -13,17 +13,17 @@ import (
 
 // Frozen is a definition that got rules for immutable fields.
 type Frozen struct {
-	// Before is the definition without the rules, After with them; the cluster's own
-	// patches come later.
+	// Before is the definition without the rules, and After with them. Neither has the
+	// cluster's own patches.
 	Before, After *manifest.Object
 	// Paths are the immutable fields.
 	Paths []field.Path
-	// By is where the annotation is written: the package's declaration, or the
-	// definition itself.
+	// By is the place of the annotation: the package's declaration, or the definition
+	// itself.
 	By manifest.Origin
 }
 
-// ObjectError is an error of one plain object in one cluster. It concerns nothing else.
+// ObjectError is an error of one plain object in one cluster. Nothing else is affected.
 type ObjectError struct {
 	ID     manifest.ID
 	Origin manifest.Origin
@@ -33,8 +33,8 @@ type ObjectError struct {
 func (e *ObjectError) Error() string { return fmt.Sprintf("%s: %s: %v", e.Origin, e.ID, e.Err) }
 func (e *ObjectError) Unwrap() error { return e.Err }
 
-// freeze adds the rules for the immutable fields that a package's declaration names. One
-// field that cannot be immutable fails the package: who declared it relies on it.
+// freeze adds the rules for the immutable fields that a package's declaration names. It
+// fails if one of the fields cannot be immutable, since the author relies on it.
 func (e *expansion) freeze(d sources.Declaration) error {
 	if d.Immutable == "" {
 		return nil
@@ -98,7 +98,7 @@ func (e *expansion) nearest(name string) string {
 }
 
 // freezePlain adds the rules for immutable fields that plain definitions name themselves. A
-// definition with an error is not rendered, and stays in the cluster as it is.
+// definition with an error is not rendered, and stays unchanged in the cluster.
 func (c *cluster) freezePlain() {
 	plain := make([]*manifest.Object, 0, len(c.plain))
 	for _, o := range c.plain {
@@ -106,11 +106,11 @@ func (c *cluster) freezePlain() {
 		switch {
 		case !annotated || o.ID().Is(manifest.Packages...):
 		case !o.ID().Is(manifest.Definitions...):
-			c.notes = append(c.notes, fmt.Sprintf("%s: %s: %s means nothing here; it is for CustomResourceDefinitions and packages", o.Origin(), o.ID(), manifest.ImmutableAnnotation))
+			c.notef("%s: %s: %s means nothing here; it is for CustomResourceDefinitions and packages", o.Origin(), o.ID(), manifest.ImmutableAnnotation)
 		default:
 			frozen, err := c.frozenPlain(o, value)
 			if err != nil {
-				c.refused = append(c.refused, &ObjectError{ID: o.ID(), Origin: o.Origin(), Err: fmt.Errorf("%s: %w", manifest.ImmutableAnnotation, err)})
+				c.refuse(o, fmt.Errorf("%s: %w", manifest.ImmutableAnnotation, err))
 				continue
 			}
 			o = frozen
@@ -135,12 +135,12 @@ func (c *cluster) frozenPlain(o *manifest.Object, value string) (*manifest.Objec
 	}
 	c.frozen[o.ID()] = Frozen{Before: o, After: frozen, Paths: paths, By: o.Origin()}
 	for _, n := range notes {
-		c.notes = append(c.notes, fmt.Sprintf("%s: %s: %s: %s", o.Origin(), o.ID(), manifest.ImmutableAnnotation, n))
+		c.notef("%s: %s: %s: %s", o.Origin(), o.ID(), manifest.ImmutableAnnotation, n)
 	}
 	return frozen, nil
 }
 
-// freezePackage notes which definitions of a package got rules.
+// freezePackage records the definitions of a package that got rules.
 func (c *cluster) freezePackage(s sources.Selected, e *expansion) {
 	for id, f := range e.frozen {
 		f.By = manifest.Origin{File: s.Declaration.File, Line: s.Declaration.Document.Line}
@@ -148,13 +148,13 @@ func (c *cluster) freezePackage(s sources.Selected, e *expansion) {
 	}
 }
 
-// noteThawed notes the definitions in which the cluster's own patches leave a field
-// without its rule: they remove it, or serve a version that has none.
+// noteThawed notes the definitions that lack the rule for a field after the cluster's own
+// patches: a patch removed it, or serves a version that has none.
 func (r *Rendered) noteThawed() {
 	for _, o := range r.Objects.All() {
 		f, ok := r.Frozen[o.ID()]
 		if ok && o != f.After && !immutable.Holds(o.Tree(), f.Paths) {
-			r.Notes = append(r.Notes, fmt.Sprintf("patches: %s: a field that %s (%s) names can be changed, since a patch of the cluster removes its rule, or serves a version without one", o.ID(), manifest.ImmutableAnnotation, f.By))
+			r.notef("patches: %s: a field that %s (%s) names can be changed, since a patch of the cluster removes its rule, or serves a version without one", o.ID(), manifest.ImmutableAnnotation, f.By)
 		}
 	}
 }

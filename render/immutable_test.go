@@ -114,8 +114,8 @@ func TestImmutableOfPlainDefinition(t *testing.T) {
 	}
 }
 
-// A note tells that a patch of the cluster leaves an immutable field without its rule, and
-// nothing tells of one that has nothing to do with it.
+// There is a note if a patch of the cluster leaves an immutable field without its rule, and
+// none for other patches.
 func TestImmutablePatched(t *testing.T) {
 	t.Parallel()
 	const thawed = "patches: customresourcedefinition.apiextensions.k8s.io/as.example.org: a field that gitopsd.dev/immutable (c/all.yaml:5) names can be changed, since a patch of the cluster removes its rule, or serves a version without one"

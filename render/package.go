@@ -14,7 +14,7 @@ import (
 )
 
 // allowed are the kinds that a package may hold, by the xpkg specification. Packages
-// are third-party: with any other kind one could take rights that the repository
+// are third-party: with another kind, a package could take rights that the repository
 // does not grant.
 var allowed = map[sources.PackageKind][]manifest.GroupKind{
 	sources.Provider: {manifest.CRD, manifest.ValidatingWebhooks, manifest.MutatingWebhooks},
@@ -26,18 +26,17 @@ var allowed = map[sources.PackageKind][]manifest.GroupKind{
 	},
 }
 
-// expansion is the content of a package, equal in all clusters that declare it
-// alike.
+// expansion is the content of a package. Clusters with equal declarations share it.
 type expansion struct {
-	// objects are the package's, with all of its types, and a Provider's controller if
-	// it has one.
+	// objects are the package's objects with all of its types, and the controller of a
+	// Provider if it has one.
 	objects []*manifest.Object
-	// active are the types that the package installs whatever the policies say.
+	// active are the types that the package installs regardless of policies.
 	active map[manifest.ID]bool
-	// frozen are the definitions that got rules for immutable fields, by ID, without
-	// the place of the declaration.
+	// frozen are the definitions that got rules for immutable fields, by ID. By is not
+	// set.
 	frozen map[manifest.ID]Frozen
-	// notes are for a person to read.
+	// notes are for people.
 	notes []string
 	// policies are a Configuration's ManagedResourceActivationPolicies.
 	policies []*manifest.Object
@@ -52,7 +51,7 @@ func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 	case d.Kind != p.Meta.Kind:
 		return nil, fmt.Errorf("%s is a %s package; declare it as one", s.Pin, p.Meta.Kind)
 	}
-	if err := checkName(d.Name); err != nil { // that of a dependency is the last part of its repository
+	if err := checkName(d.Name); err != nil { // a dependency's name is the last part of its repository
 		return nil, fmt.Errorf("its name: %w; declare it under another", err)
 	}
 	e, err := held(s)
@@ -64,11 +63,7 @@ func contents(s sources.Selected, config *runtime.Config) (*expansion, error) {
 			return nil, err
 		}
 	}
-	labels := maps.Clone(d.CommonLabels)
-	if labels == nil {
-		labels = make(map[string]string, 1)
-	}
-	labels[manifest.PackageLabel] = d.Name
+	labels := runtime.Labels(d)
 	for i, o := range e.objects {
 		e.objects[i] = o.WithMetadata(labels, d.CommonAnnotations)
 	}
@@ -135,8 +130,8 @@ func (e *expansion) definitions() []*manifest.Object {
 	return slices.DeleteFunc(slices.Clone(e.objects), func(o *manifest.Object) bool { return !o.ID().Is(manifest.CRD) })
 }
 
-// withController completes webhooks and adds the controller's objects. Without a
-// controller the webhooks wait for a Service of that name, which the fleet may have.
+// withController completes webhooks and adds the controller's objects. In a package
+// without a controller, the webhooks are for a Service that the fleet may define.
 func (e *expansion) withController(s sources.Selected, config *runtime.Config) error {
 	c := runtime.Controller{Selected: s, Config: config}
 	service := webhook.Service{Namespace: runtime.Namespace, Name: c.ServiceName(), Port: runtime.WebhookPort}
@@ -175,8 +170,7 @@ func (e *expansion) withController(s sources.Selected, config *runtime.Config) e
 	return nil
 }
 
-// registered returns an object whose webhooks the package's controller serves, as it
-// is in clusters.
+// registered completes an object with webhooks that the package's controller serves.
 func registered(o *manifest.Object, pkg string, service webhook.Service) (*manifest.Object, error) {
 	tree, err := webhook.Complete(o.Tree(), service)
 	if err != nil {
@@ -195,17 +189,17 @@ func registered(o *manifest.Object, pkg string, service webhook.Service) (*manif
 	return o.WithMetadata(nil, map[string]string{manifest.InjectCAAnnotation: source.String()}), nil
 }
 
-// certified returns the annotations by which the Service of a controller gets its
-// certificate. The Secret's name is Crossplane's.
+// certified returns the annotations that give the Service of a controller its
+// certificate.
 func certified(d sources.Declaration) map[string]string {
-	annotations := map[string]string{manifest.ServingCertAnnotation: d.Name + "-tls-server"}
+	annotations := map[string]string{manifest.ServingCertAnnotation: runtime.ServingSecret(d.Name)}
 	if authority := authority(d); authority != "" {
 		annotations[manifest.AuthorityAnnotation] = authority
 	}
 	return annotations
 }
 
-// authority returns the Secret with the CA that a declaration names.
+// authority returns the name of the Secret with the CA for a declaration; "" for none.
 func authority(d sources.Declaration) string {
 	return manifest.Text(d.Document.Tree, "metadata", "annotations", manifest.AuthorityAnnotation)
 }

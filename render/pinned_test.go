@@ -9,9 +9,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// What enforces pins to a type stays while it is not known which definition of the type
-// is meant, or what the definition says; it goes with the definition, and with the
-// setting.
+// The objects that enforce pins to a type stay while its definition is in conflict or has
+// errors. They are removed with the definition, and with the setting.
 func TestPinsStayWithErrors(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -47,7 +46,7 @@ func TestPinsStayWithErrors(t *testing.T) {
 	}
 }
 
-// A name that fits into no ConfigMap takes nothing else with it.
+// A name that is too long for a ConfigMap affects nothing else.
 func TestPinsToLongNames(t *testing.T) {
 	t.Parallel()
 	group := strings.Repeat("a.", 116) + "org" // the name of a CRD has at most 253 characters

@@ -1,26 +1,26 @@
-// Package render computes what each cluster is to hold. It is pure: the same
-// files, remote bases, patches and packages give the same objects, byte for byte;
-// it uses no network, no clock and no cluster.
+// Package render computes the objects of each cluster. It is pure: the same files,
+// remote bases, patches and packages give the same objects, byte for byte. It uses no
+// network, no clock and no cluster.
 //
-// It has two halves, since what a cluster asks for must be known before packages
-// are resolved. Want (want.go) builds the cluster's kustomization and separates
-// packages and their settings from plain objects; declare.go reads declarations,
-// imageconfig.go and runtimeconfig.go settings. Expand
-// (expand.go) makes objects of the packages that were found (package.go), once
-// for the whole fleet, applies the cluster's patches, and sees to it that every
-// object is defined once (cluster.go). Which of a package's types a cluster gets
-// is in activate.go, packages that are left to Crossplane are in delegate.go, rules for
-// immutable fields in immutable.go, conversion rules in conversions.go, etcd namespaces in
-// etcd.go. A Renderer does both.
+// A [Renderer] works in two steps, with the resolution of packages in between:
 //
-// One broken package takes nothing else with it: what could be rendered is
-// returned together with typed errors, and Rendered.Keeps tells what must stay
-// in a cluster because nobody knows what has become of it.
+//   - [Renderer.Want] (want.go) builds the cluster's kustomization and separates
+//     packages and their settings from plain objects. declare.go reads declarations;
+//     imageconfig.go and runtimeconfig.go read settings.
+//   - [Renderer.Expand] (expand.go) makes the objects of the resolved packages
+//     (package.go), once for the whole fleet, applies the cluster's patches, and
+//     checks that every object is defined once (cluster.go). activate.go selects the
+//     types of a package, delegate.go leaves packages to Crossplane, immutable.go adds
+//     rules for immutable fields, conversions.go handles conversion rules and etcd.go
+//     etcd namespaces.
+//
+// A broken package affects nothing else: the result has everything that could be
+// rendered, together with typed errors. [Rendered.Keeps] reports which objects must
+// stay in a cluster because their rendering is unknown.
 //
 // Neighbours: render/manifest has objects, render/kustomize builds and patches,
-// render/runtime and render/webhook are for a package's controller. Of
-// sources, render knows the vocabulary only; resolving is sources/resolve's, and
-// what comes of the objects is reconcile's.
+// render/runtime and render/webhook are for a package's controller. sources/resolve
+// resolves packages, and reconcile plans and applies the objects.
 package render
 
 import (
@@ -47,21 +47,21 @@ type Input struct {
 	Files fs.FS
 	// Path is the directory in Files to build.
 	Path string
-	// Remote are the directories of other repositories that the build may use.
+	// Remote are the remote bases that the build may use.
 	Remote remote.Bases
 	// Patches change the rendered objects, those of packages included.
 	Patches []kustomize.Patch
-	// EnforcePins adds the policies by which the API server refuses objects that are
-	// pinned to other types or controllers.
+	// EnforcePins adds policies that make the API server refuse objects that are pinned
+	// to other types or controllers.
 	EnforcePins bool
-	// Targets installs the definitions of KubernetesTarget and KubernetesApplication,
-	// also if no object is of these kinds.
+	// Targets installs the definitions of KubernetesTarget and KubernetesApplication
+	// even if the cluster has no object of these kinds.
 	Targets bool
-	// Publications are those of the cluster, and those to its namespaces.
+	// Publications are the publications of the cluster, and of others to its namespaces.
 	Publications []target.Publication
-	// Delegate leaves packages to the Crossplane in the cluster, pinned.
+	// Delegate makes the Crossplane in the cluster install the packages, pinned.
 	Delegate bool
-	// Converter is what serves the cluster's conversion rules.
+	// Converter serves the cluster's conversion rules.
 	Converter Converter
 	// Etcd is how the cluster runs the proxies of its EtcdNamespaces.
 	Etcd etcd.Proxy
@@ -77,14 +77,14 @@ type Wanted struct {
 	Images sources.ImageConfigs
 	// Broken are packages with an invalid declaration.
 	Broken []*PackageError
-	// Unreadable are the declarations of Broken as far as they can be read. Ref has
-	// only a repository, and is zero if that cannot be read either.
+	// Unreadable are the declarations of Broken, with the fields that can be read. Ref
+	// has at most a repository.
 	Unreadable []sources.Declaration
-	// Notes are no errors: patches in kustomizations that match nothing.
+	// Notes are for people: patches in kustomizations that match nothing.
 	Notes []string
 
-	// Held are packages that the cluster keeps as they are, though they are not
-	// rendered: set them before Expand. Other packages' rights depend on them.
+	// Held are packages that the cluster keeps although they are not rendered. Set them
+	// before Expand, since the rights of other packages depend on them.
 	Held []sources.Selected
 
 	// policies are the ManagedResourceActivationPolicies.
@@ -95,8 +95,8 @@ type Wanted struct {
 	runtimes map[string]runtimeConfig
 }
 
-// Faults returns the errors in settings of packages. A package that such a setting
-// concerns has an error of its own.
+// Faults returns the errors in settings of packages. Each package with such a setting
+// has an error of its own.
 func (w *Wanted) Faults() []error {
 	var faults []error
 	for _, c := range w.Images {
@@ -129,8 +129,8 @@ type Rendered struct {
 	Conversions map[string]*Conversion
 	// Frozen are the definitions that got rules for immutable fields, by ID.
 	Frozen map[manifest.ID]Frozen
-	// Patched are the objects that the cluster's patches changed, by ID, as they
-	// were before.
+	// Patched are the objects that the cluster's patches changed, by ID, before the
+	// change.
 	Patched map[manifest.ID]*manifest.Object
 	// Idle are the cluster's patches that match nothing.
 	Idle []kustomize.Idle
@@ -138,7 +138,7 @@ type Rendered struct {
 	Inactive []PackageType
 	// Delegated are the types of the packages that Crossplane installs.
 	Delegated []PackageType
-	// Notes are for a person to read; they are not errors.
+	// Notes are for people; they are not errors.
 	Notes []string
 
 	// selected are the names of rendered packages; complete reports whether there
@@ -146,19 +146,18 @@ type Rendered struct {
 	selected map[string]bool
 	complete bool
 	broken   map[string]bool
-	// unknown reports whether definitions may be missing in Objects that the cluster
-	// keeps, and that are converted by rules.
+	// unknown reports whether the cluster may keep definitions with conversion rules that
+	// are not in Objects.
 	unknown bool
-	// conflict are the objects in Conflicts and Refused, those that enforce pins to a type
-	// which is one of them or has errors, and those beside an EtcdNamespace with errors.
+	// conflict are the objects in Conflicts and Refused, the objects that enforce pins to
+	// types of such a definition, and the objects beside an EtcdNamespace with errors.
 	conflict map[manifest.ID]bool
 }
 
 // Keeps reports whether an object that gitopsd applied to the cluster, and that is
-// not in Objects, must stay: it is in conflict or refused, its package is broken, its
-// package may be one that could not be resolved, or it converts objects of a definition
-// that stays. pkg is the object's
-// [manifest.PackageLabel].
+// not in Objects, must stay: it is in conflict or refused, its package is broken or may
+// be one that could not be resolved, or it converts objects of a definition that stays.
+// pkg is the object's [manifest.PackageLabel].
 func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	switch {
 	case r.conflict[id], r.unknown && converter.Part(id):
@@ -169,7 +168,7 @@ func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	return r.broken[pkg] || !r.complete && !r.selected[pkg]
 }
 
-// Err joins the errors of Broken, Refused and Conflicts; nil if there are none.
+// Err joins the errors of Broken, Refused and Conflicts.
 func (r *Rendered) Err() error {
 	var errs []error
 	for _, e := range r.Broken {
@@ -187,8 +186,8 @@ func (r *Rendered) Err() error {
 	return errors.Join(errs...)
 }
 
-// PackageError is an error of one package in one cluster. It concerns no other
-// package and no plain object.
+// PackageError is an error of one package in one cluster. Other packages and plain objects
+// are not affected.
 type PackageError struct {
 	Kind sources.PackageKind
 	// Name is the package's name in the cluster.

@@ -19,7 +19,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// cluster files: a kustomization of one file.
+// files returns a kustomization with one file.
 func files(t *testing.T, stream string) fs.FS {
 	t.Helper()
 	return fstest.MapFS{
@@ -39,7 +39,7 @@ func declare(kind, name, spec string) string {
 
 const plainObject = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: plain, namespace: default}\n---\n"
 
-// content is a package as sources would hand it over.
+// content returns a package as sources provides it.
 func content(t *testing.T, kind sources.PackageKind, stream string) *sources.Package {
 	t.Helper()
 	return &sources.Package{Runnable: kind == sources.Provider, Meta: sources.PackageMeta{Kind: kind, Name: "meta"}, Documents: manifesttest.Documents(t, stream)}
@@ -49,7 +49,7 @@ func crdYAML(plural, extra string) string {
 	return fmt.Sprintf("apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: %[1]s.example.org}\nspec: {group: example.org, names: {plural: %[1]s}, %s}\n---\n", plural, extra)
 }
 
-// selectAll resolves every declared package to the package of that name.
+// selectAll resolves every declared package to the package with its name.
 func selectAll(t *testing.T, w *Wanted, packages map[string]*sources.Package) []sources.Selected {
 	t.Helper()
 	var selected []sources.Selected
@@ -61,7 +61,7 @@ func selectAll(t *testing.T, w *Wanted, packages map[string]*sources.Package) []
 	return selected
 }
 
-// runtimeOf is the image of a package that holds its controller.
+// runtimeOf returns the image of a package that includes its controller.
 func runtimeOf(d sources.Declaration, p *sources.Package) string {
 	if !p.Runnable {
 		return ""
@@ -147,8 +147,8 @@ func TestExpandProvider(t *testing.T) {
 	}
 }
 
-// Packages whose configurations have the same names, as generators give them, go
-// together in a cluster.
+// Packages with configurations of the same names, which generators make, can be in one
+// cluster.
 func TestSameWebhookNames(t *testing.T) {
 	t.Parallel()
 	const hooks = "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: mutating-webhook-configuration}, webhooks: [{name: x}]}\n"
@@ -165,7 +165,7 @@ func TestSameWebhookNames(t *testing.T) {
 	}
 }
 
-// A new authority is a new rendering.
+// A new authority changes the rendering.
 func TestAuthorityChanges(t *testing.T) {
 	t.Parallel()
 	pkg := content(t, sources.Provider, crdYAML("as", "versions: [{name: v1}, {name: v2}], conversion: {strategy: Webhook}"))
@@ -182,7 +182,7 @@ func TestAuthorityChanges(t *testing.T) {
 	}
 }
 
-// A patch may leave a bundle to others.
+// A patch may leave a bundle to another controller.
 func TestBundlesLeftOut(t *testing.T) {
 	t.Parallel()
 	patch := kustomize.Patch{Patch: "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: w, annotations: {cert-manager.io/inject-ca-from: a/b}}}"}
@@ -211,7 +211,7 @@ func TestExpandConfiguration(t *testing.T) {
 	}
 }
 
-// What is wrong with one package is said, and concerns no other.
+// An error of one package does not affect others.
 func TestBrokenPackages(t *testing.T) {
 	t.Parallel()
 	good := content(t, sources.Provider, crdYAML("goods", ""))
@@ -283,7 +283,7 @@ func TestBrokenPackages(t *testing.T) {
 	}
 }
 
-// Two packages that define one object: neither changes anything.
+// If two packages define one object, neither changes anything.
 func TestTwoPackagesOneObject(t *testing.T) {
 	t.Parallel()
 	packages := map[string]*sources.Package{
@@ -305,7 +305,7 @@ func TestTwoPackagesOneObject(t *testing.T) {
 	}
 }
 
-// A dependency gets a name of its own; two packages of one name are an error.
+// A dependency has its own name. Two packages with one name are an error.
 func TestTwoPackagesOneName(t *testing.T) {
 	t.Parallel()
 	in := input(t, declare("Provider", "a", ""))
@@ -381,8 +381,8 @@ func TestPatchesTouchPackages(t *testing.T) {
 	}
 }
 
-// Providers of a family have each other's rights, whatever becomes of one. A family is
-// of one organization, and who names it from elsewhere is told.
+// Providers of a family have each other's rights, even if one is broken. A family is of one
+// organization; a note names packages that claim it from elsewhere.
 func TestFamilies(t *testing.T) {
 	t.Parallel()
 	declare := func(kind, name, spec string) string {
@@ -422,8 +422,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// The same input gives the same bytes: again, in another order, and in another
-// Renderer.
+// The same input gives the same bytes: again, in another order, and in another Renderer.
 func TestRenderingIsPure(t *testing.T) {
 	t.Parallel()
 	packages := make(map[string]*sources.Package)
@@ -465,9 +464,8 @@ func TestRenderingIsPure(t *testing.T) {
 	}
 }
 
-// A package is expanded once, whatever the number of clusters, and forgotten when
-// no cluster has asked for it between two sweeps. Not parallel: it looks at the
-// heap.
+// A package is expanded once for all clusters, and forgotten if no cluster uses it between
+// two sweeps. Not parallel, since it measures the heap.
 func TestObjectsAreShared(t *testing.T) {
 	var stream strings.Builder
 	for i := range 200 {

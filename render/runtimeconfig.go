@@ -12,7 +12,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// runtimeConfig is a DeploymentRuntimeConfig, or the error of reading it.
+// runtimeConfig is a DeploymentRuntimeConfig, or the error from reading it.
 type runtimeConfig struct {
 	config *runtime.Config
 	err    error
@@ -59,20 +59,18 @@ func readRuntimeConfig(o *manifest.Object) runtimeConfig {
 		Service:        spec.ServiceTemplate.Metadata,
 		ServiceAccount: spec.ServiceAccountTemplate.Metadata,
 	}
-	// The Go type validates; the result is the tree, which has only the fields that
-	// somebody set.
-	tree, _ := o.Tree()["spec"].(map[string]any)
-	template, _ := tree["deploymentTemplate"].(map[string]any)
-	c.Spec, _ = template["spec"].(map[string]any)
+	// The Go type validates. The result is the tree, which has only the fields that are
+	// set.
+	c.Spec = manifest.Mapping(o.Tree(), "spec", "deploymentTemplate", "spec")
 	if err := c.Check(); err != nil {
 		return fail(fmt.Errorf("spec.deploymentTemplate.spec.%w", err))
 	}
 	return runtimeConfig{config: c}
 }
 
-// runtimeOf returns the configuration of a package's controller, as Crossplane finds
-// it: an ImageConfig's, else the declaration's, else the one named default, which
-// may be missing.
+// runtimeOf returns the configuration of a package's controller, in Crossplane's order: the
+// one that an ImageConfig names, else the declaration, else the one named default. It is
+// nil if there is none.
 func (w *Wanted) runtimeOf(s sources.Selected) (*runtime.Config, error) {
 	if s.Declaration.Kind != sources.Provider {
 		return nil, nil
@@ -87,16 +85,15 @@ func (w *Wanted) runtimeOf(s sources.Selected) (*runtime.Config, error) {
 	case !there && name == defaultRuntimeConfig:
 		return nil, nil
 	case !there:
-		return nil, fmt.Errorf("there is no %s %s among the cluster's manifests, which its controller is to run by", manifest.RuntimeConfig.Kind, name)
+		return nil, fmt.Errorf("its controller uses the %s %s, which is not among the cluster's manifests", manifest.RuntimeConfig.Kind, name)
 	case c.err != nil:
-		return nil, fmt.Errorf("its controller is to run by the %s %s, which has errors", manifest.RuntimeConfig.Kind, name)
+		return nil, fmt.Errorf("its controller uses the %s %s, which has errors", manifest.RuntimeConfig.Kind, name)
 	}
 	return c.config, nil
 }
 
-// ControllerImage returns the image with which a DeploymentRuntimeConfig replaces
-// the one of a package's controller; empty if none does. An invalid configuration is
-// an error of Expand.
+// ControllerImage returns the image that a DeploymentRuntimeConfig sets for a package's
+// controller; "" if none does. Expand reports invalid configurations.
 func (w *Wanted) ControllerImage(s sources.Selected) string {
 	c, err := w.runtimeOf(s)
 	if err != nil || c == nil {
@@ -105,12 +102,12 @@ func (w *Wanted) ControllerImage(s sources.Selected) string {
 	return c.Image()
 }
 
-// describe returns everything besides a package's content that its objects depend
-// on.
+// describe returns a text of everything that a package's objects depend on besides its
+// content.
 func describe(s sources.Selected, c *runtime.Config) (string, error) {
 	d := s.Declaration
 	authority := authority(d)
-	d.File, d.Document = "", sources.Document{} // where it stands, and fields that are in d already
+	d.File, d.Document = "", sources.Document{} // the place, and fields that are in d already
 	text, err := json.Marshal([]any{d, s.PullSecrets, c, authority})
 	return string(text), err
 }

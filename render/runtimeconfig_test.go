@@ -26,8 +26,8 @@ spec:
 ---
 `
 
-// Which configuration a controller has: an ImageConfig's, else the declaration's,
-// else the default one if it is there.
+// The configuration of a controller is an ImageConfig's, else the declaration's, else the
+// default one if it exists.
 func TestRuntimeConfig(t *testing.T) {
 	t.Parallel()
 	pkg := content(t, sources.Provider, crdYAML("as", ""))
@@ -37,8 +37,8 @@ func TestRuntimeConfig(t *testing.T) {
 		{"default", named("default"), "", "default", ""},
 		{"declared", named("default") + named("big"), "runtimeConfigRef: {name: big}", "big", ""},
 		{"by ImageConfig", named("big") + named("small") + imageConfigYAML("{matchImages: [{prefix: example.org/}], runtime: {configRef: {name: small}}}") + "---\n", "runtimeConfigRef: {name: big}", "small", ""},
-		{"missing", "", "runtimeConfigRef: {name: big}", "", "Provider p: there is no DeploymentRuntimeConfig big among the cluster's manifests"},
-		{"broken", strings.Replace(named("big"), "args", "arks", 1), "runtimeConfigRef: {name: big}", "", "Provider p: its controller is to run by the DeploymentRuntimeConfig big, which has errors"},
+		{"missing", "", "runtimeConfigRef: {name: big}", "", "Provider p: its controller uses the DeploymentRuntimeConfig big, which is not among the cluster's manifests"},
+		{"broken", strings.Replace(named("big"), "args", "arks", 1), "runtimeConfigRef: {name: big}", "", "Provider p: its controller uses the DeploymentRuntimeConfig big, which has errors"},
 		{"broken, another's", strings.Replace(named("big"), "args", "arks", 1), "", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestRuntimeConfig(t *testing.T) {
 	}
 }
 
-// A package with types alone gets its types, and no controller but one whose image a
-// DeploymentRuntimeConfig names.
+// A package without a controller gets one only if a DeploymentRuntimeConfig names its
+// image.
 func TestTypesAlone(t *testing.T) {
 	t.Parallel()
 	pkg := content(t, sources.Provider, crdYAML("as", "")+"apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {name: h}\nwebhooks: [{name: a.example.org, clientConfig: {}}]\n")

@@ -15,13 +15,13 @@ import (
 
 // Want builds a cluster's kustomization and separates packages (Provider,
 // Configuration and Function of pkg.crossplane.io) and their settings (ImageConfig,
-// DeploymentRuntimeConfig, ManagedResourceActivationPolicy) from objects that are
-// applied as they are. A build of unchanged files is reused. Conversion rules are
+// DeploymentRuntimeConfig, ManagedResourceActivationPolicy) from plain objects, which are
+// applied as they are. It reuses builds of unchanged files. Conversion rules are
 // settings of definitions, and an APIResourceSchema stands for the definition that it
-// describes; next to an APIExport, which is for kcp, both are applied as they are.
+// describes; both are plain objects next to an APIExport, which is for kcp.
 //
-// Settings are not applied, since the cluster need not know their kinds; but a
-// Crossplane that installs packages gets its settings too.
+// Settings are not applied, since the cluster may not serve their kinds. If Crossplane
+// installs packages, its settings are applied too.
 //
 // If the build fails, the Wanted is nil; the error wraps a [*kustomize.MissingError]
 // if remote bases are missing. Otherwise the error joins a [PackageError] for each
@@ -67,7 +67,7 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	for _, o := range images {
 		w.Images = append(w.Images, imageConfig(o, w.Objects))
 	}
-	if !in.Delegate { // else how controllers run is Crossplane's business
+	if !in.Delegate { // otherwise Crossplane runs the controllers
 		for _, o := range configs {
 			w.runtimes[o.ID().Name] = readRuntimeConfig(o)
 		}
@@ -94,7 +94,6 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 
 const (
 	runtimeConfigVersion = manifest.GroupPackages + "/v1beta1"
-	// defaultRuntimeConfig is the one that Crossplane uses for a package that names
-	// none.
+	// defaultRuntimeConfig is what Crossplane uses for packages that name none.
 	defaultRuntimeConfig = "default"
 )

@@ -82,8 +82,7 @@ metadata: {name: other}
 	}
 }
 
-// A declaration that is at fault is an error with its place, and takes nothing
-// else with it.
+// The error of an invalid declaration has its place, and affects nothing else.
 func TestWantFaults(t *testing.T) {
 	t.Parallel()
 	spec := func(fields string) string {
@@ -147,8 +146,8 @@ func TestWantBuildFails(t *testing.T) {
 	}
 }
 
-// A declaration in a misspelled group does not count as absent, and another kind of
-// that name is no declaration.
+// A declaration in a misspelled group does not count as absent. A kind of the same name in
+// another group is not a declaration.
 func TestWantMisspelledGroup(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -29,7 +29,7 @@ func (c *Computer) want(ctx context.Context, files fs.FS, cl *Unit) (*render.Wan
 		if !errors.As(err, &missing) {
 			return w, err
 		}
-		// It ends: each round adds a base, and a build has at most kustomize.MaxRemotes.
+		// Each round adds a base, and package kustomize limits how many a build has.
 		if err := c.fetchBases(ctx, cl, missing.Bases); err != nil {
 			return nil, err
 		}

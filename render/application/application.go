@@ -1,13 +1,13 @@
 // Package application reads KubernetesApplications of the group workload.crossplane.io
-// and renders the objects that their targets' clusters get. It is pure.
+// (application.go) and renders their objects (objects.go). It is pure.
 //
-// Both versions are read alike: v1alpha1 says clusterSelector and clusterRef where
-// v1alpha2 says targetSelector and targetRef. The format is Crossplane's of 2020 (release
-// 0.13, design/defunct/one-pager-consuming-k8s-clusters.md); spec.resourceSelector
-// chose objects that no longer exist, and is ignored.
+// It reads two versions: clusterSelector and clusterRef of v1alpha1 are targetSelector and
+// targetRef in v1alpha2. The format is Crossplane's of 2020 (release 0.13,
+// design/defunct/one-pager-consuming-k8s-clusters.md). spec.resourceSelector is ignored,
+// since it selected objects that no longer exist.
 //
-// application.go reads, objects.go renders. Where an application runs is
-// render/target/placement's decision, and what is done there reconcile/applications'.
+// render/target/placement decides where an application runs, and reconcile/applications
+// applies its objects there.
 package application
 
 import (
@@ -28,27 +28,27 @@ import (
 
 // Application is a KubernetesApplication. It is immutable once read.
 type Application struct {
-	// Namespace and Name are the application's own, UID the API server's; UID is empty
-	// for one that is not in a cluster yet.
+	// Namespace, Name and UID are from its metadata. UID is empty for an application that
+	// is not in a cluster yet.
 	Namespace, Name, UID string
-	// TargetRef is the name of the KubernetesTarget that it asks for; may be empty.
+	// TargetRef is the KubernetesTarget that it names; may be empty.
 	TargetRef string
 	// Selector selects the targets that it may be placed on; nil if it has none.
 	Selector labels.Selector
-	// ServiceAccount is the account of the target's cluster that is acted as there, as
+	// ServiceAccount is the account to impersonate in the target's cluster,
 	// "namespace/name"; empty to act as the connection's user.
 	ServiceAccount string
-	// Resources are its templates, in their order.
+	// Resources are its templates, in order.
 	Resources []Resource
 	// Reschedule is the value of manifest.RescheduleAnnotation.
 	Reschedule string
-	// AllowPrune is the value of manifest.AllowPruneAnnotation: how many objects may be
-	// pruned at once.
+	// AllowPrune is the value of manifest.AllowPruneAnnotation: the number of objects that
+	// one pass may prune.
 	AllowPrune string
-	// Placed is the target that its status names, and Rescheduled the value of the
-	// annotation for which it was placed last.
+	// Placed is the target in its status, and Rescheduled the value of Reschedule at the
+	// last placement.
 	Placed, Rescheduled string
-	// Left are the targets that still have objects of it from before it moved.
+	// Left are former targets that still have some of its objects.
 	Left []string
 }
 
@@ -58,15 +58,15 @@ type Resource struct {
 	Name string
 	// Template is the object to apply.
 	Template map[string]any
-	// Secrets are the names of Secrets beside the application that go to the
+	// Secrets are the names of Secrets in the application's namespace to copy to the
 	// cluster with the object.
 	Secrets []string
 }
 
-// String returns the application's name as people know it.
+// String returns "namespace/name".
 func (a *Application) String() string { return a.Namespace + "/" + a.Name }
 
-// Placement returns the application as placement decides about it.
+// Placement returns the application in the form for [placement.Decide].
 func (a *Application) Placement() placement.Application {
 	return placement.Application{
 		Name: a.Name, Ref: a.TargetRef, Selector: a.Selector, Placed: a.Placed,
@@ -74,9 +74,9 @@ func (a *Application) Placement() placement.Application {
 	}
 }
 
-// Read reads an application. The error joins everything that is wrong; each part names
-// the field. What can be read is returned even then: everything but the resources and
-// selectors with errors.
+// Read reads an application. The error joins an error for each invalid field. The
+// application is returned even with an error, without the resources and selectors that are
+// invalid.
 func Read(tree map[string]any) (*Application, error) {
 	meta := manifest.Mapping(tree, "metadata")
 	a := &Application{
@@ -96,8 +96,8 @@ func Read(tree map[string]any) (*Application, error) {
 	if a.Namespace == runtime.Namespace {
 		errs = append(errs, Reserved(a.Namespace))
 	}
-	// An account that is empty, as a script leaves it that found none, does not mean the
-	// rights of the connection.
+	// An empty account, which a failed script may write, must not give the rights of the
+	// connection.
 	if account, asked := spec["serviceAccount"]; asked {
 		a.ServiceAccount, _ = account.(string)
 		namespace, name, _ := strings.Cut(a.ServiceAccount, "/")
@@ -111,12 +111,12 @@ func Read(tree map[string]any) (*Application, error) {
 	return a, errors.Join(errs...)
 }
 
-// Reserved is the error of an application in a namespace with credentials of gitopsd's own.
+// Reserved returns the error for an application in the namespace of gitopsd's own credentials.
 func Reserved(namespace string) error {
 	return fmt.Errorf("metadata.namespace: gitopsd keeps its own credentials in namespace %s, and runs no applications of it; choose another", namespace)
 }
 
-// readTarget reads which target is asked for.
+// readTarget reads the target and the selector.
 func (a *Application) readTarget(spec map[string]any) error {
 	var errs []error
 	pick := func(now, before string) (string, any) {

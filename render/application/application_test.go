@@ -15,7 +15,7 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// read reads an application with this spec, in YAML's flow style.
+// read reads an application with a spec in flow style.
 func read(t *testing.T, spec string) (*Application, error) {
 	t.Helper()
 	return Read(manifesttest.Tree(t, "{apiVersion: workload.crossplane.io/v1alpha2, kind: KubernetesApplication, metadata: {namespace: team, name: web}, spec: "+spec+"}"))
@@ -50,7 +50,7 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-// Both versions select alike.
+// Both versions have the same selectors.
 func TestReadSelector(t *testing.T) {
 	for _, field := range []string{"targetSelector", "clusterSelector"} {
 		a, err := read(t, "{"+field+": {matchLabels: {env: dev}, matchExpressions: [{key: tier, operator: NotIn, values: [gold]}]}, resourceTemplates: ["+settings+"]}")
@@ -70,8 +70,8 @@ func TestReadSelector(t *testing.T) {
 	}
 }
 
-// The old project's sample is rendered as it was pasted; its Deployment finds the
-// Secret under the name that it has there.
+// The sample of the old project is rendered unchanged. Its Deployment finds the Secret
+// under its name.
 func TestRenderWordPress(t *testing.T) {
 	text, err := os.ReadFile("testdata/wordpress.yaml")
 	if err != nil {
@@ -111,7 +111,7 @@ func TestRenderWordPress(t *testing.T) {
 	}
 }
 
-// An object that is refused takes its resource's Secrets with it, and nothing else.
+// A refused object takes its resource's Secrets with it, and nothing else.
 func TestRefuse(t *testing.T) {
 	a, err := read(t, `{resourceTemplates: [
   {metadata: {name: bad}, spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: web, name: bad}}, secrets: [{name: sql}]}},
@@ -135,7 +135,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// One resource with an error leaves the others.
+// An error in one resource does not affect the others.
 func TestRenderFaults(t *testing.T) {
 	resource := func(name, template, secrets string) string {
 		return "{metadata: {name: " + name + "}, spec: {template: " + template + ", secrets: [" + secrets + "]}}"
@@ -176,7 +176,8 @@ func TestRenderFaults(t *testing.T) {
 	}
 }
 
-// A token of an account of the home is no account's elsewhere.
+// A token of a ServiceAccount is not copied as one, since the account does not exist in the
+// target's cluster.
 func TestRenderToken(t *testing.T) {
 	a, err := read(t, "{resourceTemplates: [{metadata: {name: a}, spec: {secrets: [{name: token}], template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: web, name: a}}}}]}")
 	if err != nil {
@@ -190,7 +191,7 @@ func TestRenderToken(t *testing.T) {
 	}
 }
 
-// Beside the daemon's own credentials, nobody's application runs.
+// No application is read in the namespace of the daemon's credentials.
 func TestReadOurNamespace(t *testing.T) {
 	_, err := Read(manifesttest.Tree(t, "{apiVersion: workload.crossplane.io/v1alpha2, kind: KubernetesApplication, metadata: {namespace: gitopsd-system, name: web}, spec: {resourceTemplates: ["+settings+"]}}"))
 	if want := "metadata.namespace: gitopsd keeps its own credentials in namespace gitopsd-system, and runs no applications of it; choose another"; err == nil || err.Error() != want {
@@ -198,7 +199,7 @@ func TestReadOurNamespace(t *testing.T) {
 	}
 }
 
-// Nothing goes where gitopsd keeps its own objects: an inventory there would be overwritten.
+// No object goes to gitopsd's own namespace, where it could overwrite an inventory.
 func TestRenderOurNamespace(t *testing.T) {
 	for _, template := range []string{
 		"{apiVersion: v1, kind: ConfigMap, metadata: {namespace: gitopsd-system, name: inventory-a}}",
@@ -215,7 +216,7 @@ func TestRenderOurNamespace(t *testing.T) {
 	}
 }
 
-// A Secret is read once, and a short application does not become a very long list of copies.
+// A Secret is read once, and the number of its copies is limited.
 func TestRenderManyCopies(t *testing.T) {
 	var resources []string
 	for i := range 100 {
@@ -235,7 +236,7 @@ func TestRenderManyCopies(t *testing.T) {
 	}
 }
 
-// Whatever an object of the kind holds, reading and rendering it is harmless.
+// Reading and rendering any object of the kind does not panic.
 func FuzzRead(f *testing.F) {
 	text, err := os.ReadFile("testdata/wordpress.yaml")
 	if err != nil {

@@ -9,23 +9,23 @@ import (
 	"gitopsd.dev/render/runtime"
 )
 
-// serviceAccountToken is a type of Secrets that mean something in their own cluster
-// alone: an API server removes one whose account it does not have.
+// serviceAccountToken is the type of Secrets that are valid only in their own cluster. An
+// API server deletes them if their account does not exist.
 const serviceAccountToken = "kubernetes.io/service-account-token"
 
-// Rendered is what the cluster of an application's target should have.
+// Rendered has the objects of an application for the cluster of its target.
 type Rendered struct {
-	// Objects are those of the templates and the Secrets that go with them.
+	// Objects are the objects of the templates, and their Secrets.
 	Objects *manifest.Set
-	// Of maps each resource that is rendered to its object, and the Secrets after it.
+	// Of has the IDs of each rendered resource's object and Secrets, in this order, by the
+	// resource's name.
 	Of map[string][]manifest.ID
-	// Faults are what is wrong with single resources, by their names. Such a resource
-	// is not among the objects.
+	// Faults are the errors of single resources, by name. Their objects are not in Objects.
 	Faults map[string]error
 }
 
-// Render returns the objects of an application. secret returns a Secret of its
-// namespace, or an error that says why there is none.
+// Render returns the objects of an application. secret returns a Secret of its namespace,
+// or an error that becomes the fault of the resource.
 func (a *Application) Render(secret func(name string) (tree map[string]any, err error)) *Rendered {
 	r := &Rendered{Of: make(map[string][]manifest.ID), Faults: make(map[string]error)}
 	var objects []*manifest.Object
@@ -54,8 +54,8 @@ func (a *Application) Render(secret func(name string) (tree map[string]any, err 
 	return r
 }
 
-// Refuse takes an object out, and with it the resources that have it: err is their fault.
-// It is for what only the object's cluster tells.
+// Refuse removes an object and the resources that include it; err becomes their fault. It is
+// for errors that are known only in the target's cluster.
 func (r *Rendered) Refuse(id manifest.ID, err error) {
 	for name, ids := range r.Of {
 		if slices.Contains(ids, id) {
@@ -99,10 +99,7 @@ func (a *Application) render(resource Resource, secrets *secrets) ([]*manifest.O
 		if err != nil {
 			return nil, err
 		}
-		copied := map[string]any{
-			"apiVersion": "v1", "kind": manifest.Secret.Kind,
-			"metadata": map[string]any{"name": resource.Name + "-" + name, "namespace": object.ID().Namespace},
-		}
+		copied := manifest.NewTree(manifest.Secret.ID(object.ID().Namespace, resource.Name+"-"+name), nil)
 		for _, field := range []string{"type", "data"} {
 			if v, ok := source[field]; ok && v != serviceAccountToken {
 				copied[field] = v
@@ -120,11 +117,11 @@ func (a *Application) render(resource Resource, secrets *secrets) ([]*manifest.O
 	return all, nil
 }
 
-// mostSecrets bounds the Secrets of an application together, each counted as often as it
-// is copied: a short template could ask for very many copies.
+// mostSecrets bounds the total size of an application's Secrets, counting each copy: a
+// short template could ask for very many copies.
 const mostSecrets = 8 << 20
 
-// secrets are the Secrets that an application takes along, each read once.
+// secrets reads the Secrets of an application, each once.
 type secrets struct {
 	read  func(name string) (map[string]any, error)
 	all   map[string]*source

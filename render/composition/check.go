@@ -2,7 +2,6 @@ package composition
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -10,43 +9,38 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Finding is something in a Composition that cannot work.
+// Finding is an error in a Composition.
 type Finding struct {
-	// Composition has it, written at Origin.
+	// Composition is the Composition, written at Origin.
 	Composition manifest.ID
 	Origin      manifest.Origin
 	// Path is the place in the Composition.
 	Path string
-	// Reason says what is wrong, and Advice what to do.
+	// Reason is the error, and Advice what to do.
 	Reason, Advice string
-	// APIVersion and Kind are set if nothing known defines the kind: the cluster may
-	// serve it all the same.
+	// APIVersion and Kind are set if no known object defines the kind. The cluster may
+	// serve it nevertheless.
 	APIVersion, Kind string
 }
 
 // String returns the finding in one line.
 func (f *Finding) String() string {
-	where := f.Composition.String()
-	if at := f.Origin.String(); at != "" {
-		where += " (" + at + ")"
-	}
-	return fmt.Sprintf("%s: %s: %s; %s", where, f.Path, f.Reason, f.Advice)
+	return fmt.Sprintf("%s (%s): %s: %s; %s", f.Composition, f.Origin, f.Path, f.Reason, f.Advice)
 }
 
-// Known is what is known of types that a cluster has and that no object defines. Both
-// functions may be nil.
+// Known knows types of a cluster that no object defines. Both functions may be nil.
 type Known struct {
 	// Delegated reports whether Crossplane installs the kind with a package.
 	Delegated func(manifest.GroupKind) bool
-	// Inactive returns how to activate a kind that a package has and that is not
-	// installed; "" for other kinds.
+	// Inactive returns advice to activate a kind of a package that is not installed; ""
+	// for other kinds.
 	Inactive func(manifest.GroupKind) string
 }
 
-// most bounds the findings about one Composition.
+// most bounds the findings for one Composition.
 const most = 20
 
-// Check returns what cannot work in the Compositions among a cluster's objects.
+// Check returns the errors in the Compositions among a cluster's objects.
 func Check(objects *manifest.Set, known Known) []Finding {
 	c := checker{known: known, definitions: make(map[manifest.GroupKind]*manifest.Object)}
 	var compositions []*manifest.Object
@@ -91,9 +85,9 @@ func (c *checker) fail(path, advice, format string, args ...any) *Finding {
 
 // check checks one Composition.
 func (c *checker) check() {
-	apiVersion, kind := Composite(c.of.Tree())
+	apiVersion, kind := compositeOf(c.of.Tree())
 	if kind == "" {
-		return // the API server says so
+		return // the API server reports that
 	}
 	composite := c.kind("spec.compositeTypeRef", apiVersion, kind)
 	for _, t := range Templates(c.of.Tree()) {
@@ -127,13 +121,13 @@ func (c *checker) lacks(path, name string, in defined) {
 	c.fail(path, advice, "%s has no field %s in %s", in.kind, name, in.version)
 }
 
-// defined is a version of a kind, as far as it is known.
+// defined is a version of a kind.
 type defined struct {
 	*shape
 	kind, version, pkg string
 }
 
-// kind looks up a kind in a version and reports it if it cannot exist. The shape is nil
+// kind looks up a kind in a version and adds a finding if it cannot exist. The shape is nil
 // if the fields are not known.
 func (c *checker) kind(path, apiVersion, kind string) defined {
 	group, version := manifest.GroupVersion(apiVersion)
@@ -182,10 +176,10 @@ func oneOf(versions []string) string {
 	return strings.Join(versions, " or ")
 }
 
-// others names the kinds that differ from one in case or group alone.
+// others returns the kinds that differ from kind only in case or group.
 func (c *checker) others(kind manifest.GroupKind) string {
 	var names []string
-	for _, gk := range slices.Collect(maps.Keys(c.definitions)) {
+	for gk := range c.definitions {
 		if strings.EqualFold(gk.Kind, kind.Kind) {
 			names = append(names, gk.Kind+"."+gk.Group)
 		}
@@ -194,8 +188,8 @@ func (c *checker) others(kind manifest.GroupKind) string {
 	return strings.Join(names[:min(len(names), 3)], ", ")
 }
 
-// Foreign reports whether the kinds of a group are those of the API server, of
-// Crossplane itself or of functions, which no package defines.
+// Foreign reports whether no package defines the kinds of a group: they are of the API
+// server, of Crossplane itself or of functions.
 func Foreign(group string) bool {
 	switch group {
 	case manifest.GroupPackages, manifest.GroupComposites, manifest.GroupOperations, "protection.crossplane.io", "secrets.crossplane.io":

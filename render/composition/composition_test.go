@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// What each way of writing a Composition composes.
+// Templates finds the composed objects in every form of a Composition.
 func TestTemplates(t *testing.T) {
 	const resources = `resources: [
   {name: b, base: {apiVersion: acme.example/v1, kind: Bucket, spec: {a: 1}}, patches: [
@@ -135,7 +135,7 @@ const fleet = `
   {name: v1, served: true, referenceable: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}]}}
 `
 
-// What cannot work, and what can.
+// Check finds errors, and accepts valid Compositions.
 func TestCheck(t *testing.T) {
 	resource := func(base, more string) string {
 		return "mode: Resources, resources: [{base: " + base + more + "}]"
@@ -174,7 +174,7 @@ func TestCheck(t *testing.T) {
 		{"elements that have no such field", patch("fromFieldPath: spec.size, toFieldPath: 'spec.rules[0].prot'"), []string{"spec.rules[0].prot"}},
 		{"a key of a map", patch("fromFieldPath: spec.size, toFieldPath: 'spec.tags[a.b/c]'"), nil},
 		{"below a scalar", patch("fromFieldPath: spec.size.unit, toFieldPath: spec.size"), []string{"Database.acme.example has no field spec.size.unit"}},
-		{"a path that is none", patch("fromFieldPath: 'spec[', toFieldPath: spec.size"), []string{`"spec[" is no path of a field`}},
+		{"a path that is none", patch("fromFieldPath: 'spec[', toFieldPath: spec.size"), []string{`"spec[" is not a path of a field`}},
 		{"composites that nobody defines", "compositeTypeRef: {apiVersion: acme.example/v1, kind: Databse}, resources: []", []string{"spec.compositeTypeRef: no package or manifest of the cluster defines Databse.acme.example"}},
 		{"composites in another version", "compositeTypeRef: {apiVersion: acme.example/v2, kind: Database}, resources: []", []string{"spec.compositeTypeRef.apiVersion: Database.acme.example is not served in version v2; use v1"}},
 		{"a composed composite", resource("{apiVersion: acme.example/v1, kind: Database, spec: {size: 1, crossplane: {compositionSelector: {}}, nope: 1}}", ""), []string{"spec.resources[0].base.spec.nope"}},
@@ -224,7 +224,7 @@ func manyFields(n int) []string {
 	return all
 }
 
-// No Composition makes the reader fail, and every path is read or refused.
+// No Composition causes a panic, and every path is parsed or refused.
 func FuzzTemplates(f *testing.F) {
 	f.Add("spec.a[0].b", "apiVersion: a/v1\nkind: B\nspec:\n")
 	f.Add("metadata.labels[a.b/c]", "- kind: B\n  apiVersion: a/v1\n---\nmetadata:\n")

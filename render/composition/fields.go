@@ -10,7 +10,7 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Fields that Crossplane adds to the schemas of composites and claims.
+// added are the fields that Crossplane adds to the schemas of composites and claims.
 var added = map[string][]string{
 	"spec": {
 		"crossplane", "claimRef", "compositeDeletePolicy", "compositionRef", "compositionRevisionRef", "compositionRevisionSelector",
@@ -23,11 +23,11 @@ var added = map[string][]string{
 // shape is the schema of one version of a kind.
 type shape struct {
 	schema map[string]any
-	// composite kinds have the added fields.
+	// composite reports whether the kind has the added fields.
 	composite bool
 }
 
-// shapeOf returns the shape; nil if every field may exist.
+// shapeOf returns the shape of a version; nil if every field may exist.
 func shapeOf(d types.Definition, v types.Version) *shape {
 	if v.Schema == nil || d.PreservesUnknownFields {
 		return nil
@@ -41,7 +41,7 @@ type step struct {
 	element bool
 }
 
-// split reads a field's path in Crossplane's form: "spec.a[0].b", "spec.a[*]",
+// split parses a path in Crossplane's syntax: "spec.a[0].b", "spec.a[*]",
 // "metadata.labels[a.b/c]".
 func split(path string) ([]step, error) {
 	var steps []step
@@ -56,7 +56,7 @@ func split(path string) ([]step, error) {
 				steps = append(steps, step{key: key, element: key == "*" || strings.Trim(key, "0123456789") == ""})
 			}
 			if !found || key == "" {
-				return nil, fmt.Errorf("%q is no path of a field: a bracket is not closed, or is empty", path)
+				return nil, fmt.Errorf("%q is not a path of a field: a bracket is not closed, or is empty", path)
 			}
 			rest = left
 			continue
@@ -64,7 +64,7 @@ func split(path string) ([]step, error) {
 		if len(steps) > 0 {
 			after, ok := strings.CutPrefix(rest, ".")
 			if !ok {
-				return nil, fmt.Errorf("%q is no path of a field: want a dot or a bracket before %q", path, rest)
+				return nil, fmt.Errorf("%q is not a path of a field: want a dot or a bracket before %q", path, rest)
 			}
 			rest = after
 		}
@@ -73,7 +73,7 @@ func split(path string) ([]step, error) {
 			end = len(rest)
 		}
 		if end == 0 {
-			return nil, fmt.Errorf("%q is no path of a field: a name is empty", path)
+			return nil, fmt.Errorf("%q is not a path of a field: a name is empty", path)
 		}
 		steps = append(steps, step{key: rest[:end]})
 		rest = rest[end:]
@@ -81,8 +81,8 @@ func split(path string) ([]step, error) {
 	return steps, nil
 }
 
-// whole reports whether what is at the top, or right below it, is the same for all
-// objects or added by Crossplane.
+// whole reports whether a field is not checked, since all objects have it or Crossplane adds
+// it.
 func (s *shape) whole(steps []step) bool {
 	switch steps[0].key {
 	case "apiVersion", "kind", "metadata":
@@ -110,8 +110,8 @@ func (s *shape) has(steps []step) bool {
 	return true
 }
 
-// below returns the schema one step down; nil if there can be nothing. anything reports
-// whether all below may exist.
+// below returns the schema one step down; nil if the field cannot exist. anything reports
+// whether it may have any value.
 func below(schema map[string]any, st step) (next map[string]any, anything bool) {
 	if manifest.Truth(schema, "x-kubernetes-preserve-unknown-fields") || manifest.Truth(schema, "x-kubernetes-embedded-resource") {
 		if next := manifest.Mapping(schema, "properties", st.key); next != nil && !st.element {
@@ -126,8 +126,7 @@ func below(schema map[string]any, st step) (next map[string]any, anything bool) 
 		if st.key == "*" {
 			return nil, true
 		}
-		next, known := properties[st.key].(map[string]any)
-		if known {
+		if next, known := properties[st.key].(map[string]any); known {
 			return next, false
 		}
 	}
@@ -140,8 +139,7 @@ func below(schema map[string]any, st step) (next map[string]any, anything bool) 
 	return nil, false
 }
 
-// lacking returns the fields of an object that the type lacks, without those below a
-// field that it lacks.
+// lacking returns the fields of an object that the type lacks, without fields below these.
 func (s *shape) lacking(object map[string]any) []string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(object)) {
@@ -188,7 +186,7 @@ func lacking(all []string, schema map[string]any, v any, at string) []string {
 	case []any:
 		items := manifest.Mapping(schema, "items")
 		if items == nil {
-			return all // not a list in the schema, which is another mistake
+			return all // a list where the schema has none is another mistake
 		}
 		for i, item := range v {
 			all = lacking(all, items, item, fmt.Sprintf("%s[%d]", at, i))

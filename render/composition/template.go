@@ -10,15 +10,14 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Groups of functions' own kinds: their inputs, and what they read from templates and
-// do not compose.
+// functionGroups is the suffix of the groups of functions' own kinds: their inputs, and
+// kinds in templates that they do not compose.
 const functionGroups = ".fn.crossplane.io"
 
-// The group and kind of function-patch-and-transform's input.
-const patchGroup, patchKind = "pt" + functionGroups, "Resources"
+// patchInput is the kind of the input of function-patch-and-transform.
+var patchInput = manifest.GroupKind{Group: "pt" + functionGroups, Kind: "Resources"}
 
-// Templates returns the objects that a Composition composes, in the order in which they
-// are written.
+// Templates returns the objects that a Composition composes, in the written order.
 func Templates(composition map[string]any) []Template {
 	spec := manifest.Mapping(composition, "spec")
 	var all []Template
@@ -30,8 +29,7 @@ func Templates(composition map[string]any) []Template {
 		step, _ := s.(map[string]any)
 		input := manifest.Mapping(step, "input")
 		at := fmt.Sprintf("spec.pipeline[%d].input", i)
-		kind := manifest.KindOf(input)
-		if kind.Group == patchGroup && kind.Kind == patchKind {
+		if manifest.KindOf(input) == patchInput {
 			all = resources(all, input, at)
 			continue
 		}
@@ -81,10 +79,10 @@ func resources(all []Template, input map[string]any, at string) []Template {
 	return all
 }
 
-// patched returns the fields that a patch names. Those of the environment are nobody's.
+// patched returns the fields that a patch names, without those of the environment.
 func patched(patch map[string]any, at string) []Field {
-	var from, to, fromComposite, toComposite bool // whether the side is known, and whose it is
-	switch kind := manifest.Text(patch, "type"); kind {
+	var from, to, fromComposite, toComposite bool // whether the side is known, and is the composite
+	switch manifest.Text(patch, "type") {
 	case "", "FromCompositeFieldPath", "CombineFromComposite":
 		from, to, fromComposite = true, true, true
 	case "ToCompositeFieldPath", "CombineToComposite":
@@ -119,7 +117,7 @@ func patched(patch map[string]any, at string) []Field {
 	return all
 }
 
-// within finds objects in a function's input, which is none itself.
+// within finds the objects in a function's input.
 func within(all []Template, input map[string]any, at string) []Template {
 	for _, key := range slices.Sorted(maps.Keys(input)) {
 		all = embedded(all, input[key], at+"."+key, true)
@@ -127,8 +125,8 @@ func within(all []Template, input map[string]any, at string) []Template {
 	return all
 }
 
-// embedded finds the objects below a value; the value itself counts if self is true. A
-// reference, which has neither metadata nor a spec, is no object.
+// embedded finds the objects below a value, and the value itself if self is set. A
+// reference, which has neither metadata nor a spec, is not an object.
 func embedded(all []Template, v any, at string, self bool) []Template {
 	switch v := v.(type) {
 	case map[string]any:
@@ -149,12 +147,12 @@ func embedded(all []Template, v any, at string, self bool) []Template {
 	return all
 }
 
-// A line of YAML in a text, with its indent. A value that a template fills in has
-// braces and does not match.
+// line matches a line of YAML in a text, with its indent. Values that a template fills in
+// have braces and do not match.
 var line = regexp.MustCompile(`^([ \t]*(?:- )?)(?:(apiVersion|kind):[ \t]*(?:["']?([A-Za-z0-9][A-Za-z0-9./-]*)["']?)?[ \t]*(?:#.*)?|(metadata|spec):.*)$`)
 
-// inText finds objects in a text that is a template of YAML: an apiVersion, a kind, and
-// metadata or a spec in one mapping. Each kind is found once.
+// inText finds the objects in a template of YAML: mappings with an apiVersion, a kind, and
+// metadata or a spec. It returns each kind once.
 func inText(all []Template, text, at string) []Template {
 	if !strings.Contains(text, "apiVersion:") || !strings.Contains(text, "kind:") {
 		return all
@@ -175,7 +173,7 @@ func inText(all []Template, text, at string) []Template {
 			clear(open)
 			continue
 		}
-		// A line that is indented less ends the mappings below it.
+		// A line with less indent ends the mappings with more.
 		at0 := len(l) - len(body)
 		maps.DeleteFunc(open, func(indent int, _ *object) bool {
 			return indent > at0+2 || indent > at0 && !strings.HasPrefix(body, "- ")

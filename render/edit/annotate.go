@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
 
@@ -21,7 +23,7 @@ type Object struct {
 	Line             int
 	APIVersion, Kind string
 	Namespace, Name  string
-	// Value is the annotation's; empty if it is missing.
+	// Value is the value of the annotation; empty if it is missing.
 	Value string
 }
 
@@ -34,14 +36,14 @@ func (o Object) String() string {
 	return o.Kind + " " + name
 }
 
-// Annotate sets an annotation on the objects of a text, YAML or JSON: a stream of
-// documents, in which the items of Lists are objects too. value returns the
-// annotation's value for an object, or "" to leave the object alone. Key and values
-// must need no quotes in YAML.
+// Annotate sets an annotation on the objects of a text, which is a stream of YAML or JSON
+// documents. The items of Lists are objects too. value returns the annotation's value for
+// an object, or "" to leave the object unchanged. Key and values must be valid in YAML
+// without quotes.
 //
-// The parser only gives positions. The edited text is parsed again and must differ
-// in the annotation only, so that an unsupported style is an error and never another
-// manifest. Errors name the line; an error of value is returned unchanged.
+// Annotate parses the edited text again and fails if anything but the annotation differs.
+// So an unsupported style is an error and never changes a manifest. Errors name the line;
+// an error of value is returned unchanged.
 func Annotate(text []byte, key string, value func(Object) (string, error)) ([]byte, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("not valid UTF-8: save the file as UTF-8")
@@ -89,7 +91,7 @@ func Annotate(text []byte, key string, value func(Object) (string, error)) ([]by
 	return after, nil
 }
 
-// place identifies an object by the index of its document and of its item in that.
+// place identifies an object by the indices of its document and of its item there.
 type place struct{ doc, item int }
 
 // check parses the edited text and compares it with the old one.
@@ -130,27 +132,22 @@ func objects(root *yaml.Node) []*yaml.Node {
 	return items.Content
 }
 
-// trees is objects for a decoded document.
+// trees is [objects] for a decoded document.
 func trees(root map[string]any) []any {
-	kind, _ := root["kind"].(string)
 	items, ok := root["items"].([]any)
-	if !ok || !strings.HasSuffix(kind, "List") {
+	if !ok || !strings.HasSuffix(manifest.Text(root, "kind"), "List") {
 		return []any{root}
 	}
 	return slices.Clone(items)
 }
 
-// rest returns a List without its items.
+// rest returns a List without its items, nil for other objects.
 func rest(root map[string]any) map[string]any {
-	m := make(map[string]any)
-	for k, v := range root {
-		if k != "items" {
-			m[k] = v
-		}
+	if !strings.HasSuffix(manifest.Text(root, "kind"), "List") {
+		return nil
 	}
-	if kind, _ := root["kind"].(string); !strings.HasSuffix(kind, "List") {
-		return nil // compared as an object
-	}
+	m := maps.Clone(root)
+	delete(m, "items")
 	return m
 }
 
@@ -164,12 +161,11 @@ func annotated(object any, key, value string) any {
 	return root
 }
 
+// clone copies a mapping's first level. Anything else becomes an empty mapping.
 func clone(v any) map[string]any {
 	m := make(map[string]any)
 	old, _ := v.(map[string]any)
-	for k, v := range old {
-		m[k] = v
-	}
+	maps.Copy(m, old)
 	return m
 }
 
@@ -189,8 +185,8 @@ func scalar(n *yaml.Node) string {
 	return n.Value
 }
 
-// field returns the value of a mapping's key; nil if it is missing or n is no
-// mapping. Aliases are resolved.
+// field returns the value of a mapping's key, with aliases resolved; nil if it is missing or
+// n is not a mapping.
 func field(n *yaml.Node, key string) *yaml.Node {
 	_, v := entry(n, key)
 	for v != nil && v.Kind == yaml.AliasNode {

@@ -22,9 +22,9 @@ func widgets(o Object) (string, error) {
 	return "", nil
 }
 
-// Everything but the annotation stays as it was, to the byte. In the texts V is
-// the value, O another; | is in front of what is added, up to the end of the
-// line or the next |, so that the input is the text without that.
+// Everything but the annotation stays the same, to the byte. In the texts V is the value,
+// and O another one. Text from | to the end of the line or the next | is added; the input
+// is the text without it.
 func TestAnnotate(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, before, after string }{
@@ -102,8 +102,7 @@ func TestAnnotate(t *testing.T) {
 	}
 }
 
-// What cannot be edited without changing something else is left to a person, who
-// is told what to write.
+// If an edit would change something else, the error says what to write by hand.
 func TestAnnotateRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, text, want string }{
@@ -124,8 +123,8 @@ func TestAnnotateRefuses(t *testing.T) {
 	}
 }
 
-// Whatever comes in, what goes out means the same but for the annotation, and is
-// there to stay.
+// For any input, the output differs only in the annotation, and a second run changes
+// nothing.
 func FuzzAnnotate(f *testing.F) {
 	for _, s := range []string{
 		"kind: Widget\nmetadata:\n  name: w\n", "kind: Widget\nmetadata: {name: w}\n---\n{kind: Widget, metadata: {name: a, annotations: {}}}",

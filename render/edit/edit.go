@@ -1,9 +1,9 @@
-// Package edit changes the YAML of a repository and leaves every other byte as it
-// is: comments, order, quotes and line endings.
+// Package edit changes the YAML of a repository and keeps every other byte: comments,
+// order, quotes and line endings.
 //
-// version.go finds and replaces the versions of packages; annotate.go and yaml.go
-// set annotations of objects. The caller decides which version or annotation to
-// write, and sources/local writes files.
+// version.go finds and replaces the versions of packages. annotate.go and yaml.go set
+// annotations of objects. files.go overlays a file system with changed files. The caller
+// decides which version or annotation to write, and sources/local writes files.
 package edit
 
 import (
@@ -17,8 +17,8 @@ type edit struct {
 	with       string
 }
 
-// splice returns the text with the edits. Of edits that overlap, as in objects that
-// share a part, the first wins.
+// splice returns the text with the edits. If edits overlap, as in objects that share a
+// part, the first one wins.
 func splice(text []byte, edits []edit) []byte {
 	slices.SortStableFunc(edits, func(a, b edit) int { return a.start - b.start })
 	var out bytes.Buffer

@@ -5,14 +5,14 @@ import (
 	"io/fs"
 )
 
-// Overlay returns files with the content of some changed. Changed files that do not
-// exist in files are ignored.
+// Overlay returns files with changed content for some of them. It ignores changed files that
+// do not exist in files.
 func Overlay(files fs.FS, changed map[string][]byte) fs.FS {
 	return overlay{files, func(name string) ([]byte, error) { return changed[name], nil }}
 }
 
-// overlay is a tree that takes the content of regular files from content; nil means
-// the tree's own. The tree answers everything else, symbolic links included.
+// overlay takes the content of regular files from content, or from the embedded FS if that
+// is nil. The embedded FS has everything else, including symbolic links.
 type overlay struct {
 	fs.FS
 	content func(name string) ([]byte, error)

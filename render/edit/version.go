@@ -40,23 +40,21 @@ type Declared struct {
 
 // Sources has the places of package references in a repository.
 type Sources struct {
-	// Places are the places of declarations, without references that are put
-	// together from parts, as by kustomize's replacements.
+	// Places are the places of declarations, except for references that are composed of
+	// parts, as by kustomize's replacements.
 	Places map[Declared]Place
-	// Unknown are the clusters that could not be rendered. They may use a reference
-	// in any file in Read.
+	// Unknown are the clusters that could not be rendered. They may use references in
+	// the files in Read.
 	Unknown []string
 	// Read are the files that were read for each cluster in Unknown.
 	Read map[string][]string
 }
 
-// Find returns where references come from in the clusters. It fails only if ctx is
-// done.
+// Find returns the places of references in the clusters. It fails only if ctx is done.
 //
-// There are too many ways to set a field to read kustomizations for it (a base, a
-// component, a patch in a file or inline, an anchor). Find replaces every occurrence
-// of a reference by a mark, renders the clusters once, and looks for the marks in
-// the output.
+// A kustomization can set a field in too many ways to follow them (a base, a component, a
+// patch in a file or inline, an anchor). Instead, Find replaces every occurrence of a
+// reference by a mark, renders the clusters once, and looks for the marks in the output.
 func Find(ctx context.Context, clusters []render.Input, references []string) (*Sources, error) {
 	m := &marks{references: slices.Compact(slices.Sorted(slices.Values(references))), files: make(map[string][]byte)}
 	s := &Sources{Places: make(map[Declared]Place), Read: make(map[string][]string)}
@@ -88,16 +86,16 @@ func Find(ctx context.Context, clusters []render.Input, references []string) (*S
 	return s, nil
 }
 
-// marks are the files of a repository with a mark in place of every occurrence of a
-// reference, and the places of the marks. Not safe for concurrent use.
+// marks has the files of a repository with a mark in place of every reference, and the
+// places of the marks. It is not safe for concurrent use.
 type marks struct {
 	references []string
 	files      map[string][]byte
 	places     []Place
 }
 
-// mark begins a tag that does not exist: a person who uses it gets an error, not
-// another package.
+// mark is the prefix of tags that do not exist: using one is an error, and gives no other
+// package.
 const mark = "gitopsd-place-"
 
 func (m *marks) place(tag string) (Place, bool) {
@@ -112,7 +110,7 @@ func (m *marks) place(tag string) (Place, bool) {
 	return m.places[i], true
 }
 
-// content replaces the references in a file when it is first read.
+// content returns a file with marks in place of its references.
 func (m *marks) content(files fs.FS, name string) ([]byte, error) {
 	if known, ok := m.files[name]; ok {
 		return known, nil
@@ -131,7 +129,7 @@ func (m *marks) content(files fs.FS, name string) ([]byte, error) {
 	return m.files[name], nil
 }
 
-// find returns the references in a file that are not part of a longer one.
+// find returns the references in a file that are not part of longer ones.
 func (m *marks) find(name string, content []byte) []Place {
 	var found []Place
 	for _, ref := range m.references {
@@ -169,8 +167,8 @@ func cutVersion(ref string) (repository, version string) {
 	return ref[:end], ref[end:]
 }
 
-// Version replaces the tag and digest of a reference as written, which may lack the
-// registry. Only the version of to is used.
+// Version returns a reference as written, which may lack the registry, with the tag and
+// digest of to.
 func Version(written string, to sources.Ref) string {
 	repository, _ := cutVersion(written)
 	if to.Tag != "" {
@@ -182,9 +180,8 @@ func Version(written string, to sources.Ref) string {
 	return repository
 }
 
-// Apply returns the changed files, with the new text for the reference at each
-// place. It fails if a file cannot be read, or has changed since the place was
-// found.
+// Apply returns the changed files, with the new text for the reference at each place. It
+// fails if a file cannot be read, or has changed since the place was found.
 func Apply(files fs.FS, changes map[Place]string) (map[string][]byte, error) {
 	byFile := make(map[string][]Place)
 	for p := range changes {

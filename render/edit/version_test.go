@@ -17,8 +17,8 @@ func provider(name, ref string) string {
 	return "apiVersion: pkg.crossplane.io/v1\nkind: Provider\nmetadata:\n  name: " + name + "\nspec:\n  package: " + ref + "\n"
 }
 
-// Each case is a repository, the cluster's directory, where its reference is
-// written, and what the file is after it was changed there.
+// Each case is a repository, the cluster's directory, the place of its reference, and the
+// file after the change.
 func TestFindAndApply(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -109,8 +109,7 @@ func TestFindAndApply(t *testing.T) {
 	}
 }
 
-// One file may decide for several clusters; a cluster that cannot be rendered
-// may be one of them.
+// One file may be used by several clusters, also by one that cannot be rendered.
 func TestFindShared(t *testing.T) {
 	files := tree(map[string]string{
 		"base/kustomization.yaml":  "resources: [db.yaml]\n",
@@ -163,8 +162,7 @@ func tree(texts map[string]string) fs.FS {
 	return files
 }
 
-// Whatever a file holds, nothing but the reference changes, and writing it back
-// gives the file.
+// In any file, only the reference changes, and changing it back restores the file.
 func FuzzApply(f *testing.F) {
 	f.Add("package: reg.io/acme/db:v1.0.0\r\n# reg.io/acme/db:v1.0.0-rc.1 reg.io/acme/db:v1.0.0")
 	f.Add("xreg.io/acme/db:v1.0.0\x00reg.io/acme/db:v1.0.0reg.io/acme/db:v1.0.0")

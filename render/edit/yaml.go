@@ -66,8 +66,8 @@ func (e *editor) offset(n *yaml.Node) (int, error) {
 	return at, nil
 }
 
-// extent returns the start and end of a scalar that is written on one line, without
-// escapes. quote is its quote, 0 for none.
+// extent returns the start and end of a scalar on one line without escapes. quote is its
+// quote, 0 for none.
 func (e *editor) extent(n *yaml.Node) (start, end int, quote byte, err error) {
 	if start, err = e.offset(n); err != nil || n.Kind != yaml.ScalarNode || n.Value == "" {
 		return 0, 0, 0, errStyle
@@ -227,8 +227,7 @@ func (e *editor) addAnnotations(metaKey, meta *yaml.Node, value string) error {
 	return nil
 }
 
-// pair returns the annotation for a flow mapping, quoted like the field that holds
-// it.
+// pair returns the annotation for a flow mapping, quoted like the field of the mapping.
 func (e *editor) pair(like *yaml.Node, value string) string {
 	return e.quoted(like, e.key) + `: "` + value + `"`
 }

@@ -16,26 +16,26 @@ const Version = "v1alpha1"
 // Declaration is an EtcdNamespace as it is declared.
 type Declaration struct {
 	Namespace, Name string
-	// Prefix is asked for before its keys in etcd, and ends with "/"; empty for
+	// Prefix is the prefix of its keys in etcd, and ends with "/"; empty for
 	// [ID.DefaultPrefix].
 	Prefix   string
 	Quota    Quota
 	Throttle Throttle
-	// Certificates are the client certificates that Secrets get.
+	// Certificates are the client certificates to write to Secrets.
 	Certificates []Certificate
-	// CAConfigMaps are the names of the ConfigMaps that get the CA.
+	// CAConfigMaps are the names of the ConfigMaps to write the CA to.
 	CAConfigMaps []string
-	// Delete reports whether the keys go with the declaration. Otherwise they stay.
+	// Delete reports whether the keys are deleted with the declaration.
 	Delete bool
-	// Origin is where it is declared.
+	// Origin is the origin of the EtcdNamespace.
 	Origin manifest.Origin
 }
 
 // Certificate is a client certificate.
 type Certificate struct {
-	// Secret is the name of the Secret that gets it.
+	// Secret is the name of its Secret.
 	Secret string
-	// Validity is how long one is valid; a new one is made in time.
+	// Validity is how long it is valid. It is renewed in time.
 	Validity time.Duration
 }
 
@@ -49,9 +49,9 @@ const (
 const (
 	// maxName leaves room for the Service's name, a DNS label.
 	maxName = 63 - len(suffix)
-	// maxPrefix bounds a prefix, which is in every key.
+	// maxPrefix bounds a prefix, which is part of every key.
 	maxPrefix = 256
-	// maxCertificates and maxConfigMaps bound what one declaration asks for.
+	// maxCertificates and maxConfigMaps bound the lists of a declaration.
 	maxCertificates = 20
 	maxConfigMaps   = 20
 )
@@ -72,8 +72,8 @@ func (d *Declaration) Object() manifest.ID {
 	return manifest.EtcdNamespace.ID(d.Namespace, d.Name)
 }
 
-// Read reads an EtcdNamespace strictly. The error joins everything that is wrong; each
-// part names the field. It does not name the object.
+// Read reads an EtcdNamespace strictly. The error joins an error for each invalid field,
+// and does not name the object. The Declaration is returned even with an error.
 func Read(o *manifest.Object) (*Declaration, error) {
 	id := o.ID()
 	d := &Declaration{Namespace: id.Namespace, Name: id.Name, Origin: o.Origin()}

@@ -92,8 +92,8 @@ func TestReadFaults(t *testing.T) {
 	}
 }
 
-// What the daemon reads without an error, the API server accepts by the definition; and
-// what is wrong in itself, it refuses too, whoever writes it.
+// The definition accepts every declaration that Read accepts, and refuses declarations with
+// errors of their own.
 func TestDefinition(t *testing.T) {
 	t.Parallel()
 	crd, err := Definition()
@@ -130,7 +130,8 @@ func TestDefinition(t *testing.T) {
 	}
 }
 
-// No declaration makes it panic, and a prefix is always closed and nobody else's.
+// No declaration causes a panic, and a prefix always ends with "/" and is not gitopsd's
+// own.
 func FuzzRead(f *testing.F) {
 	f.Add(head + "spec: {prefix: /a, quota: {storage: 1Ki}, clientCertificates: [{secretRef: {name: a}, validity: 1d}]}")
 	f.Add(head + "spec: {caConfigMaps: [{name: a}, 3], throttle: [1]}")
@@ -158,7 +159,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// The Service selects the pods, and every object beside a declaration is known.
+// The Service selects the pods, and Beside returns every object that Objects makes.
 func TestObjects(t *testing.T) {
 	t.Parallel()
 	d, err := Read(object(t, head))
@@ -196,7 +197,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// No namespace's default prefix is inside another's.
+// No default prefix is inside another one.
 func TestDefaultPrefix(t *testing.T) {
 	t.Parallel()
 	ids := []ID{{Cluster: "a"}, {Cluster: "ab"}, {Cluster: "ns"}, {"a", "b", "c"}, {"a", "b", "cd"}, {"ab", "b", "c"}}

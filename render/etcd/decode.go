@@ -13,11 +13,11 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// decoder reads the fields of a mapping, and collects what is wrong. A field that is
-// missing has the zero value.
+// decoder reads the fields of a mapping and collects errors. A missing field has the zero
+// value.
 type decoder struct {
 	fields map[string]any
-	// path leads to the mapping; empty for the document.
+	// path is the path of the mapping; empty for the document.
 	path string
 	errs *[]error
 }
@@ -28,7 +28,7 @@ func (d decoder) fail(field, format string, args ...any) {
 	*d.errs = append(*d.errs, fmt.Errorf("%s: %s", d.at(field), fmt.Sprintf(format, args...)))
 }
 
-// known refuses all other fields.
+// known refuses fields with other names.
 func (d decoder) known(names ...string) {
 	for _, field := range slices.Sorted(maps.Keys(d.fields)) {
 		if slices.Contains(names, field) {
@@ -42,7 +42,7 @@ func (d decoder) known(names ...string) {
 	}
 }
 
-// mapping returns the decoder of a field that is a mapping.
+// mapping returns the decoder of a mapping.
 func (d decoder) mapping(field string) decoder {
 	inner := decoder{path: d.at(field), errs: d.errs}
 	if d.fields[field] == nil {
@@ -55,7 +55,7 @@ func (d decoder) mapping(field string) decoder {
 	return inner
 }
 
-// list returns the decoders of the elements of a list, which are mappings.
+// list returns the decoders of a list of at most most mappings.
 func (d decoder) list(field string, most int) []decoder {
 	if d.fields[field] == nil {
 		return nil
@@ -88,7 +88,7 @@ func (d decoder) text(field string) string {
 	return text
 }
 
-// number reads a number that is more than 0; 0 if the field is missing.
+// number reads a positive number; 0 if the field is missing.
 func (d decoder) number(field string) int64 {
 	if d.fields[field] == nil {
 		return 0
@@ -101,7 +101,7 @@ func (d decoder) number(field string) int64 {
 	return n
 }
 
-// quantity matches numbers of bytes as Kubernetes writes them, without fractions.
+// quantity matches numbers of bytes in Kubernetes' format, without fractions.
 var quantity = regexp.MustCompile(`^([1-9][0-9]{0,18})(k|M|G|T|Ki|Mi|Gi|Ti)?$`)
 
 var units = map[string]int64{
@@ -129,7 +129,7 @@ func (d decoder) bytes(field string) int64 {
 	return n * unit
 }
 
-// name reads the name of a Secret or ConfigMap, which is required.
+// name reads the required name of a Secret or ConfigMap.
 func (d decoder) name(field string) string {
 	text := d.text(field)
 	switch {
@@ -143,16 +143,16 @@ func (d decoder) name(field string) string {
 	return ""
 }
 
-// validity reads for how long a certificate is valid.
+// validity reads the validity of a certificate.
 func (d decoder) validity(field string) time.Duration {
 	if d.fields[field] == nil {
 		return DefaultValidity
 	}
 	text := d.text(field)
 	if text == "" {
-		return DefaultValidity // which is an error already, or empty
+		return DefaultValidity // text has reported an error, or the field is ""
 	}
-	v, err := ParseValidity(text)
+	v, err := parseValidity(text)
 	switch {
 	case err != nil:
 		d.fail(field, "%v", err)
@@ -167,9 +167,9 @@ func (d decoder) validity(field string) time.Duration {
 // days matches a number of days.
 var days = regexp.MustCompile(`^([0-9]{1,5})d$`)
 
-// ParseValidity parses a duration in days, such as "90d", or as Go writes it, such as
+// parseValidity parses a duration in days, such as "90d", or as Go writes it, such as
 // "36h".
-func ParseValidity(text string) (time.Duration, error) {
+func parseValidity(text string) (time.Duration, error) {
 	if m := days.FindStringSubmatch(text); m != nil {
 		n, _ := strconv.Atoi(m[1])
 		return time.Duration(n) * 24 * time.Hour, nil

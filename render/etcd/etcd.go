@@ -1,13 +1,12 @@
-// Package etcd is the vocabulary of etcd namespaces: an isolated key space in a shared
-// etcd, declared by an EtcdNamespace among a cluster's manifests, or by spec.etcd of a
-// Cluster for the cluster itself.
+// Package etcd has the types of etcd namespaces. An etcd namespace is an isolated key
+// space in a shared etcd. An EtcdNamespace among a cluster's manifests declares one, and
+// spec.etcd of a Cluster declares one for the cluster itself. The package is pure.
 //
-// A [Namespace] is what the declaration means: who it is, which keys are its own, and
-// what it may use. reconcile/etcd provisions it, and reconcile/etcdproxy serves it.
+// A [Namespace] is a declared key space: its identity, its keys and its limits (etcd.go).
+// reconcile/etcd provisions it, and reconcile/etcdproxy serves it.
 //
-// A [Declaration] is an EtcdNamespace as it is written (declaration.go reads it,
-// definition.yaml is its CRD), and [Objects] makes the proxy beside it (proxy.go). The
-// package is pure.
+// A [Declaration] is an EtcdNamespace as written. declaration.go reads it with the decoder
+// in decode.go; definition.yaml is its CRD. [Objects] makes its proxy (proxy.go).
 package etcd
 
 import (
@@ -15,21 +14,22 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"gitopsd.dev/render/manifest"
 )
 
-// ID identifies a namespace in the whole fleet. Its Namespace and Name are empty for a
-// cluster's own. IDs are comparable.
+// ID identifies an etcd namespace in the fleet. Namespace and Name are empty for the etcd
+// namespace of a cluster itself. IDs are comparable.
 type ID struct {
 	// Cluster is a registered name.
 	Cluster string
-	// Namespace and Name are those of the EtcdNamespace in the cluster.
+	// Namespace and Name are from the EtcdNamespace in the cluster.
 	Namespace, Name string
 }
 
-// String returns "prod/default/sample-apiserver", or "prod" for the cluster's own.
+// String returns "prod/default/sample-apiserver", or "prod" for the cluster itself.
 func (id ID) String() string {
 	if id.Name == "" {
 		return id.Cluster
@@ -37,63 +37,47 @@ func (id ID) String() string {
 	return id.Cluster + "/" + id.Namespace + "/" + id.Name
 }
 
-// ParseID parses what [ID.String] returns.
+// ParseID parses the result of [ID.String].
 func ParseID(s string) (ID, error) {
 	parts := strings.Split(s, "/")
-	for _, p := range parts {
-		if p == "" {
-			return ID{}, fmt.Errorf("%q is not the name of an etcd namespace: CLUSTER/NAMESPACE/NAME or CLUSTER", s)
-		}
-	}
-	switch len(parts) {
-	case 1:
+	switch {
+	case slices.Contains(parts, ""):
+	case len(parts) == 1:
 		return ID{Cluster: parts[0]}, nil
-	case 3:
+	case len(parts) == 3:
 		return ID{Cluster: parts[0], Namespace: parts[1], Name: parts[2]}, nil
 	}
 	return ID{}, fmt.Errorf("%q is not the name of an etcd namespace: CLUSTER/NAMESPACE/NAME or CLUSTER", s)
 }
 
-// What the status of an EtcdNamespace says of the daemon's etcd.
+// Conditions in the status of an EtcdNamespace.
 const (
 	// ProvisionedCondition is True once the namespace is in the etcd.
 	ProvisionedCondition = "Provisioned"
-	// MissingReason is the reason of conditions if the daemon has no etcd.
+	// MissingReason is the reason of a condition if the daemon has no etcd.
 	MissingReason = "EtcdMissing"
 )
 
-// uriPrefix is how the URIs begin that name namespaces in certificates.
-const uriPrefix = "spiffe://" + manifest.Group + "/etcd/"
-
-// URI returns the URI that a client's certificate has as its one subject alternative
-// name: spiffe://gitopsd.dev/etcd/<id>.
+// URI returns the only subject alternative name in certificates of clients:
+// spiffe://gitopsd.dev/etcd/<id>.
 func (id ID) URI() *url.URL {
 	return &url.URL{Scheme: "spiffe", Host: manifest.Group, Path: "/etcd/" + id.String()}
 }
 
-// ParseURI returns the namespace that a URI of a certificate names.
-func ParseURI(u *url.URL) (ID, error) {
-	name, ok := strings.CutPrefix(u.String(), uriPrefix)
-	if !ok {
-		return ID{}, fmt.Errorf("%s does not name an etcd namespace; such URIs begin with %s", u, uriPrefix)
-	}
-	return ParseID(name)
-}
-
-// User returns the name of the namespace's user and role in etcd. It is the common name
-// of the proxy's certificate, which has at most 64 characters (RFC 5280), so it holds a
-// hash of the ID.
+// User returns the name of the user and role in etcd. It is also the common name of the
+// proxy's certificate, which has at most 64 characters (RFC 5280), so it is a hash of the
+// ID.
 func (id ID) User() string {
 	sum := sha256.Sum256([]byte(id.String()))
 	return "gitopsd-" + hex.EncodeToString(sum[:20])
 }
 
-// OwnPrefix begins every prefix that gitopsd chooses, and every key of its own: no
-// declaration names one there.
+// OwnPrefix is the prefix of gitopsd's own keys and of all default prefixes. Declarations
+// must not name a prefix below it.
 const OwnPrefix = "/" + manifest.Group + "/"
 
-// DefaultPrefix returns the prefix of a namespace whose declaration names none. A
-// cluster's own is not around those of the cluster's EtcdNamespaces.
+// DefaultPrefix returns the prefix if the declaration names none. The default prefix of a
+// cluster itself does not contain those of its EtcdNamespaces.
 func (id ID) DefaultPrefix() string {
 	if id.Name == "" {
 		return OwnPrefix + "clusters/" + id.Cluster + "/"
@@ -101,50 +85,48 @@ func (id ID) DefaultPrefix() string {
 	return OwnPrefix + "ns/" + id.String() + "/"
 }
 
-// Numbers of namespaces, which are the high bits of the IDs of their leases in etcd.
+// Each namespace has a number. It is the high bits of the IDs of its leases in etcd.
 const (
-	// NumberBits is how many bits a number has; 0 is no number.
+	// NumberBits is the number of bits of a number. 0 is not a number.
 	NumberBits = 20
 	// MaxNumber is the largest number.
 	MaxNumber = 1<<NumberBits - 1
-	// LeaseBits is how many bits of an ID in etcd are the tenant's own. IDs in etcd are
-	// positive.
+	// LeaseBits is the number of bits of a lease's ID that the tenant chooses. IDs in
+	// etcd are positive.
 	LeaseBits = 63 - NumberBits
 )
 
-// Namespace is a key space of its own in an etcd.
+// Namespace is an isolated key space in an etcd.
 type Namespace struct {
 	ID ID `json:"id"`
 	// Number is unique in the etcd; see [NumberBits].
 	Number int64 `json:"number"`
-	// Prefix is before each of its keys in etcd. It ends with "/", so that no other
-	// namespace's prefix begins with it unless by being inside, which is refused.
+	// Prefix is the prefix of its keys in etcd. It ends with "/". Prefixes of two
+	// namespaces must not contain each other.
 	Prefix   string   `json:"prefix"`
 	Quota    Quota    `json:"quota,omitzero"`
 	Throttle Throttle `json:"throttle,omitzero"`
-	// Revoked are SHA-256 fingerprints, in hex, of client certificates that are refused
-	// although they are valid.
+	// Revoked are SHA-256 fingerprints, in hex, of valid client certificates to refuse.
 	Revoked []string `json:"revoked,omitempty"`
 }
 
-// Quota limits what a namespace may hold. Zero fields are without a limit.
+// Quota limits the content of a namespace. Zero means no limit.
 type Quota struct {
-	// Storage is the largest number of bytes of the keys and values that exist.
+	// Storage is the largest total size of keys and values, in bytes.
 	Storage int64 `json:"storage,omitempty"`
-	// Keys is the largest number of keys that exist.
+	// Keys is the largest number of keys.
 	Keys int64 `json:"keys,omitempty"`
-	// WriteBytesPerSecond bounds what is written, and so the history until it is
-	// compacted.
+	// WriteBytesPerSecond bounds writes, and so the history until it is compacted.
 	WriteBytesPerSecond int64 `json:"writeBytesPerSecond,omitempty"`
 }
 
-// Throttle limits what a namespace may ask of etcd. Zero fields get defaults.
+// Throttle limits the requests of a namespace. Zero means the default.
 type Throttle struct {
 	RequestsPerSecond int64 `json:"requestsPerSecond,omitempty"`
 	// Concurrent is the largest number of requests in progress.
 	Concurrent int64 `json:"concurrent,omitempty"`
 	// Watches is the largest number of watches.
 	Watches int64 `json:"watches,omitempty"`
-	// Weight is the share of the namespace where several wait.
+	// Weight is the share of the namespace while several namespaces wait.
 	Weight int64 `json:"weight,omitempty"`
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"slices"
@@ -15,27 +16,27 @@ import (
 // Port is the port of the proxy and its Service.
 const Port = 2379
 
-// DefaultReplicas is the number of pods of a proxy.
+// DefaultReplicas is the default number of pods of a proxy.
 const DefaultReplicas = 2
 
-// suffix ends the names of the proxy's objects.
+// suffix is the suffix of the names of the proxy's objects.
 const suffix = "-etcd"
 
-// memory is a pod's limit; garbage is collected more often near softMemory.
+// memory is the memory limit of a pod, and softMemory its GOMEMLIMIT.
 const memory, softMemory = "512Mi", "440MiB"
 
-// directory is where the proxy has its files.
+// directory is the directory of the proxy's files.
 const directory = "/etcd"
 
 // NamespaceFile has the [Namespace], as JSON, and EndpointsFile the client URLs of etcd's
-// members, one in a line.
+// members, one per line.
 const (
 	NamespaceFile = "namespace.json"
 	EndpointsFile = "endpoints"
 )
 
-// Files are the files of the proxy's directory, and the keys of the Secret that they
-// are in, which cannot have slashes.
+// Files are the files of the proxy's directory, and their keys in the Secret, which cannot
+// have slashes.
 var Files = []workload.File{
 	{Key: NamespaceFile, Path: NamespaceFile},
 	{Key: EndpointsFile, Path: EndpointsFile},
@@ -53,13 +54,13 @@ func ProxySecret(name string) string { return name + suffix + "-proxy" }
 
 // Proxy is how a cluster runs the proxies of its EtcdNamespaces.
 type Proxy struct {
-	// Image is gitopsd's; empty if the cluster runs none.
+	// Image is the image of gitopsd; empty if the cluster runs no proxies.
 	Image string
 	// Replicas is the number of pods; 0 means [DefaultReplicas].
 	Replicas int
-	// GRPCGo has the pods serve by the library grpc-go.
+	// GRPCGo makes the pods serve with the library grpc-go.
 	GRPCGo bool
-	// URL is where the daemon serves them in the place of proxies in the cluster; empty
+	// URL is the daemon's address if it serves instead of proxies in the cluster; empty
 	// if it does not.
 	URL string
 }
@@ -69,21 +70,20 @@ func (d *Declaration) Service() manifest.ID {
 	return manifest.Service.ID(d.Namespace, d.Name+suffix)
 }
 
-// Address returns where the cluster's API servers reach the namespace, for
-// --etcd-servers.
+// Address returns the URL of the proxy, for --etcd-servers of an API server.
 func (d *Declaration) Address() string {
 	return fmt.Sprintf("https://%s:%d", d.DNSNames()[1], Port)
 }
 
-// DNSNames returns the DNS names of the Service; the second is the usual one.
+// DNSNames returns the DNS names of the Service. [Declaration.Address] uses the second.
 func (d *Declaration) DNSNames() []string {
 	name := d.Name + suffix + "." + d.Namespace
 	return []string{name, name + ".svc", name + ".svc.cluster.local"}
 }
 
-// Objects returns the objects beside a declaration: the proxy, which reads its
-// directory from the Secret that reconcile/etcd/namespaces writes. There are none where
-// the daemon serves.
+// Objects returns the objects of the proxy for a declaration. The proxy reads its
+// directory from the Secret that reconcile/etcd/namespaces writes. There are none if the
+// daemon serves.
 func Objects(d *Declaration, p Proxy) ([]*manifest.Object, error) {
 	if p.URL != "" {
 		return nil, nil
@@ -91,7 +91,7 @@ func Objects(d *Declaration, p Proxy) ([]*manifest.Object, error) {
 	w := workload.Workload{
 		Namespace: d.Namespace, Name: d.Name + suffix,
 		Labels: map[string]string{"app.kubernetes.io/name": "gitopsd-etcd-proxy", "app.kubernetes.io/instance": d.Name},
-		Image:  p.Image, Replicas: p.Replicas,
+		Image:  p.Image, Replicas: cmp.Or(p.Replicas, DefaultReplicas),
 		Args:   []string{"etcd-proxy", "--log-format=json", "--dir=" + directory},
 		Port:   workload.Port{Name: "etcd", Service: Port, Pod: Port},
 		Volume: workload.Volume{Name: "etcd", Secret: ProxySecret(d.Name), Path: directory, Files: Files},
@@ -99,9 +99,6 @@ func Objects(d *Declaration, p Proxy) ([]*manifest.Object, error) {
 	}
 	if p.GRPCGo {
 		w.Args = append(w.Args, "--grpc-go")
-	}
-	if w.Replicas == 0 {
-		w.Replicas = DefaultReplicas
 	}
 	var objects []*manifest.Object
 	for _, make := range []func() (*manifest.Object, error){
@@ -168,8 +165,8 @@ func AddDefinition(objects []*manifest.Object) ([]*manifest.Object, error) {
 	return append(slices.Clip(objects), o), nil
 }
 
-// Misspelled returns what a kind of gitopsd's group was most likely meant to be; false
-// for kinds of other groups, and for those that exist.
+// Misspelled returns the kind of gitopsd's group that an unknown kind of this group most
+// likely means; false for existing kinds and for other groups.
 func Misspelled(kind manifest.GroupKind) (manifest.GroupKind, bool) {
 	meant := manifest.EtcdNamespace
 	if kind.Group != meant.Group || kind == meant || sources.Distance(strings.ToLower(kind.Kind), strings.ToLower(meant.Kind)) > 3 {

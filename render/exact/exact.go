@@ -1,8 +1,10 @@
-// Package exact reads and writes JSON without changing a number, and compares what it
-// read.
+// Package exact reads and writes JSON without changing numbers, and compares values.
 //
-// Integers that an int64 holds are int64. Any other number is a [json.Number] with its
-// own text, so that 1.50, 1e3 and 9223372036854775808 are written as they were read.
+// Integers that fit into an int64 are int64. Any other number is a [json.Number] with its
+// original text, so that 1.50, 1e3 and 9223372036854775808 are written as they were read.
+//
+// exact.go has the functions on values; tape.go has [Tape], which finds values in a text
+// without decoding it.
 package exact
 
 import (
@@ -15,11 +17,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is how deep a value may be nested: as deep as encoding/json and API servers
-// read, which store objects of 10,000 levels.
+// maxDepth is the maximum nesting of a value, as for encoding/json and API servers, which
+// store objects with 10,000 levels.
 const maxDepth = 9_999
 
-// Decode reads one JSON value. Text behind it is an error.
+// Decode reads one JSON value. Text after it is an error.
 func Decode(data []byte) (any, error) {
 	t := tapes.Get().(*Tape)
 	defer t.release()
@@ -29,7 +31,7 @@ func Decode(data []byte) (any, error) {
 	return decode(data)
 }
 
-// tapes are the tapes of Decode. Those that grew large are left to the collector.
+// tapes are the tapes of Decode. Large ones are left to the garbage collector.
 var tapes = sync.Pool{New: func() any { return new(Tape) }}
 
 func (t *Tape) release() {
@@ -39,7 +41,8 @@ func (t *Tape) release() {
 	}
 }
 
-// decode is Decode by encoding/json, for errors in its words and what no [Tape] holds.
+// decode is Decode with encoding/json. It returns the errors of encoding/json, and reads
+// values that a [Tape] refuses.
 func decode(data []byte) (any, error) {
 	if !utf8.Valid(data) {
 		return nil, errNotUTF8
@@ -56,7 +59,7 @@ func decode(data []byte) (any, error) {
 	return numbered(v, 0)
 }
 
-// numbered replaces numbers by int64 where these have the same text.
+// numbered replaces numbers by int64 if that has the same text.
 func numbered(v any, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, errTooDeep
@@ -81,7 +84,7 @@ func numbered(v any, depth int) (any, error) {
 	return v, nil
 }
 
-// Number returns a number as this package holds it.
+// Number returns a number in the package's form: an int64 if that has the same text.
 func Number(n json.Number) any {
 	if i, err := strconv.ParseInt(string(n), 10, 64); err == nil && strconv.FormatInt(i, 10) == string(n) {
 		return i
@@ -89,8 +92,8 @@ func Number(n json.Number) any {
 	return n
 }
 
-// Float returns a float64 as this package holds it, with the shortest text that
-// means it; false if JSON has none.
+// Float returns a float64 in the package's form, with the shortest exact text; false if
+// JSON cannot represent it.
 func Float(f float64) (any, bool) {
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -99,11 +102,12 @@ func Float(f float64) (any, bool) {
 	return Number(json.Number(text)), true
 }
 
-// Encode writes a value as JSON: keys sorted, no white space, no escapes for HTML. It
-// takes what Decode returns, and float64.
+// Encode returns the JSON of a value: keys sorted, no white space, no HTML escapes. It
+// accepts the values that Decode returns, and float64.
 func Encode(v any) ([]byte, error) { return Append(nil, v) }
 
-// Append appends a value as [Encode] writes it. After an error the text is not JSON.
+// Append appends the JSON of a value, as [Encode] returns it. After an error the text is not
+// JSON.
 func Append(text []byte, v any) ([]byte, error) {
 	var err error
 	switch v := v.(type) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestNumbers writes numbers as they were read.
+// TestNumbers checks that numbers are written as they were read.
 func TestNumbers(t *testing.T) {
 	for _, text := range []string{`0`, `-0`, `1.50`, `1e3`, `9007199254740993`, `-9223372036854775808`, `18446744073709551616`,
 		`{"a":[1.0,null,true,"<&>"],"b":{}}`} {
@@ -27,7 +27,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestDepth reads what is nested as deep as in an API server, and refuses more.
+// TestDepth reads values with the nesting that an API server accepts, and refuses deeper
+// ones.
 func TestDepth(t *testing.T) {
 	nested := func(levels int) []byte {
 		return []byte(strings.Repeat(`{"a":`, levels) + "{}" + strings.Repeat("}", levels))
@@ -66,8 +67,8 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// FuzzDecode: the tape reads what encoding/json reads, and what is written reads the
-// same and is what encoding/json writes.
+// FuzzDecode checks that a tape reads the same as encoding/json, and that Encode writes the
+// same as encoding/json.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
 		`{"a":[1.0,-0,null,true,false,"<&>\u00e9\n\ud800"],"b":{},"aa":[],"c":"\u2028é"}`, ` [ 1 , 2e-7 , {"a" : "b\\\"" } ] `, `{"a":1,"a":2}`, `{"b":1,"a":2,"b":3}`,

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Kind is what kind of JSON value a [Node] is.
+// Kind is the kind of a JSON value.
 type Kind uint8
 
 // The kinds of values.
@@ -28,29 +28,30 @@ const (
 // Node is one value of a [Tape].
 type Node struct {
 	Kind Kind
-	// escaped is set for strings that have a backslash.
+	// escaped reports whether a string has a backslash.
 	escaped bool
-	// Start and End are where the value is in the text.
+	// Start and End are the offsets of the value in the text.
 	Start, End int32
-	// NameStart and NameEnd are where its name is, without quotes, if it is in an object.
-	NameStart, NameEnd int32
-	// Next is the number of the node behind the value and all that is in it.
+	// nameStart and nameEnd are the offsets of its name, without quotes, if the value is
+	// in an object.
+	nameStart, nameEnd int32
+	// Next is the number of the first node after the value and everything in it.
 	Next int32
 }
 
-// Tape is a JSON text that was checked, with the places of its values. A value is named
-// by a number: 0 is the whole, those in n are n+1, the Next of that, and so on up to the
-// Next of n. A Tape can be used again for another text. The zero Tape is ready for use.
+// Tape is a valid JSON text with the places of its values. Values have numbers: 0 is the
+// whole. The values in n are n+1, the Next of that, and so on up to the Next of n. A Tape
+// can be reused for another text. The zero Tape is ready to use.
 type Tape struct {
 	Text  []byte
 	Nodes []Node
-	// Null is set if there is a null anywhere.
+	// Null reports whether the text has a null.
 	Null bool
 }
 
-// Scan reads a text that has one JSON value. It refuses what [Decode] refuses, and two
-// things more, which no Kubernetes client writes: an object with the same name twice,
-// and a name with a backslash. The text must stay as it is while the tape is used.
+// Scan reads a text with one JSON value. It fails where [Decode] fails, and for two things
+// that no Kubernetes client writes: an object with the same name twice, and a name with a
+// backslash. The text must not change while the tape is used.
 func (t *Tape) Scan(text []byte) error {
 	t.Text, t.Nodes, t.Null = text, t.Nodes[:0], false
 	if len(text) > math.MaxInt32 {
@@ -94,7 +95,7 @@ func (s scanner) fault(i int, want string) error {
 	return fmt.Errorf("byte %d is not JSON; want %s", i, want)
 }
 
-// value reads the value at i, and returns where it ends.
+// value reads the value at i, and returns its end.
 func (s scanner) value(i, name, nameEnd, depth int) (end int, err error) {
 	if i >= len(s.Text) {
 		return 0, s.fault(i, "a value")
@@ -103,7 +104,7 @@ func (s scanner) value(i, name, nameEnd, depth int) (end int, err error) {
 		return 0, errTooDeep
 	}
 	n := len(s.Nodes)
-	s.Nodes = append(s.Nodes, Node{Start: int32(i), NameStart: int32(name), NameEnd: int32(nameEnd)})
+	s.Nodes = append(s.Nodes, Node{Start: int32(i), nameStart: int32(name), nameEnd: int32(nameEnd)})
 	var kind Kind
 	var escaped bool
 	switch c := s.Text[i]; c {
@@ -181,8 +182,8 @@ func (s scanner) text(i int) (end int, escaped bool, err error) {
 	text := s.Text
 	i++
 	for {
-		// Eight bytes at once, up to one that is a quote, a backslash or a control
-		// character. The lowest that is found is one; those above may not be.
+		// Skip eight bytes at once, up to a quote, a backslash or a control character.
+		// The lowest byte found is exact; higher ones may be false positives.
 		for i+8 <= len(text) {
 			x := binary.LittleEndian.Uint64(text[i:])
 			quote, slash := x^(ones*'"'), x^(ones*'\\')
@@ -214,7 +215,7 @@ func (s scanner) text(i int) (end int, escaped bool, err error) {
 	}
 }
 
-// escape returns the length of the escaped character at i, 0 if it is none.
+// escape returns the length of the escaped character at i; 0 if it is invalid.
 func (s scanner) escape(i int) int {
 	if i+1 >= len(s.Text) {
 		return 0
@@ -298,7 +299,7 @@ func (s scanner) object(i, n, depth int) (end int, err error) {
 	}
 }
 
-// unique returns an error for an object with a name twice.
+// unique fails if an object has a name twice.
 func (s scanner) unique(n int) error {
 	var names []string
 	for c := n + 1; c < len(s.Nodes); c = int(s.Nodes[c].Next) {
@@ -314,13 +315,13 @@ func (s scanner) unique(n int) error {
 }
 
 // Name returns the name of a value in an object.
-func (t *Tape) Name(n int32) []byte { return t.Text[t.Nodes[n].NameStart:t.Nodes[n].NameEnd] }
+func (t *Tape) Name(n int32) []byte { return t.Text[t.Nodes[n].nameStart:t.Nodes[n].nameEnd] }
 
 // Span returns the text of a value.
 func (t *Tape) Span(n int32) []byte { return t.Text[t.Nodes[n].Start:t.Nodes[n].End] }
 
-// Field returns the number of the value of that name in an object; ok is false if there
-// is none, or n is no object.
+// Field returns the number of the value with a name in an object; ok is false if there is
+// none, or if n is not an object.
 func (t *Tape) Field(n int32, name string) (field int32, ok bool) {
 	if t.Nodes[n].Kind != Object {
 		return 0, false
@@ -333,7 +334,7 @@ func (t *Tape) Field(n int32, name string) (field int32, ok bool) {
 	return 0, false
 }
 
-// Integer reports whether a number is one that [Decode] returns as an int64.
+// Integer reports whether [Decode] returns the number as an int64.
 func (t *Tape) Integer(n int32) bool {
 	text := t.Span(n)
 	digits := text
@@ -352,7 +353,7 @@ func (t *Tape) Integer(n int32) bool {
 	return ok
 }
 
-// Value returns a value as [Decode] does.
+// Value returns the value as [Decode] does.
 func (t *Tape) Value(n int32) any {
 	node := &t.Nodes[n]
 	switch node.Kind {

@@ -1,4 +1,4 @@
-// Package field names fields of objects: as plans and errors print them, and as
+// Package field has the paths of fields of objects, as plans and errors print them and
 // `gitopsd why` reads them.
 //
 //	spec.template.spec.containers[name=web].image
@@ -6,12 +6,12 @@
 //	spec.versions[0].schema
 //	metadata.finalizers[=acme.example/wait]
 //
-// A key of a mapping follows a dot, or is quoted in brackets if it has other
-// characters than letters, digits, '_', '$' and '-'. An element of a list is given
-// by its index, by fields that identify it, or by its value.
+// A key of a mapping follows a dot, or is quoted in brackets if it has characters
+// other than letters, digits, '_', '$' and '-'. An element of a list is identified by its
+// index, by some of its fields, or by its value.
 //
-// A path of a schema names the same field of many objects, and may go through every
-// element of a list or every value of a mapping:
+// A path of a schema may also go through every element of a list or every value of a
+// mapping:
 //
 //	spec.template.spec.containers[*].image
 //	spec.selector{*}
@@ -31,14 +31,14 @@ import (
 type Path []Step
 
 // Step is one step down: into a mapping by Key, or into a list by Match, or by Index
-// if Match is nil. In a path of a schema it may be Every one instead.
+// if Match is nil. In a path of a schema it may also be Every.
 type Step struct {
 	Key   string
 	List  bool
 	Index int
 	Match []Pair
-	// Every is set for all elements of a list, or without List for all values of a
-	// mapping. [Step.In] finds nothing by such a step.
+	// Every stands for all elements of a list, or without List for all values of a
+	// mapping. [Step.In] finds nothing for such a step.
 	Every bool
 }
 
@@ -52,7 +52,7 @@ func Key(key string) Step { return Step{Key: key} }
 // Index returns the step to an element of a list, counted from 0.
 func Index(i int) Step { return Step{List: true, Index: i} }
 
-// Element returns the step to the element of a list that has these fields.
+// Element returns the step to the element of a list with the given fields.
 func Element(match ...Pair) Step { return Step{List: true, Match: match} }
 
 // The steps of a path of a schema.
@@ -263,13 +263,11 @@ func (p Path) In(tree any) (v any, ok bool) {
 	return tree, true
 }
 
-// LastApplied is the annotation in which kubectl keeps a whole object, Secrets
-// included.
+// LastApplied is the annotation where kubectl keeps a whole object, even a Secret.
 const LastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// Hidden reports whether the value at or below the path must not be shown: all
-// fields of a Secret but its metadata, its type and whether it is immutable, and the
-// [LastApplied] annotation of any object.
+// Hidden reports whether the value at the path must not be shown: all fields of a Secret
+// except metadata, type and immutable, and the [LastApplied] annotation of any object.
 func (p Path) Hidden(id manifest.ID) bool {
 	if len(p) == 0 {
 		return false

@@ -86,7 +86,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A path of a schema goes through every element or value, and is read as it is printed.
+// A path of a schema may go through every element or value, and is printed as it is parsed.
 func TestParseSchema(t *testing.T) {
 	each, all := field.Step{List: true, Every: true}, field.Step{Every: true}
 	for _, tt := range []struct {

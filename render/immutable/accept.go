@@ -16,9 +16,9 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// accepted returns why an API server would not accept the rules that a schema has more
-// than before: CEL does not see a field, or the rules may cost too much. What it would
-// not accept before is no reason.
+// accepted returns an error if an API server would refuse rules that a schema has after but
+// not before: CEL does not see a field, or the rules may cost too much. It ignores problems
+// that exist before.
 func accepted(before, after map[string]any) error {
 	was, err := problems(before)
 	if err != nil {
@@ -44,7 +44,7 @@ func accepted(before, after map[string]any) error {
 	return fmt.Errorf("the API server would refuse the rule: %s", strings.Join(reasons, "; "))
 }
 
-// problems returns what an API server's validation says of a definition with a schema.
+// problems returns the errors of an API server's validation for a schema.
 func problems(schema map[string]any) ([]string, error) {
 	var external apiextensionsv1.JSONSchemaProps
 	if err := json.Unmarshal(manifest.AppendJSON(nil, schema), &external); err != nil {
@@ -54,7 +54,7 @@ func problems(schema map[string]any) ([]string, error) {
 	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&external, internal, nil); err != nil {
 		return nil, fmt.Errorf("its schema: %w", err)
 	}
-	// The definition around the schema has nothing to object to.
+	// The definition around the schema is valid.
 	names := apiextensions.CustomResourceDefinitionNames{Plural: "fields", Singular: "field", Kind: "Field", ListKind: "FieldList"}
 	preserve := false
 	crd := &apiextensions.CustomResourceDefinition{

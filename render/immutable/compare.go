@@ -11,19 +11,19 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// comparison is how CEL's == compares the values of a schema, with its faults
+// comparison collects the faults of CEL's == for the values of a schema
 // (valuesunstructured.go of k8s.io/apiserver/pkg/cel/common).
 type comparison struct {
-	// overlooked says which changes == does not see.
+	// overlooked are notes about changes that == does not see.
 	overlooked []string
-	// nulls reports whether a field of the value can be null. Then == has to be asked
-	// from both sides: a null counts as a field, and == does not look for the field of
-	// the right side in whose place it came.
+	// nulls reports whether a field of the value can be null. Then the rule must use == in
+	// both directions: a null counts as a field, so == can miss a field that exists only
+	// on the right side.
 	nulls bool
 }
 
-// compare fails if == takes equal values for different ones, since nobody could update an
-// object with such a value.
+// compare fails if == can report equal values as different, since then no object with such
+// a value could be updated.
 func (c *comparison) compare(schema map[string]any, at field.Path) error {
 	if manifest.Truth(schema, "x-kubernetes-int-or-string") {
 		return nil

@@ -1,24 +1,24 @@
-// Package immutable makes fields of a CustomResourceDefinition immutable: it adds
-// transition rules in CEL, so that API servers refuse to change or unset such a field
-// once it is set. Setting it for the first time stays possible.
+// Package immutable makes fields of a CustomResourceDefinition immutable. It adds
+// transition rules in CEL, so that API servers refuse to change or unset a field once it
+// is set. The field can still be set for the first time. The package is pure and changes
+// no tree that it is given.
 //
-// It owns the annotation that names the fields (immutable.go), the way to a field in a
-// schema and the rule for it (rule.go), how CEL compares values (compare.go), and the
-// question whether an API server would accept the definition with the rules, which it
-// asks the API server's own validation (accept.go). It is pure and changes no tree that
-// it is given.
+// immutable.go parses the annotation that names the fields, and adds the rules. rule.go
+// finds a field in a schema and makes its rule. compare.go knows how CEL compares values.
+// accept.go runs the API server's validation on the definition with the rules.
 //
-// Who declares what is package render's to know; what a new rule means for clients of a
-// type is told by render/types/compat, which recognises these rules by [FieldOf].
+// Package render applies this to declarations and definitions. render/types/compat
+// decides what a new rule means for clients of a type; it recognizes the rules with
+// [FieldOf].
 //
 // The use case is Crossplane's (design/design-doc-webhooks.md, issue 727): fields that
-// cannot be changed once set, which is not the same as fields that can be set on
-// creation only.
+// cannot be changed once set, which differ from fields that can be set only on creation.
 package immutable
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -28,11 +28,10 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Message is what an API server answers to a change that a rule of this package
-// refuses.
+// Message is the error message of an API server for a change that a rule refuses.
 const Message = "cannot be changed or unset once it is set"
 
-// Field is a field of a definition's types.
+// Field is a field in the schema of a definition.
 type Field struct {
 	// Definition is the name of the CustomResourceDefinition.
 	Definition string
@@ -40,7 +39,7 @@ type Field struct {
 	Path field.Path
 }
 
-// Parse reads [manifest.ImmutableAnnotation] of a package's declaration:
+// Parse parses the [manifest.ImmutableAnnotation] of a package's declaration:
 // "<definition>:<path>", separated by commas. Errors name the entry.
 func Parse(value string) ([]Field, error) {
 	return parse(value, func(entry string) (Field, error) {
@@ -53,7 +52,7 @@ func Parse(value string) ([]Field, error) {
 	})
 }
 
-// ParseOwn reads [manifest.ImmutableAnnotation] of a definition: paths, separated by
+// ParseOwn parses the [manifest.ImmutableAnnotation] of a definition: paths, separated by
 // commas. Errors name the entry.
 func ParseOwn(definition, value string) ([]Field, error) {
 	return parse(value, func(entry string) (Field, error) { return fieldOf(definition, entry) })
@@ -113,19 +112,19 @@ func fieldOf(definition, text string) (Field, error) {
 	}
 	switch first := path[0]; {
 	case first.Every:
-		return f, fmt.Errorf("%s: starts with no name of a field", path)
+		return f, fmt.Errorf("%s: does not start with the name of a field", path)
 	case slices.Contains([]string{"apiVersion", "kind", "metadata"}, first.Key):
 		return f, fmt.Errorf("%s: %s is Kubernetes' own; only the fields of a definition's schema can be made immutable", path, first.Key)
 	}
 	return f, nil
 }
 
-// Apply returns a definition with rules for the fields at these paths, in each served
-// version that has them. It shares with the old one whatever does not change. The notes
-// say where a rule holds less than one might think; each starts with the path.
+// Apply returns a definition with rules for the fields at the paths, in each served version
+// that has them. It shares unchanged parts with the old one. The notes are about
+// limitations of the rules; each starts with the path.
 //
-// It fails if no served version has a field, if an API server has no rule for such a
-// field, and if it would not accept the rules. The error joins one for each path.
+// Apply fails if no served version has a field, if there can be no rule for a field, or if
+// an API server would not accept the rules. The error joins an error for each path.
 func Apply(definition map[string]any, paths []field.Path) (changed map[string]any, notes []string, err error) {
 	d := types.Read(definition)
 	if d.XRD {
@@ -150,8 +149,7 @@ func Apply(definition map[string]any, paths []field.Path) (changed map[string]an
 	return changed, notes, nil
 }
 
-// Holds reports whether a definition has the rules that [Apply] adds for the fields at
-// these paths.
+// Holds reports whether a definition has the rules that [Apply] adds for the paths.
 func Holds(definition map[string]any, paths []field.Path) bool {
 	versions := types.Read(definition).Versions()
 	return !slices.ContainsFunc(paths, func(path field.Path) bool {
@@ -163,7 +161,7 @@ func Holds(definition map[string]any, paths []field.Path) bool {
 // one adds the rules for one field.
 func one(definition map[string]any, versions []types.Version, path field.Path) (changed map[string]any, notes []string, err error) {
 	var ruled, lacking, defaulted, overlooked []string
-	var unknown *missingError // of the version that has most of the path
+	var unknown *missingError // from the version that has most of the path
 	changed = definition
 	for i, v := range versions {
 		if !v.Served || v.Schema == nil {
@@ -211,8 +209,8 @@ func one(definition map[string]any, versions []types.Version, path field.Path) (
 	return changed, notes, nil
 }
 
-// check asks whether an API server accepts the new rules, and looks for the field whose
-// rule it would refuse alone.
+// check returns the errors of an API server about the new rules, if possible for each field
+// alone.
 func check(definition, changed map[string]any, paths []field.Path) []error {
 	refused := func(changed map[string]any) error {
 		before, after := types.Read(definition).Versions(), types.Read(changed).Versions()
@@ -252,8 +250,8 @@ func wrap(path field.Path, err error) []error {
 	return []error{fmt.Errorf("%s: %w", path, err)}
 }
 
-// with returns a tree with a rule in the list at a path of keys and indices. It copies
-// what is on the way.
+// with returns a tree with a rule added to the list at a path of keys and indices. It
+// copies the values along the path.
 func with(tree any, at []any, rule map[string]any) any {
 	if len(at) == 0 {
 		rules, _ := tree.([]any)
@@ -272,9 +270,7 @@ func with(tree any, at []any, rule map[string]any) any {
 	default:
 		old, _ := tree.(map[string]any)
 		m := make(map[string]any, len(old)+1)
-		for k, v := range old {
-			m[k] = v
-		}
+		maps.Copy(m, old)
 		m[key.(string)] = with(old[key.(string)], at[1:], rule)
 		return m
 	}

@@ -38,7 +38,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 
-// crd is a definition whose one version has this schema for spec.
+// crd returns a definition with one version that has this schema for spec.
 func crd(t testing.TB, plural, spec string) map[string]any {
 	return manifesttest.Tree(t, fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
@@ -57,11 +57,11 @@ spec:
 `, plural, spec))
 }
 
-// change is an object's old spec, its new one, and the field of which the API server
-// says that it is immutable; "" for a change that it accepts.
+// change is an object's old spec, its new one, and the field that the API server reports as
+// immutable; "" for an accepted change.
 type change struct{ before, after, refused string }
 
-// cases are schemas of spec, the paths that are immutable in them, and changes.
+// cases are schemas of spec, their immutable paths, and changes.
 var cases = []struct {
 	name, schema, paths string
 	changes             []change
@@ -212,8 +212,8 @@ func parse(t testing.TB, text string) []field.Path {
 	return paths
 }
 
-// The API server's own code refuses to change or unset a field that is immutable, lets it be
-// set once, and lets everything else change.
+// The API server's own code refuses to change or unset an immutable field, lets it be set
+// once, and accepts all other changes.
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	for _, c := range cases {
@@ -245,8 +245,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// violations are what the rules say of an object that replaces another, in the API
-// server's code.
+// violations returns the errors of the rules for a changed object, from the API server's
+// code.
 func violations(t *testing.T, definition, old, now map[string]any) []string {
 	t.Helper()
 	text := manifest.AppendJSON(nil, types.Read(definition).Versions()[0].Schema)
@@ -281,7 +281,7 @@ func judge(t *testing.T, c change, have []string) {
 	}
 }
 
-// What cannot be made immutable is refused with the reason, and with what to write instead.
+// For a field that cannot be immutable, the error has the reason and advice.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	const list = `{type: object, properties: {l: {type: array, %s items: {type: object, required: [k], properties: {k: {type: string}, v: {type: string}}}}}}`
@@ -291,8 +291,8 @@ func TestRefused(t *testing.T) {
 		{"below a text", `{type: object, properties: {size: {type: integer}}}`, "spec.size.x", "spec.size.x: there is no such field; spec.size has none"},
 		{"not in spec", `{type: object, properties: {size: {type: integer}}}`, "size", "size: there is no such field; the object has spec, status"},
 		{"a list without a star", fmt.Sprintf(list, ""), "spec.l.v", "spec.l.v: spec.l is a list; write spec.l[*].v for a field of its elements"},
-		{"a star and no list", `{type: object, properties: {size: {type: integer}}}`, "spec.size[*]", "spec.size[*]: spec.size is no list"},
-		{"a star and no mapping", `{type: object, properties: {size: {type: integer}}}`, "spec{*}.size", "spec{*}.size: spec is no mapping of any keys"},
+		{"a star and no list", `{type: object, properties: {size: {type: integer}}}`, "spec.size[*]", "spec.size[*]: spec.size is not a list"},
+		{"a star and no mapping", `{type: object, properties: {size: {type: integer}}}`, "spec{*}.size", "spec{*}.size: spec is not a mapping with arbitrary keys"},
 		{"an atomic list", fmt.Sprintf(list, ""), "spec.l[*].v",
 			"spec.l[*].v: version v1: spec.l is an atomic list (it has no x-kubernetes-list-type: map), and an API server cannot tell which element was which before; make all of spec.l immutable instead"},
 		{"a set", `{type: object, properties: {l: {type: array, x-kubernetes-list-type: set, items: {type: string}}}}`, "spec.l[*]",
@@ -329,7 +329,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// All errors come together, and one field's cost is not another's.
+// All errors are reported together, and the cost of one field does not affect another.
 func TestAllErrors(t *testing.T) {
 	definition := crd(t, "widgets", `{type: object, properties: {a: {type: string}, l: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [k], items: {type: object, required: [k], properties: {k: {type: string}, v: {type: string}}}}}}`)
 	_, _, err := immutable.Apply(definition, parse(t, "spec.b, spec.c"))
@@ -342,7 +342,7 @@ func TestAllErrors(t *testing.T) {
 	}
 }
 
-// Each served version that has the field gets the rule; a note says which ones have none.
+// Each served version that has the field gets the rule. A note names the other versions.
 func TestVersions(t *testing.T) {
 	definition := manifesttest.Tree(t, `
 apiVersion: apiextensions.k8s.io/v1
@@ -394,7 +394,7 @@ spec:
 	}
 }
 
-// What CEL overlooks when it compares is in the notes.
+// The notes have the changes that CEL does not see.
 func TestNotes(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, schema, path, want string }{
@@ -432,7 +432,7 @@ func TestParse(t *testing.T) {
 		{"w.a:metadata.labels", "error: metadata.labels: metadata is Kubernetes' own; only the fields of a definition's schema can be made immutable"},
 		{"w.a:spec.l[0]", "error: spec.l[0]: [0] picks one element; write [*] for every element"},
 		{"w.a:spec.l[name=a].b", "error: spec.l[name=a].b: [name=a] picks one element; write [*] for every element"},
-		{"w.a:[*].b", "error: [*].b: starts with no name of a field"},
+		{"w.a:[*].b", "error: [*].b: does not start with the name of a field"},
 		{`w.a:spec["a`, `error: "spec[\"a": want ["key"] at "[\"a"`},
 	} {
 		fields, err := immutable.Parse(tt.value)
@@ -450,7 +450,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// An annotation as large as Kubernetes takes them is read in no time.
+// An annotation of the maximum size is parsed quickly.
 func TestParseMany(t *testing.T) {
 	t.Parallel()
 	var paths []string
@@ -462,7 +462,8 @@ func TestParseMany(t *testing.T) {
 	}
 }
 
-// A composite's definition is not an API server's.
+// A CompositeResourceDefinition is refused, since Crossplane makes the definition for the
+// API server.
 func TestComposite(t *testing.T) {
 	xrd := manifesttest.Tree(t, `{apiVersion: apiextensions.crossplane.io/v2, kind: CompositeResourceDefinition, metadata: {name: xs.acme.example}, spec: {}}`)
 	if _, _, err := immutable.Apply(xrd, parse(t, "spec.a")); err == nil || !strings.Contains(err.Error(), "x-kubernetes-validations of spec") {
@@ -470,8 +471,8 @@ func TestComposite(t *testing.T) {
 	}
 }
 
-// Whatever the annotation and the schema, there is an answer, and a definition that the
-// rules are in is one that the API server's code compiles.
+// Any annotation and schema give a result or an error, and the API server's code compiles
+// the resulting definition.
 func FuzzApply(f *testing.F) {
 	for _, c := range cases {
 		f.Add(c.schema, c.paths)
@@ -504,7 +505,7 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// A real API server accepts the rules, and says the same of every change.
+// A real API server accepts the rules, and gives the same result for every change.
 func TestLive(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a control plane")
@@ -565,8 +566,8 @@ func create(t *testing.T, objects dynamic.ResourceInterface, o *unstructured.Uns
 	return made
 }
 
-// Neither a subresource nor server-side apply goes around the rules, and the rules are not
-// in the way of what leaves the fields alone.
+// Subresources and server-side apply cannot bypass the rules, and the rules do not block
+// changes of other fields.
 func everyWay(t *testing.T, client dynamic.Interface) {
 	definition := manifesttest.Tree(t, `
 apiVersion: apiextensions.k8s.io/v1
@@ -615,7 +616,7 @@ spec:
 	}
 }
 
-// causes are what an API server's answer gives as reasons, as its validation has them.
+// causes returns the causes in an API server's error, in the format of its validation.
 func causes(t *testing.T, err error) []string {
 	t.Helper()
 	if err == nil {

@@ -15,21 +15,21 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// way is where the rule for a field stands in a schema.
+// way is the rule for a field, and its place in a schema.
 type way struct {
-	// base leads from the schema of the whole object to the one with the rule: that of
-	// the nearest list element or mapping value around the field, since an API server
-	// compares these one by one.
+	// base is the path from the schema of the whole object to the schema with the rule:
+	// that of the nearest list element or mapping value around the field, since an API
+	// server compares these one by one.
 	base []any
 	rule map[string]any
-	// defaulted reports whether the field has a default, of its own or of a parent.
+	// defaulted reports whether the field or a parent has a default.
 	defaulted bool
-	// overlooked says which changes the rule does not see.
+	// overlooked are notes about changes that the rule does not see.
 	overlooked []string
 }
 
-// missingError is the error for a field that a schema does not have. It has as much of
-// the path as there is.
+// missingError is the error for a field that a schema does not have. there is the part of
+// the path that exists.
 type missingError struct {
 	there field.Path
 	text  string
@@ -41,8 +41,9 @@ func missing(there field.Path, format string, args ...any) error {
 	return &missingError{there, fmt.Sprintf(format, args...)}
 }
 
-// resolve finds a field in the schema of an object. The error is a *missingError if
-// the schema does not have it, and otherwise says why there can be no rule for it.
+// resolve finds a field in the schema of an object and makes its rule. The error is a
+// *missingError if the schema does not have the field. It fails also if there can be no
+// rule for the field.
 func resolve(schema map[string]any, path field.Path) (way, error) {
 	var w way
 	var e expression
@@ -105,22 +106,22 @@ func resolve(schema map[string]any, path field.Path) (way, error) {
 	return w, nil
 }
 
-// typed reports whether CEL knows what the values of a schema are.
+// typed reports whether CEL knows the type of a schema's values.
 func typed(schema map[string]any) bool {
 	return manifest.Text(schema, "type") != "" || manifest.Truth(schema, "x-kubernetes-int-or-string")
 }
 
-// every returns the keyword for the elements of a list, or the values of a mapping, that
-// an API server can find again after a change.
+// every returns the keyword of the schema for the elements of a list or the values of a
+// mapping. It fails if an API server cannot correlate them after a change.
 func every(schema map[string]any, step field.Step, before field.Path) (keyword string, err error) {
 	if !step.List {
 		if manifest.Mapping(schema, "additionalProperties") == nil {
-			return "", missing(before, "%s is no mapping of any keys", before)
+			return "", missing(before, "%s is not a mapping with arbitrary keys", before)
 		}
 		return "additionalProperties", nil
 	}
 	if manifest.Mapping(schema, "items") == nil {
-		return "", missing(before, "%s is no list", before)
+		return "", missing(before, "%s is not a list", before)
 	}
 	switch kind := manifest.Text(schema, "x-kubernetes-list-type"); kind {
 	case "map":
@@ -132,7 +133,7 @@ func every(schema map[string]any, step field.Step, before field.Path) (keyword s
 	}
 }
 
-// instead advises to make more immutable.
+// instead returns advice to make a parent immutable.
 func instead(path field.Path) string {
 	if len(path) == 0 {
 		return "name another field"
@@ -147,7 +148,7 @@ func shown(path field.Path) string {
 	return path.String()
 }
 
-// suggestion names the field that was most likely meant, or those that there are.
+// suggestion returns the field that was most likely meant, or the existing fields.
 func suggestion(properties map[string]any, key string, before field.Path) string {
 	names := slices.Sorted(maps.Keys(properties))
 	if near := sources.Closest(key, names); near != "" {
@@ -163,15 +164,15 @@ func suggestion(properties map[string]any, key string, before field.Path) string
 	return "; " + shown(before) + " has " + strings.Join(names, ", ")
 }
 
-// expression is a field as CEL names it, seen from where the rule stands.
+// expression is a field in CEL, relative to the schema with the rule.
 type expression struct {
 	// steps lead to the field: ".spec" for a property, `["a"]` for a key of a mapping.
 	steps []string
-	// path is the field as fieldPath of x-kubernetes-validations has it. It ends at
-	// a key that cannot be written there, and then cut is set.
+	// path is the fieldPath for x-kubernetes-validations. It ends before a key that
+	// cannot be written there, and then cut is set.
 	path string
 	cut  bool
-	// keyed reports whether the way leads through one key of a mapping.
+	// keyed reports whether a step is a key of a mapping.
 	keyed bool
 }
 
@@ -186,7 +187,7 @@ func (e *expression) key(name string) {
 	e.step(name)
 }
 
-// A fieldPath can hold speakable keys, and plain ones without quotes.
+// A fieldPath can have speakable keys. Plain keys need no quotes.
 var (
 	speakable = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 	plain     = regexp.MustCompile(`^[A-Za-z0-9_/-]+$`)
@@ -203,8 +204,8 @@ func (e *expression) step(name string) {
 	}
 }
 
-// isSet returns the condition under which the field of an object is set. CEL takes null
-// for a field that is not set.
+// isSet returns the condition in CEL that the field of an object is set. For CEL a null
+// field is not set.
 func (e *expression) isSet(object string) string {
 	all := make([]string, len(e.steps))
 	for i, step := range e.steps {
@@ -219,8 +220,8 @@ func (e *expression) isSet(object string) string {
 }
 
 // rule returns the entry of x-kubernetes-validations. An API server does not evaluate it
-// for a new object, since it names oldSelf. It compares whole values, for which the
-// estimated cost is lowest, if need be from both sides.
+// for a new object, since it names oldSelf. It compares whole values, which has the lowest
+// estimated cost, in both directions if both is set.
 func (e *expression) rule(both bool) map[string]any {
 	field := strings.Join(e.steps, "")
 	same := fmt.Sprintf("self%[1]s == oldSelf%[1]s", field)
@@ -237,8 +238,8 @@ func (e *expression) rule(both bool) map[string]any {
 	return rule
 }
 
-// FieldOf reports whether a rule of x-kubernetes-validations is one of this package's, and
-// returns the path of its field from where the rule stands: ".spec.size".
+// FieldOf reports whether this package made a rule of x-kubernetes-validations, and returns
+// the path of its field relative to the schema with the rule: ".spec.size".
 func FieldOf(rule map[string]any) (path string, ok bool) {
 	if manifest.Text(rule, "message") != Message || !strings.Contains(manifest.Text(rule, "rule"), "oldSelf") {
 		return "", false

@@ -18,30 +18,30 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// aim is a patch with a target in a kustomization, and which of the objects it can see.
+// aim is a patch with a target in a kustomization, and the objects that it can see.
 type aim struct {
-	// place is the file, line and field: "a/kustomization.yaml:7: patches[0]".
+	// file, line and field are its place: "a/kustomization.yaml:7: patches[0]".
 	file   string
 	line   int
 	field  string
 	target *types.Selector
-	// seen are the objects written in what the kustomization lists.
+	// seen are the written objects of the kustomization.
 	seen []written
-	// from is where in all the written objects these begin.
+	// from is the index of the first one in all written objects.
 	from int
 }
 
-// aims records the patches with a target that a kustomization has. What is listed in it
-// has been inspected.
+// aims records the patches with a target in a kustomization. Call it after the inspection of
+// the kustomization's entries.
 func (in *inspection) aims(v *visit, f field, k *types.Kustomization) {
 	in.renames = in.renames || k.NamePrefix+k.NameSuffix != ""
 	if k.Namespace != "" {
 		in.namespaces = append(in.namespaces, k.Namespace)
 	}
-	// Any of these can give objects another name or kind, or make some.
+	// Any of these can change names and kinds of objects, or make objects.
 	in.opaque = in.opaque || len(k.Generators)+len(k.Transformers)+len(k.Replacements)+len(k.Vars) > 0
 	if in.mount(f.file) != "" {
-		return // whoever reads the note cannot mend another repository's file
+		return // readers of a note cannot correct another repository's file
 	}
 	for _, list := range []struct {
 		name    string
@@ -63,8 +63,8 @@ func (in *inspection) aims(v *visit, f field, k *types.Kustomization) {
 	}
 }
 
-// linesOfTargets returns a function for the line of the target of each patch in a list of
-// a kustomization; 0 if it is not found.
+// linesOfTargets returns a function that returns the line of the target of each patch in a
+// list of a kustomization; 0 if it is not found.
 func linesOfTargets(content []byte, list string) func(int) int {
 	var doc yaml.Node
 	none := func(int) int { return 0 }
@@ -94,10 +94,10 @@ func linesOfTargets(content []byte, list string) func(int) int {
 	}
 }
 
-// misses returns, as errors with their places, the patches with a target that no object
-// can have matched. The objects are what came of the build. What matched is found without
-// building again: a target is compared with the objects as they were written and as they
-// came out, and where an object may have looked otherwise in between, it counts as a match.
+// misses returns an error with its place for each patch with a target that cannot have
+// matched any object. objects are the result of the build. It compares targets with the
+// objects as written and as built. An object that may have matched in between counts as a
+// match.
 func (in *inspection) misses(objects []*manifest.Object) []error {
 	if in.opaque || len(in.aimed) == 0 {
 		return nil
@@ -136,29 +136,29 @@ func (in *inspection) misses(objects []*manifest.Object) []error {
 	return all
 }
 
-// among returns the objects that may come from what the patch can see.
+// among returns the objects that may come from written objects that the patch can see.
 func (a *aim) among(objects []candidate) []candidate {
 	from := make(map[manifest.Origin]bool)
 	for _, w := range a.seen {
 		from[w.origin] = true
 	}
 	return slices.DeleteFunc(slices.Clone(objects), func(c candidate) bool {
-		return !from[c.Origin()] && c.Origin().Line != 0 // where that one is from is not known
+		return !from[c.Origin()] && c.Origin().Line != 0 // an origin without a line is not exact
 	})
 }
 
-// hits reports whether a target may have matched one of the objects as they were written,
-// or as they came out.
+// hits reports whether a target may have matched one of the objects, as written, as built or
+// in between.
 func (in *inspection) hits(t *types.Selector, written []resid.ResId, objects []candidate) bool {
 	selector, err := types.NewSelectorRegex(t)
 	part, perr := regexp.Compile(t.Name)
 	label, lerr := labels.Parse(t.LabelSelector)
 	annotation, aerr := labels.Parse(t.AnnotationSelector)
 	if errors.Join(err, perr, lerr, aerr) != nil {
-		return true // kustomize says what is wrong with it
+		return true // kustomize reports the error
 	}
 	matches := func(id resid.ResId) bool {
-		// In between, the name may have been a part of what it is now.
+		// In between, the name may have been a part of the present one.
 		name := selector.MatchName(id.Name) || in.renames && (part.MatchString(id.Name) || strings.ContainsAny(t.Name, "^$"))
 		return name && selector.MatchGvk(id.Gvk) &&
 			(selector.MatchNamespace(id.EffectiveNamespace()) || slices.ContainsFunc(in.namespaces, selector.MatchNamespace))
@@ -181,12 +181,12 @@ func (in *inspection) hits(t *types.Selector, written []resid.ResId, objects []c
 	if label.Empty() && annotation.Empty() {
 		return before > 0
 	}
-	// Which labels an object had before a patch removed them, or it, is not known.
+	// Labels that a patch removed, and those of deleted objects, are not known.
 	return before > after || before > 0 && (excludes(label) || excludes(annotation))
 }
 
-// excludes reports whether a selector asks for something that is not there, which may
-// have come since.
+// excludes reports whether a selector requires that a label or value is absent. It may have
+// been added later.
 func excludes(s labels.Selector) bool {
 	requirements, _ := s.Requirements()
 	return slices.ContainsFunc(requirements, func(r labels.Requirement) bool {

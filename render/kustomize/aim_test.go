@@ -7,8 +7,8 @@ import (
 	"gitopsd.dev/render/remote"
 )
 
-// A patch whose target matches nothing is told with its place, and what was most likely
-// meant; one that matched in any layer of the build is not.
+// A patch with a target that matches nothing gives a note with its place and a suggestion.
+// A patch that matches in any layer of the build gives none.
 func TestPatchesThatMiss(t *testing.T) {
 	t.Parallel()
 	const app = `

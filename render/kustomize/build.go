@@ -20,15 +20,15 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Builder builds kustomizations and caches the results by the files that were read:
-// most commits change few clusters of a fleet. The zero value is ready to use. Safe
+// Builder builds kustomizations and caches the results by the files that were read, since
+// most commits change few clusters of a fleet. The zero value is ready to use. It is safe
 // for concurrent use.
 type Builder struct {
 	mu    sync.Mutex
 	built map[sources.Digest]*built
 }
 
-// built is a build, and its outcome once done is closed.
+// built is a build, and its result once done is closed.
 type built struct {
 	done    chan struct{}
 	objects []*manifest.Object
@@ -43,18 +43,18 @@ type built struct {
 // have no kustomization file; see the package comment.
 //
 // Build reads each file once, writes none, and uses no network. Concurrent calls for
-// the same files share one build. It takes bounded time. When ctx is done Build
+// the same files share one build. Its time is bounded. When ctx is done, Build
 // returns its error, and kustomize finishes in the background.
 //
-// The notes name what is most likely misspelt: patches in kustomizations whose target
+// The notes are about likely misspellings: patches in kustomizations with a target that
 // matches no object.
 //
-// Errors name the file, and the line where it is known. A [MissingError] lists remote
-// bases to fetch first, and an error that wraps [sources.ErrLimit] names the limit.
+// Errors name the file, and the line if it is known. A [*MissingError] lists remote
+// bases to fetch first. An error that wraps [sources.ErrLimit] names the limit.
 func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remote.Bases) (objects []*manifest.Object, notes []string, err error) {
 	in := newInspection(files, bases)
 	in.turn = &turn{ctx: ctx}
-	passed := false // to the goroutine that builds
+	passed := false // whether the build has the turn
 	defer func() {
 		if !passed {
 			in.turn.end()
@@ -66,7 +66,7 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remo
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	// Kustomize sees the snapshot and nothing else.
+	// Kustomize sees only the snapshot.
 	key := in.given.digest(dir)
 	b.mu.Lock()
 	it, known := b.built[key]
@@ -113,7 +113,7 @@ func (b *Builder) Sweep() {
 	})
 }
 
-// build has kustomize build what was inspected.
+// build builds the inspected kustomization.
 func (in *inspection) build(dir string) ([]*manifest.Object, error) {
 	rm, err := run(in.given, dir, in.schema)
 	if err != nil {
@@ -122,8 +122,8 @@ func (in *inspection) build(dir string) ([]*manifest.Object, error) {
 	return objectsOf(rm, newOrigins(in.written, manifest.Origin{File: dir}))
 }
 
-// run is `kustomize build` of a directory of a snapshot. A build that sets a schema
-// puts the default back.
+// run runs `kustomize build` on a directory of a snapshot. If the build sets a schema, run
+// restores the default.
 func run(files *snapshot, dir string, setsSchema bool) (rm resmap.ResMap, err error) {
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionUnspecified
@@ -175,12 +175,12 @@ func object(content []byte, origins *origins) (*manifest.Object, error) {
 	return manifest.New(tree, origins.find(id))
 }
 
-// origins finds where an object of the output was written. Kustomize's own origin
-// annotations would be seen by patches. So the objects as written are compared with
-// those that came out, whose names differ by a prefix, a suffix or a hash at most.
+// origins finds the origins of objects of the output. It compares them with the objects as
+// written; their names differ at most by a prefix, a suffix or a hash. Kustomize's own origin
+// annotations are not usable, since patches would see them.
 type origins struct {
 	byType map[[2]string][]written
-	// unknown is the origin of objects that match none, or several.
+	// unknown is the origin of objects without a match, or with several.
 	unknown manifest.Origin
 }
 
@@ -193,8 +193,8 @@ func newOrigins(all []written, unknown manifest.Origin) *origins {
 	return o
 }
 
-// find prefers the same name to a part of the name, a longer part to a shorter
-// one, and the same namespace to another. A tie is no answer.
+// find returns the origin of an object. It prefers the same name to a part of the name, a
+// longer part to a shorter one, and the same namespace to another. A tie gives unknown.
 func (o *origins) find(id manifest.ID) manifest.Origin {
 	best, origin, ties := 0, o.unknown, 0
 	for _, w := range o.byType[[2]string{id.Group, id.Kind}] {

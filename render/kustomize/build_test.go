@@ -47,8 +47,8 @@ func repository(t *testing.T, archive *txtar.Archive) (root string, dirs []strin
 	return root, dirs
 }
 
-// krustyBuild is what `kustomize build --load-restrictor LoadRestrictionsNone`
-// prints, in a process of its own.
+// krustyBuild returns the output of `kustomize build --load-restrictor
+// LoadRestrictionsNone` in a separate process.
 func krustyBuild(t *testing.T, dir string) string {
 	t.Helper()
 	schema.Lock()
@@ -119,9 +119,8 @@ func TestBuildIsKustomizeBuild(t *testing.T) {
 	}
 }
 
-// The archives show every field of a kustomization and of all that is in one, but
-// those that are refused: a new version of kustomize with new fields must be
-// looked at.
+// The archives show every field of a kustomization and of the types in it, except for
+// refused ones. So new fields in a new version of kustomize fail the test.
 func TestEveryFieldIsShown(t *testing.T) {
 	t.Parallel()
 	shown := make(map[string]bool)
@@ -157,7 +156,7 @@ func TestEveryFieldIsShown(t *testing.T) {
 	}
 }
 
-// show notes the fields of a type that a value has, and those of what is in it.
+// show records the fields that are set in a value and in the values below it.
 func show(shown map[string]bool, of reflect.Type, v any) {
 	switch of.Kind() {
 	case reflect.Pointer:
@@ -178,7 +177,7 @@ func show(shown map[string]bool, of reflect.Type, v any) {
 	}
 }
 
-// known notes all fields of a type, and those of what may be in it.
+// known records all fields of a type and of the types below it.
 func known(all map[string]bool, of reflect.Type) {
 	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 		of = of.Elem()
@@ -192,7 +191,7 @@ func known(all map[string]bool, of reflect.Type) {
 	}
 }
 
-// jsonFields are the fields of a struct by the names that they have in YAML.
+// jsonFields returns the fields of a struct by their names in YAML.
 func jsonFields(of reflect.Type) map[string]reflect.Type {
 	fields := make(map[string]reflect.Type)
 	for f := range of.Fields() {
@@ -209,7 +208,7 @@ func jsonFields(of reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// Names of origins: by the same name, by a part of it, or not at all.
+// Origins are found by the same name, by a part of it, or not at all.
 func TestOrigins(t *testing.T) {
 	t.Parallel()
 	files := txtarFS(t, `
@@ -266,7 +265,7 @@ metadata: {name: same, namespace: b}
 	}
 }
 
-// A directory without a kustomization is built as Flux builds it.
+// A directory without a kustomization file is built as in Flux.
 func TestAutodetect(t *testing.T) {
 	t.Parallel()
 	files := txtarFS(t, `
@@ -320,7 +319,7 @@ replicas: 1
 	}
 }
 
-// What is built again from the same files is the same objects, until it is swept.
+// Building the same files again returns the same objects, until they are swept.
 func TestBuilderRemembers(t *testing.T) {
 	t.Parallel()
 	var b Builder

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 
@@ -12,14 +13,14 @@ import (
 
 // documents decodes the YAML documents of a file, within the build's limits. It
 // is stricter than kustomize: duplicate keys, unknown tags and numbers that JSON
-// cannot hold are errors.
+// cannot represent are errors.
 func (in *inspection) documents(file string, content []byte) ([]sources.Document, error) {
 	_, values := sources.CountYAML(content)
 	if err := in.turn.count(values); err != nil {
 		return nil, err
 	}
 	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{
-		Documents: MaxObjects + 1, Nodes: in.budget.values + 1, TotalNodes: in.budget.values + 1,
+		Documents: maxObjects + 1, Nodes: in.budget.values + 1, TotalNodes: in.budget.values + 1,
 	})
 	if err != nil {
 		return nil, yamlError(file, err)
@@ -47,7 +48,7 @@ func (in *inspection) documentsOrList(file string, content []byte) (docs []sourc
 	if errList != nil || len(list) == 0 || list[0] != '[' {
 		return nil, nil, err
 	}
-	docs, err = in.documents(file, append(append([]byte(`{"list":`), list...), '}'))
+	docs, err = in.documents(file, slices.Concat([]byte(`{"list":`), list, []byte("}")))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -32,7 +32,7 @@ func (f field) fault(value string, err error) error {
 	return at(f.file, lineOf(f.content, value), err)
 }
 
-// placed is an error with the place to mend.
+// placed is an error with its place.
 type placed struct {
 	file string
 	line int
@@ -52,7 +52,7 @@ func at(file string, line int, err error) error { return &placed{file: file, lin
 
 var atLine = regexp.MustCompile(`^line (\d+): `)
 
-// yamlError turns "line 3: what" into "file:3: what".
+// yamlError turns "line 3: …" into "file:3: …".
 func yamlError(file string, err error) error {
 	m := atLine.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -130,8 +130,8 @@ func lines(content []byte) map[string]int {
 	return first
 }
 
-// explain rewrites kustomize's error to name its subject once. Kustomize wraps an
-// error at each directory, together with its earlier attempts; the cause comes last.
+// explain rewrites an error of kustomize so that it names its subject once. Kustomize wraps
+// an error at each directory, together with earlier attempts. The cause comes last.
 func explain(dir string, err error, all []written) error {
 	where, text := strip(dir, err.Error())
 	if m := twice.FindStringSubmatch(text); m != nil {
@@ -146,7 +146,7 @@ func explain(dir string, err error, all []written) error {
 	return fmt.Errorf("%s: %s", where, reword(text))
 }
 
-// reword replaces kustomize's terms in an error by plainer ones.
+// reword replaces kustomize's terms in an error by common ones.
 func reword(text string) string {
 	for _, r := range clearer {
 		text = r.pattern.ReplaceAllString(text, r.text)
@@ -154,8 +154,7 @@ func reword(text string) string {
 	return text
 }
 
-// strip removes the prefixes of kustomize's error, and returns the last path in
-// them.
+// strip removes the prefixes of an error of kustomize, and returns the last path in them.
 func strip(dir, text string) (where, rest string) {
 	for {
 		text = strings.TrimSpace(text)
@@ -209,7 +208,7 @@ var clearer = []struct {
 	{regexp.MustCompile(`\b([A-Za-z0-9]+)\.(?:v[a-z0-9]+|\[noVer\])\.(?:\[noGrp\]|[a-z0-9.-]+)/(\S+?)\.(?:\[noNs\]|[a-z0-9-]+)([:;,)"]|\s|$)`), `$1 $2$3`},
 	{regexp.MustCompile(`^no (?:resource matches strategic merge patch "(.*?)".*|matches for Id (.*?); failed to find unique target.*)`), `a patch is for $1$2, which is not among the resources`},
 	{regexp.MustCompile(`^may not add resource with an already registered id: (.*)`), `more than one object would be $1`},
-	{regexp.MustCompile(`^multiple matches for Id (.*?); failed to find unique target.*`), `a patch is for $1, of which there are several`},
+	{regexp.MustCompile(`^multiple matches for Id (.*?); failed to find unique target.*`), `a patch is for $1, and several resources match`},
 	{regexp.MustCompile(`^id (.*) does not exist; cannot merge or replace`), `a generator is to merge with or replace $1, which is not among the resources`},
 }
 

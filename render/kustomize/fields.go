@@ -17,9 +17,8 @@ import (
 
 var errHelm = errors.New("gitopsd does not inflate Helm charts; commit the output of `helm template`")
 
-// fields inspects the fields of a kustomization in the order in which kustomize uses
-// them. A test compares the list of all fields that kustomize knows with those
-// inspected here.
+// fields inspects the fields of a kustomization in kustomize's order, and returns the number
+// of objects. A test checks that it inspects all fields that kustomize knows.
 func (in *inspection) fields(ctx context.Context, v *visit, f field, k *types.Kustomization, above int) (int, error) {
 	if len(k.HelmCharts) > 0 || k.HelmGlobals != nil {
 		return 0, at(f.file, max(lineOf(f.content, "helmCharts"), lineOf(f.content, "helmChartInflationGenerator")),
@@ -70,9 +69,8 @@ func (in *inspection) fields(ctx context.Context, v *visit, f field, k *types.Ku
 	return objects - above, nil
 }
 
-// onlyResources returns an error for a kustomization below generators, transformers
-// or validators with any other field than resources: a computed value could be a
-// path.
+// onlyResources fails if a kustomization below generators, transformers or validators has
+// another field than resources, since a computed value could be a path.
 func onlyResources(f field, k *types.Kustomization) error {
 	rest := *k
 	rest.TypeMeta, rest.MetaData, rest.Resources = types.TypeMeta{}, nil, nil
@@ -170,13 +168,14 @@ func (in *inspection) transformers(ctx context.Context, v *visit, f field, k *ty
 	if err := in.pluginEntries(ctx, v, f.named("validators"), k.Validators); err != nil {
 		return err
 	}
-	if err := in.budget.work(operators+replaced, objects); err != nil {
+	// Both are bounded by the size of the input, so the product does not overflow.
+	if err := in.budget.step((operators + replaced) * objects); err != nil {
 		return fmt.Errorf("%s: %w", f.file, err)
 	}
 	return nil
 }
 
-// patch inspects a patch, which is in a file or in the field itself.
+// patch inspects a patch in a file or in the field itself.
 func (in *inspection) patch(dir string, f field, file, text string) error {
 	name, content := f.file, []byte(strings.TrimSpace(text))
 	if file != "" {
@@ -199,7 +198,7 @@ func (in *inspection) patch(dir string, f field, file, text string) error {
 }
 
 // inlineOrFile inspects a strategic merge patch. Kustomize parses the entry as YAML,
-// and takes it for a path if that fails.
+// and as a path if that fails.
 func (in *inspection) inlineOrFile(dir string, f field, entry string) error {
 	isYAML, err := in.inline(f, entry, false)
 	if err != nil {

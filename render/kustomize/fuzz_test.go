@@ -9,9 +9,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// Whatever is written in a kustomization and in a file that it names: there is a
-// result or an error. Kustomize ends the process in places
-// (log.Fatal), which fails this test too.
+// Any kustomization, with any file that it names, gives a result or an error. Kustomize
+// ends the process in places (log.Fatal), which fails this test too.
 func FuzzBuild(f *testing.F) {
 	archives, err := filepath.Glob("testdata/build/*.txtar")
 	if err != nil {

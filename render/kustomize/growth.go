@@ -8,17 +8,18 @@ import (
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/utils"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
 
-// MaxGrowth is how many times a value may come to contain itself, by replacements
-// and by copy operations of JSON patches that feed one another.
-const MaxGrowth = 1_000
+// maxGrowth bounds how often a value may contain itself through replacements and copy
+// operations of JSON patches that use each other's results.
+const maxGrowth = 1_000
 
-// growth follows where replacements and copy operations put values. Each may put a
-// mapping into itself; forty of those make a billion copies, from a file of one
-// page. Values are not known before the build: each counts as one, and a path with
-// an index or a condition stands for every element of the list.
+// growth tracks where replacements and copy operations put values. Each may put a
+// mapping into itself; forty of them in a short file make a billion copies. Values are not
+// known before the build: each counts as one, and a path with an index or a condition stands
+// for every element of the list.
 type growth struct {
 	inserts []insert
 }
@@ -37,23 +38,21 @@ func (g *growth) copy(fromKind string, from []string, toKind string, to []string
 			size += i.size
 		}
 	}
-	if size > MaxGrowth {
-		return fmt.Errorf("copies %s to %s, which could make the value more than %d times as large: it was copied into itself before: %w", strings.Join(from, "."), strings.Join(to, "."), MaxGrowth, sources.ErrLimit)
+	if size > maxGrowth {
+		return fmt.Errorf("copies %s to %s, which could make the value more than %d times as large: it was copied into itself before: %w", strings.Join(from, "."), strings.Join(to, "."), maxGrowth, sources.ErrLimit)
 	}
 	g.inserts = append(g.inserts, insert{kind: toKind, path: to, size: size})
 	return nil
 }
 
-// patch follows the operations of a JSON patch, as if there were one object only.
+// patch tracks the operations of a JSON patch, as if there were only one object.
 func (g *growth) patch(operations []any) error {
 	for _, op := range operations {
 		m, _ := op.(map[string]any)
-		if name, _ := m["op"].(string); name != "copy" {
+		if manifest.Text(m, "op") != "copy" {
 			continue
 		}
-		from, _ := m["from"].(string)
-		to, _ := m["path"].(string)
-		if err := g.copy("", pointer(from), "", pointer(to)); err != nil {
+		if err := g.copy("", pointer(manifest.Text(m, "from")), "", pointer(manifest.Text(m, "path"))); err != nil {
 			return err
 		}
 	}

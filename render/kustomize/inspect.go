@@ -22,8 +22,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// inspection walks a kustomization as kustomize will, reads the files that it will
-// read, and returns an error for anything that gitopsd does not support.
+// inspection walks a kustomization as kustomize does, reads the files that it will read, and
+// fails on anything that gitopsd does not support.
 type inspection struct {
 	repo   fs.FS
 	bases  remote.Bases
@@ -33,26 +33,25 @@ type inspection struct {
 	turn   *turn
 	// modes of the inspected paths and their parents.
 	modes map[string]fs.FileMode
-	// written are the objects in the files, to find where an object of the output
-	// comes from.
+	// written are the objects in the files, to find the origins of the output.
 	written []written
-	// aimed are the patches of kustomizations that have a target. Names may be changed
-	// (renames), and namespaces are set to these. If the build is opaque, more than that
-	// may be changed.
+	// aimed are the patches with a target. renames reports whether the build changes
+	// names; namespaces are those that it sets. opaque reports whether it may make other
+	// changes to kinds, names and namespaces.
 	aimed           []aim
 	renames, opaque bool
 	namespaces      []string
-	// parser is kustomize's own: it decides between path and YAML in fields that may
-	// hold either.
+	// parser is kustomize's own. It distinguishes paths from YAML in fields that accept
+	// both.
 	parser *resmap.Factory
 	// schema reports whether the build sets kustomize's process-wide schema.
 	schema bool
 	// mounts are the remote trees in use, by their roots.
 	mounts map[string]fs.FS
-	// missing are the remote bases that were not given.
+	// missing are the remote bases that are not in bases.
 	missing []Missing
-	// localised are the kustomizations that name remote bases, rewritten for
-	// kustomize.
+	// localised are the kustomizations that name remote bases, rewritten with local
+	// paths.
 	localised map[string][]byte
 }
 
@@ -78,12 +77,12 @@ type visit struct {
 	as  role
 	// up is the kustomization that names this one.
 	up *visit
-	// pluginDir is the directory that paths in plugins are relative to: the one
-	// whose kustomization lists them, not the one where they are written.
+	// pluginDir is the directory for relative paths in plugins: the directory of the
+	// kustomization that lists the plugins, not that of the file with the plugin.
 	pluginDir string
 	depth     int
-	// from is the first of the written objects that the kustomization finds: its own, and
-	// for a component those before it.
+	// from is the index of the first written object that the kustomization sees: its own,
+	// and for a component those before it.
 	from int
 }
 
@@ -131,10 +130,10 @@ func (in *inspection) root(ctx context.Context, dir string) error {
 }
 
 // directory inspects a kustomization that another one names, and returns the number
-// of objects in it; above is the number of objects that a component finds already.
+// of its objects; above is the number of objects that a component sees already.
 func (in *inspection) directory(ctx context.Context, v *visit, above int) (int, error) {
-	if v.depth > MaxNesting {
-		return 0, fmt.Errorf("%s: kustomizations are nested deeper than %d: %w", v.dir, MaxNesting, sources.ErrLimit)
+	if v.depth > maxNesting {
+		return 0, fmt.Errorf("%s: kustomizations are nested deeper than %d: %w", v.dir, maxNesting, sources.ErrLimit)
 	}
 	for up := v.up; up != nil; up = up.up {
 		if within(up.dir, v.dir) {
@@ -159,13 +158,14 @@ func within(name, dir string) bool {
 // kustomizeGroup is the API group of kustomizations.
 const kustomizeGroup = "kustomize.config.k8s.io"
 
-// misspelt reports whether a file's name was most likely meant to be a kustomization's.
+// misspelt reports whether a file's name is most likely a misspelling of a kustomization
+// file's.
 func misspelt(file string) bool {
 	names := konfig.RecognizedKustomizationFileNames()
 	return !slices.Contains(names, file) && sources.Closest(file, names) != ""
 }
 
-// misnamed suggests to rename a file of a directory without a kustomization.
+// misnamed suggests renaming a file in a directory without a kustomization file.
 func (in *inspection) misnamed(dir string) string {
 	for _, name := range in.names(dir) {
 		if misspelt(name) {
@@ -175,7 +175,7 @@ func (in *inspection) misnamed(dir string) string {
 	return ""
 }
 
-// meant suggests a path for one that does not exist.
+// meant suggests an existing path for one that does not exist.
 func (in *inspection) meant(name string) string {
 	dir := path.Dir(name)
 	if c := sources.Closest(path.Base(name), in.names(dir)); c != "" {
@@ -184,7 +184,7 @@ func (in *inspection) meant(name string) string {
 	return ""
 }
 
-// names returns the names in a directory, none if it cannot be read.
+// names returns the names in a directory; nil if it cannot be read.
 func (in *inspection) names(dir string) []string {
 	if mode, err := in.mode(dir); err != nil || !mode.IsDir() {
 		return nil
@@ -238,7 +238,9 @@ func (in *inspection) kustomization(ctx context.Context, v *visit, file string, 
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	if err := in.budget.enter(); err != nil {
+	// Count it before reading it: kustomizations that each use the next one twice would
+	// take practically for ever.
+	if err := in.budget.step(kustomizationSteps); err != nil {
 		return 0, fmt.Errorf("%s: %w", file, err)
 	}
 	content, err := in.read(file)
@@ -278,7 +280,7 @@ func (in *inspection) kustomization(ctx context.Context, v *visit, file string, 
 	if err != nil {
 		return 0, err
 	}
-	if err := in.budget.leave(n); err != nil {
+	if err := in.budget.step(n); err != nil {
 		return 0, fmt.Errorf("%s: %w", file, err)
 	}
 	return n, in.localise(v.dir, file, &k)
@@ -316,8 +318,7 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 	n := 0
 	for _, doc := range docs {
 		trees := []any{doc.Tree}
-		kind, _ := doc.Tree["kind"].(string)
-		if items, ok := doc.Tree["items"].([]any); ok && strings.HasSuffix(kind, "List") {
+		if items, ok := doc.Tree["items"].([]any); ok && strings.HasSuffix(manifest.Text(doc.Tree, "kind"), "List") {
 			trees = items
 		}
 		for _, tree := range trees {
@@ -328,7 +329,7 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 			if err != nil {
 				return n, at(file, doc.Line, err)
 			}
-			m, _ := tree.(map[string]any) // which it is, since it is an object
+			m, _ := tree.(map[string]any) // identify has checked that
 			_, version := manifest.GroupVersion(manifest.Text(m, "apiVersion"))
 			in.written = append(in.written, written{id: id, version: version, origin: manifest.Origin{File: file, Line: doc.Line}})
 			in.budget.names += names(tree)
@@ -341,8 +342,7 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 	return n, nil
 }
 
-// names returns the number of fields of an object that are, or may be, the name of
-// one.
+// names returns the number of fields of an object that may be names of objects.
 func names(v any) int {
 	n := 0
 	switch v := v.(type) {
@@ -361,31 +361,28 @@ func names(v any) int {
 	return n
 }
 
-// identify reads the fields that kustomize requires of an object; patches may still
-// mend the rest.
+// identify reads the fields that kustomize requires of an object. Patches may correct the
+// others.
 func identify(tree any) (manifest.ID, error) {
 	m, _ := tree.(map[string]any)
-	apiVersion, _ := m["apiVersion"].(string)
-	kind, _ := m["kind"].(string)
-	meta, _ := m["metadata"].(map[string]any)
-	name, _ := meta["name"].(string)
-	namespace, _ := meta["namespace"].(string)
+	meta := manifest.Mapping(m, "metadata")
+	kind, name := manifest.Text(m, "kind"), manifest.Text(meta, "name")
 	if kind == "" {
 		return manifest.ID{}, errors.New("is not a Kubernetes object: kind is missing")
 	}
-	// Kustomize treats YAML 1.1's booleans (y, on, no) as strings: such a name is
-	// valid, though not known here.
+	// Kustomize reads YAML 1.1's booleans (y, on, no) as strings. Such a name is valid, but
+	// not known here.
 	if _, isBool := meta["name"].(bool); name == "" && !isBool {
 		return manifest.ID{}, fmt.Errorf("%s: metadata.name is missing", kind)
 	}
-	group, _ := manifest.GroupVersion(apiVersion)
-	return manifest.ID{Group: group, Kind: kind, Namespace: namespace, Name: name}, nil
+	group, _ := manifest.GroupVersion(manifest.Text(m, "apiVersion"))
+	return manifest.ID{Group: group, Kind: kind, Namespace: manifest.Text(meta, "namespace"), Name: name}, nil
 }
 
-// autodetect returns the kustomization of a directory that has none.
+// autodetect makes the kustomization file of a directory that has none, and returns its path.
 func (in *inspection) autodetect(ctx context.Context, dir string) (string, error) {
 	found := []string{}
-	entries := MaxEntries
+	entries := maxEntries
 	err := fs.WalkDir(in.repo, dir, func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -395,7 +392,7 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 		case name == dir:
 			return nil
 		}
-		if err := spend(&entries, 1, "more than %d files and directories; add a kustomization.yaml that lists the resources", MaxEntries); err != nil {
+		if err := spend(&entries, 1, "more than %d files and directories; add a kustomization.yaml that lists the resources", maxEntries); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 		relative := "./" + strings.TrimPrefix(name, dir+"/")
@@ -427,8 +424,8 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 	return file, nil
 }
 
-// path checks a string that kustomize takes for a path, and returns the path in the
-// repository. It must name a regular file or a directory.
+// path checks a string that kustomize reads as a path, and returns the path in the
+// repository. The path must be a regular file or a directory.
 func (in *inspection) path(f field, dir, entry string) (string, error) {
 	name, err := in.local(f.name, dir, entry)
 	if err != nil {
@@ -437,8 +434,8 @@ func (in *inspection) path(f field, dir, entry string) (string, error) {
 	return name, nil
 }
 
-// clonable matches what kustomize would clone, in text that may also be YAML, which
-// can begin with a word and a colon.
+// clonable matches text that kustomize would clone. Unlike [remote.Looks], it does not match
+// YAML that begins with a word and a colon.
 var clonable = regexp.MustCompile(`(?i)^\s*(?:git::)?(?:[a-z][a-z0-9+.-]*://|[a-z][a-z0-9-]*@|github\.com[/:])`)
 
 func (in *inspection) local(field, dir, entry string) (string, error) {
@@ -487,7 +484,7 @@ func (in *inspection) mode(name string) (fs.FileMode, error) {
 	info, err := fs.Lstat(in.place(name))
 	if err != nil {
 		var pathErr *fs.PathError
-		if errors.As(err, &pathErr) { // its path is that in its own repository
+		if errors.As(err, &pathErr) { // its path is relative to its own repository
 			err = fmt.Errorf("%s: %w", name, pathErr.Err)
 		}
 		return 0, err
@@ -503,7 +500,7 @@ func (in *inspection) mode(name string) (fs.FileMode, error) {
 	}
 }
 
-// file reads a file that a field names, whatever its content.
+// file reads a file that a field names.
 func (in *inspection) file(f field, dir, entry string) (string, []byte, error) {
 	name, err := in.path(f, dir, entry)
 	if err != nil {
@@ -516,7 +513,7 @@ func (in *inspection) file(f field, dir, entry string) (string, []byte, error) {
 	return name, content, err
 }
 
-// read takes a file into the snapshot. It reads each file once: the build gets the
+// read adds a file to the snapshot. It reads each file once, so that the build gets the
 // inspected content even if the repository is a working tree that changes meanwhile.
 func (in *inspection) read(name string) ([]byte, error) {
 	content, ok := in.given.files[name]

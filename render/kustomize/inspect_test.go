@@ -25,8 +25,8 @@ const (
 	builtin   = "apiVersion: builtin\nmetadata: {name: x}\n"
 )
 
-// pathFields are all the places where a kustomization, or what it names, may hold
-// a path; %s stands for the path. The first file is the one to build.
+// pathFields are all places of a kustomization, or of a file that it names, that may have a
+// path; %s stands for the path. The first file is the one to build.
 var pathFields = map[string]string{
 	"resources":              "resources: ['%s']",
 	"bases":                  "bases: ['%s']",
@@ -69,8 +69,8 @@ func pathFixture(kustomization, path string) string {
 	return "-- a/kustomization.yaml --\n" + fmt.Sprintf(kustomization, path) + "\n-- a/cm.yaml --\n" + configMap
 }
 
-// Kustomize itself would fetch most of these. The listener must see nothing; that
-// it would is shown first.
+// Kustomize itself would fetch most of these. The test first shows that the listener would
+// see it, and then that it sees nothing.
 func TestNothingIsFetched(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -126,7 +126,7 @@ func TestNothingIsFetched(t *testing.T) {
 	}
 }
 
-// What leads out of the repository, or through a symbolic link, is not read.
+// Files outside the repository, or behind a symbolic link, are not read.
 func TestNothingOutsideIsRead(t *testing.T) {
 	t.Parallel()
 	for name, kustomization := range pathFields {
@@ -236,7 +236,7 @@ func TestBuildFaults(t *testing.T) {
 	}
 }
 
-// What does not end, or takes too much, is refused before kustomize sees it.
+// Builds that do not end or take too much are refused before kustomize sees them.
 func TestBuildEnds(t *testing.T) {
 	t.Parallel()
 	many := func(n int, format string) string {
@@ -321,7 +321,7 @@ func TestBuildEnds(t *testing.T) {
 	}
 }
 
-// How many kustomizations a build has is no limit of its own: only what they cost is.
+// The number of kustomizations is not limited, only their cost.
 func TestManyKustomizations(t *testing.T) {
 	t.Parallel()
 	const n = 1_500
@@ -343,11 +343,11 @@ func TestManyKustomizations(t *testing.T) {
 	}
 }
 
-// A directory without a kustomization may be large, too.
+// A directory without a kustomization file may be large.
 func TestAutodetectEnds(t *testing.T) {
 	t.Parallel()
 	files := fstest.MapFS{}
-	for i := range MaxEntries + 1 {
+	for i := range maxEntries + 1 {
 		files[fmt.Sprintf("a/%d.txt", i)] = &fstest.MapFile{}
 	}
 	if _, _, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); !errors.Is(err, sources.ErrLimit) {

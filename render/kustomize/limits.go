@@ -6,41 +6,39 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// The limits of one build, without which a build might not end. Kustomize takes time
-// that is quadratic in the number of objects: 5,000 with a reference each take a
-// minute.
+// The limits of one build. Without them a build might not end: kustomize's time is
+// quadratic in the number of objects, and takes a minute for 5,000 with a reference each.
 const (
-	// MaxBytes of all files read; a file that is used twice counts twice.
-	MaxBytes = 64 << 20
-	// MaxNesting of bases in bases.
-	MaxNesting = 50
-	// MaxRemotes is the number of commits of other repositories that are used.
-	MaxRemotes = 50
-	// MaxObjects is the number of objects in all files read.
-	MaxObjects = 5_000
-	// MaxValues is the number of values in all YAML documents read, aliases
-	// expanded. Kustomize takes more than a kilobyte for each; the 927 types of
-	// the largest provider are 550,000.
-	MaxValues = 1_000_000
-	// MaxSteps is the sum, over all kustomizations, of their patches, labels,
-	// replacements and the like, times the objects that these may change; and of
-	// the cost of each kustomization itself, which is kustomizationSteps and a step
-	// for each object that it hands on. A kustomization that is used twice counts
-	// twice.
-	MaxSteps = 2_000_000
-	// MaxNames is the number of names and references in all objects, times the
-	// objects among which kustomize looks for each: some microseconds each.
-	MaxNames = 50_000_000
-	// MaxEntries is the number of files and directories below a directory
+	// maxBytes is the size of all files read. A file that is used twice counts twice.
+	maxBytes = 64 << 20
+	// maxNesting is the nesting of bases in bases.
+	maxNesting = 50
+	// maxRemotes is the number of commits of other repositories.
+	maxRemotes = 50
+	// maxObjects is the number of objects in all files read.
+	maxObjects = 5_000
+	// maxValues is the number of values in all YAML documents read, with aliases
+	// expanded. Kustomize needs more than a kilobyte for each. The 927 types of the
+	// largest provider have 550,000.
+	maxValues = 1_000_000
+	// maxSteps is the sum, over all kustomizations, of the number of patches, labels,
+	// replacements and the like, times the objects that they may change; plus
+	// kustomizationSteps for each kustomization, and a step for each object that it
+	// returns. A kustomization that is used twice counts twice.
+	maxSteps = 2_000_000
+	// maxNames is the number of names and references in all objects, times the number of
+	// objects that kustomize searches for each. One takes some microseconds.
+	maxNames = 50_000_000
+	// maxEntries is the number of files and directories below a directory
 	// without a kustomization file.
-	MaxEntries = 20_000
+	maxEntries = 20_000
 )
 
-// kustomizationSteps is what a kustomization costs without any objects, in steps: some
-// files are looked for, and one is read. There may be as many as there may be objects.
+// kustomizationSteps is the cost of a kustomization without objects, in steps: looking for
+// some files, and reading one. It allows as many kustomizations as objects.
 const kustomizationSteps = 400
 
-// budget is what is left of each limit.
+// budget is the rest of each limit.
 type budget struct {
 	bytes, objects, values, steps int
 	// names counts up, since its limit depends on the number of objects; the limit
@@ -51,10 +49,10 @@ type budget struct {
 }
 
 func newBudget() budget {
-	return budget{bytes: MaxBytes, objects: MaxObjects, values: MaxValues, steps: MaxSteps}
+	return budget{bytes: maxBytes, objects: maxObjects, values: maxValues, steps: maxSteps}
 }
 
-// spend takes n from a budget.
+// spend takes n from a limit's rest. It fails if the limit is exceeded.
 func spend(left *int, n int, format string, limit int) error {
 	if *left -= n; *left < 0 {
 		*left = 0
@@ -64,39 +62,27 @@ func spend(left *int, n int, format string, limit int) error {
 }
 
 func (b *budget) read(n int) error {
-	return spend(&b.bytes, n, "the build reads more than %d bytes; files that are used repeatedly count each time", MaxBytes)
+	return spend(&b.bytes, n, "the build reads more than %d bytes; files that are used repeatedly count each time", maxBytes)
 }
 
-// enter takes what a kustomization costs before anything in it is known: one that uses
-// another twice, which does so too, is endless for all practical purposes.
-func (b *budget) enter() error { return b.step(kustomizationSteps) }
-
-// leave takes what a kustomization costs by the objects that it hands on.
-func (b *budget) leave(objects int) error { return b.step(objects) }
-
 func (b *budget) hold(n int) error {
-	return spend(&b.objects, n, "the build has more than %d objects; make packages of the types, or divide the directory between clusters", MaxObjects)
+	return spend(&b.objects, n, "the build has more than %d objects; make packages of the types, or divide the directory between clusters", maxObjects)
 }
 
 func (b *budget) parse(n int) error {
-	return spend(&b.values, n, "the build has more than %d values in its documents (are aliases nested?)", MaxValues)
+	return spend(&b.values, n, "the build has more than %d values in its documents (are aliases nested?)", maxValues)
 }
 
 // settle checks the limits that depend on the whole build. schema reports whether a
-// kustomization sets one.
+// kustomization sets a schema.
 func (b *budget) settle(schema bool) error {
 	if err := b.widths.check(b.patches, schema); err != nil {
 		return err
 	}
-	left := MaxNames
-	return spend(&left, b.names*(MaxObjects-b.objects), "the build has more than %d names, times objects; divide the directory between clusters", MaxNames)
-}
-
-func (b *budget) work(operators, objects int) error {
-	// Both are bounded by the size of the input, so the product does not overflow.
-	return b.step(operators * objects)
+	left := maxNames
+	return spend(&left, b.names*(maxObjects-b.objects), "the build has more than %d names, times objects; divide the directory between clusters", maxNames)
 }
 
 func (b *budget) step(n int) error {
-	return spend(&b.steps, n, "the build takes more than %d steps: patches, labels and the like, times objects, and kustomizations, each time that they are used", MaxSteps)
+	return spend(&b.steps, n, "the build takes more than %d steps: patches, labels and the like, times objects, and kustomizations, each time that they are used", maxSteps)
 }

@@ -6,25 +6,24 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Large builds run one at a time, since each may need half of the memory: from before
-// the file that makes them large is decoded until kustomize is done. Small builds run
-// beside them. The size of a build is the number of characters in its documents that
-// can separate two values.
+// Large builds run one at a time, since each may need half of the memory: a build waits
+// before it decodes the file that makes it large. Small builds run concurrently. The size of
+// a build is the number of characters in its documents that can separate two values.
 const largeBuild = 100_000
 
 var large = semaphore.NewWeighted(1)
 
-// turn is a build's turn to be the large one.
+// turn is a build's turn to be the large build.
 type turn struct {
 	ctx    context.Context
 	values int
 	mine   bool
 }
 
-// count waits for the turn if that many more values make the build large.
+// count adds values, and waits for the turn if they make the build large.
 func (t *turn) count(values int) error {
 	if t == nil {
-		return nil // a patch, which is in a registration
+		return nil // a patch of a cluster
 	}
 	if t.values += values; t.mine || t.values <= largeBuild {
 		return nil

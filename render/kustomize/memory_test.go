@@ -12,8 +12,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// A large build that waits for another one ends with its context, small ones do
-// not wait, and what is too large is refused before all of it is decoded.
+// A large build that waits for another one ends with its context. Small builds do not wait.
+// Builds that are too large are refused before all of them is decoded.
 func TestLargeBuilds(t *testing.T) {
 	var many strings.Builder
 	for d := range 3 {

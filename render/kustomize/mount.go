@@ -15,8 +15,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MissingError is the error for remote bases that are allowed and were not given to
-// the build. They may name further ones.
+// MissingError is the error for allowed remote bases that were not given to the build. They
+// may name further ones.
 type MissingError struct {
 	Bases []Missing
 }
@@ -29,7 +29,7 @@ func (e *MissingError) Error() string {
 	return errors.Join(errs...).Error()
 }
 
-// Missing is a remote base that was not given to the build, and where it is named.
+// Missing is a remote base that was not given to the build, and the place that names it.
 type Missing struct {
 	remote.Base
 	field field
@@ -41,9 +41,8 @@ func (m Missing) Fault(err error) error {
 	return m.field.fault(m.entry, fmt.Errorf("%s: %q: %w", m.field.name, remote.Shown(m.entry), err))
 }
 
-// base checks an entry that names a directory or file of the repository, or a
-// directory of another one. It returns the path in the build, empty for a remote
-// base that is missing.
+// base checks an entry that names a file or directory of the repository, or a remote base.
+// It returns the path in the build; "" for a remote base that is missing.
 func (in *inspection) base(v *visit, f field, entry string) (string, error) {
 	if !remote.Looks(entry) || v.as == plugins {
 		return in.path(f, v.dir, entry)
@@ -57,8 +56,8 @@ func (in *inspection) base(v *visit, f field, entry string) (string, error) {
 	if in.mounts[root] == nil {
 		files := in.bases.Trees[base.Tree]
 		known := slices.ContainsFunc(in.missing, func(m Missing) bool { return m.Tree == base.Tree })
-		if !known && len(in.mounts)+len(in.missing) == MaxRemotes {
-			return "", here.Fault(fmt.Errorf("the build has more than %d commits of other repositories: %w", MaxRemotes, sources.ErrLimit))
+		if !known && len(in.mounts)+len(in.missing) == maxRemotes {
+			return "", here.Fault(fmt.Errorf("the build has more than %d commits of other repositories: %w", maxRemotes, sources.ErrLimit))
 		}
 		if files == nil {
 			if !known {
@@ -84,8 +83,8 @@ func (in *inspection) base(v *visit, f field, entry string) (string, error) {
 	return name, nil
 }
 
-// mount returns the root of the remote tree that contains a path of the build, empty
-// for the fleet repository.
+// mount returns the root of the remote tree that contains a path of the build; "" for the
+// fleet repository.
 func (in *inspection) mount(name string) string {
 	for root := range in.mounts {
 		if within(name, root) {
@@ -95,7 +94,7 @@ func (in *inspection) mount(name string) string {
 	return ""
 }
 
-// place returns where a file of the build is read.
+// place returns the file system of a path of the build, and the path in it.
 func (in *inspection) place(name string) (files fs.FS, at string) {
 	root := in.mount(name)
 	switch root {
@@ -107,8 +106,8 @@ func (in *inspection) place(name string) (files fs.FS, at string) {
 	return in.mounts[root], strings.TrimPrefix(name, root+"/")
 }
 
-// localise records a kustomization with its remote bases replaced by the directories
-// where kustomize finds them.
+// localise records a kustomization with its remote bases replaced by their directories in
+// the build.
 func (in *inspection) localise(dir, file string, k *types.Kustomization) error {
 	if len(in.mounts) == 0 {
 		return nil
@@ -119,7 +118,7 @@ func (in *inspection) localise(dir, file string, k *types.Kustomization) error {
 		for _, entry := range entries {
 			if remote.Looks(entry) {
 				base, err := in.bases.Allowed.Base(entry)
-				if err == nil { // else fields has said so
+				if err == nil { // otherwise base has failed
 					entry, replaced = relative(dir, base.Name()), true
 				}
 			}
@@ -140,7 +139,8 @@ func (in *inspection) localise(dir, file string, k *types.Kustomization) error {
 	return nil
 }
 
-// encode writes a kustomization so that kustomize reads what was inspected.
+// encode returns the YAML of a kustomization. It fails if kustomize would not read the same
+// kustomization.
 func encode(k *types.Kustomization) ([]byte, error) {
 	content, err := yaml.Marshal(k)
 	if err != nil {
@@ -157,8 +157,8 @@ func encode(k *types.Kustomization) ([]byte, error) {
 	return content, nil
 }
 
-// relative returns the path from one directory to another, in a form that kustomize
-// does not take for an address.
+// relative returns the relative path from dir to name, in a form that kustomize does not
+// read as an address.
 func relative(dir, name string) string {
 	up := 0
 	if dir != "." {

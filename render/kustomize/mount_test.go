@@ -24,8 +24,8 @@ var (
 	hashB = strings.Repeat("b", 40)
 )
 
-// basesOf are the trees of https://git.example.org/org/NAME, all of which is
-// allowed, by "NAME@HASH".
+// basesOf returns trees of https://git.example.org/org/NAME by "NAME@HASH". All
+// repositories there are allowed.
 func basesOf(t *testing.T, trees map[string]fs.FS) remote.Bases {
 	t.Helper()
 	allowed, err := remote.ParsePrefixes([]string{"https://git.example.org/org/"})
@@ -40,7 +40,7 @@ func basesOf(t *testing.T, trees map[string]fs.FS) remote.Bases {
 	return b
 }
 
-// What is built of a remote base is what kustomize builds of a clone of it.
+// The build of a remote base gives the same as kustomize with a clone of it.
 func TestRemoteBaseIsKustomizeBuild(t *testing.T) {
 	t.Parallel()
 	archives, err := filepath.Glob("testdata/build/*.txtar")
@@ -84,8 +84,7 @@ func TestRemoteBaseIsKustomizeBuild(t *testing.T) {
 	}
 }
 
-// A kustomization that names remote bases is written anew for kustomize, which
-// changes nothing else about it.
+// A kustomization that names remote bases is rewritten for kustomize without other changes.
 func TestEncodedKustomizationIsTheSame(t *testing.T) {
 	t.Parallel()
 	archives, _ := filepath.Glob("testdata/build/*.txtar")
@@ -124,8 +123,8 @@ func TestEncodedKustomizationIsTheSame(t *testing.T) {
 	}
 }
 
-// Remote bases may use each other, and components; objects have an origin there;
-// the key of a build that clusters share has the commits.
+// Remote bases may use each other, and components. Their objects have an origin there. The
+// key of a shared build includes the commits.
 func TestRemoteBases(t *testing.T) {
 	t.Parallel()
 	remoteA := "https://git.example.org/org/bases//app/overlay?ref=" + hashA
@@ -166,7 +165,7 @@ func TestRemoteBases(t *testing.T) {
 	}
 }
 
-// What is not here is said all at once, and nothing is built without it.
+// All missing bases are reported at once, and nothing is built without them.
 func TestMissingBases(t *testing.T) {
 	t.Parallel()
 	at := func(repository, hash string) string {
@@ -195,7 +194,7 @@ func TestMissingBases(t *testing.T) {
 	}
 }
 
-// A remote base is held to the rules of the fleet repository, and to its own
+// The rules of the fleet repository apply to a remote base, and it cannot leave its own
 // repository.
 func TestRemoteBaseFaults(t *testing.T) {
 	t.Parallel()
@@ -236,19 +235,19 @@ func TestRemoteBaseFaults(t *testing.T) {
 	}
 }
 
-// Bases in bases end.
+// The nesting of bases is limited.
 func TestRemoteBasesEnd(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder
-	for i := range MaxRemotes + 1 {
+	for i := range maxRemotes + 1 {
 		fmt.Fprintf(&many, "- https://git.example.org/org/bases?ref=%040x\n", i)
 	}
 	_, _, err := new(Builder).Build(t.Context(), txtarFS(t, "-- a/kustomization.yaml --\nresources:\n"+many.String()), "a", basesOf(t, nil))
-	if !errors.Is(err, sources.ErrLimit) || !strings.Contains(err.Error(), fmt.Sprintf("a/kustomization.yaml:%d: ", MaxRemotes+2)) {
+	if !errors.Is(err, sources.ErrLimit) || !strings.Contains(err.Error(), fmt.Sprintf("a/kustomization.yaml:%d: ", maxRemotes+2)) {
 		t.Errorf("have %v", err)
 	}
 	deep := make(map[string]fs.FS)
-	for i := range MaxRemotes {
+	for i := range maxRemotes {
 		next := fmt.Sprintf("-- kustomization.yaml --\nresources: ['https://git.example.org/org/bases?ref=%040x']\n", i+1)
 		deep[fmt.Sprintf("bases@%040x", i)] = txtarFS(t, next)
 	}

@@ -20,9 +20,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Patch changes objects that exist, in kustomize's format.
+// Patch changes existing objects, in kustomize's format.
 type Patch struct {
-	// Target selects objects. A strategic merge patch without a target is for the
+	// Target selects objects. A strategic merge patch without a target changes the
 	// object that it names, which must exist.
 	Target *Selector
 	// Patch is a strategic merge patch, or a list of JSON 6902 operations, as
@@ -30,7 +30,7 @@ type Patch struct {
 	Patch string
 }
 
-// Selector selects objects as kustomize's patches do: all fields that are not
+// Selector selects objects as in kustomize's patches: all fields that are not
 // empty must match. Group, Version, Kind, Name and Namespace are regular
 // expressions for the whole value; the others are label selectors.
 type Selector struct {
@@ -40,7 +40,7 @@ type Selector struct {
 
 // Patches are the compiled patches of a cluster. They cache the result for each object
 // that depends on no other, so that clusters with the same patches share patched
-// objects too. Safe for concurrent use.
+// objects. They are safe for concurrent use.
 type Patches struct {
 	compiled []compiled
 
@@ -48,28 +48,28 @@ type Patches struct {
 	made map[*manifest.Object]*result
 }
 
-// result is an object after the patches, nil if one deletes it.
+// result is the result of the patches for an object.
 type result struct {
-	object *manifest.Object
+	object *manifest.Object // nil if a patch deletes it
 	// asked for since the last Sweep.
 	asked bool
 }
 
-// compiled is the part of one patch that is known without objects.
+// compiled is a compiled patch.
 type compiled struct {
 	patch types.Patch
-	// Either selector and the two label selectors are set, or names.
+	// Either names is set, or selector and the two label selectors are.
 	selector    *types.SelectorRegex
 	labels      labels.Selector
 	annotations labels.Selector
 	// names are the objects of a strategic merge patch without a target.
 	names []resid.ResId
-	// operations reports whether the patch is a list of JSON 6902 operations,
-	// after which kustomize updates references to the patched object.
+	// operations reports whether the patch is a list of JSON 6902 operations. After
+	// these, kustomize updates references to the patched object.
 	operations bool
 }
 
-// batch is how many independent objects kustomize gets at a time: it needs a
+// batch is the number of independent objects that kustomize patches at a time. It needs a
 // megabyte for a large CRD.
 const batch = 50
 
@@ -163,15 +163,14 @@ func (c *compiled) matches(o candidate) bool {
 		(c.annotations.Empty() || c.annotations.Matches(labels.Set(o.Annotations())))
 }
 
-// Apply applies the patches, in order, and returns the objects in the order given.
-// An object that no patch changes is the same pointer as before; one that a patch
-// deletes is missing. The result is that of `kustomize build` with all the objects,
-// although kustomize gets only those that a patch can match, and those that refer to
-// them.
+// Apply applies the patches, in order, and returns the objects in the given order.
+// Unchanged objects are the same pointers; deleted ones are missing. The result is the same
+// as for `kustomize build` with all the objects, although kustomize gets only the objects
+// that a patch can match, and those that refer to them.
 //
-// A patch with a target that matches nothing does nothing, as in kustomize: clusters
-// with different packages share patches. A strategic merge patch without a target
-// whose object is missing is an error. Errors name the patch by its index.
+// A patch with a target that matches nothing has no effect, as in kustomize: clusters
+// with different packages share patches. If a strategic merge patch has no target, its
+// object must exist. Errors name the patch by its index.
 func (p *Patches) Apply(ctx context.Context, objects []*manifest.Object) ([]*manifest.Object, error) {
 	if len(p.compiled) == 0 {
 		return objects, nil
@@ -207,17 +206,17 @@ func (p *Patches) Apply(ctx context.Context, objects []*manifest.Object) ([]*man
 	return after, nil
 }
 
-// Idle is a patch whose target matches nothing.
+// Idle is a patch with a target that matches nothing.
 type Idle struct {
-	// Index is the patch's, from 0.
+	// Index is the index of the patch, from 0.
 	Index int
-	// Target has the fields of the target that are set, and Meant what was most likely
-	// meant: "kind: Deploymnt" and "; did you mean Deployment?". Meant may be empty.
+	// Target has the fields of the target that are set, and Meant a suggestion: "kind:
+	// Deploymnt" and "; did you mean Deployment?". Meant may be empty.
 	Target, Meant string
 }
 
-// Idle returns the patches that match none of the objects: most likely those that are
-// misspelt. Apply says why they are no errors.
+// Idle returns the patches with a target that matches none of the objects. Most likely the
+// target is misspelt; [Patches.Apply] documents why it is not an error.
 func (p *Patches) Idle(objects []*manifest.Object) []Idle {
 	var idle []Idle
 	schema.Lock() // kustomize looks up which kinds have a namespace
@@ -228,7 +227,7 @@ func (p *Patches) Idle(objects []*manifest.Object) []Idle {
 		case !matches && c.selector != nil:
 			idle = append(idle, Idle{Index: i, Target: target(c.patch.Target), Meant: c.meant(objects)})
 		case matches && c.operations:
-			return idle // it may have given an object the name that a later patch is for
+			return idle // it may have renamed an object that a later patch matches
 		}
 	}
 	return idle
@@ -248,7 +247,7 @@ func target(t *types.Selector) string {
 	return strings.Join(set, ", ")
 }
 
-// meant suggests a kind, or a name of an object of the kind.
+// meant suggests a kind or name for the patch's target.
 func (c *compiled) meant(objects []*manifest.Object) string {
 	t := c.patch.Target
 	var kinds, names []string
@@ -261,7 +260,8 @@ func (c *compiled) meant(objects []*manifest.Object) string {
 	return meant(t, kinds, names)
 }
 
-// meant suggests one of the kinds, or of the names that objects of the target's kind have.
+// meant suggests one of the kinds or names for a target. names are of objects of the target's
+// kind.
 func meant(t *types.Selector, kinds, names []string) string {
 	if t.Kind != "" && !slices.Contains(kinds, t.Kind) {
 		return sources.Meant(t.Kind, kinds)
@@ -286,7 +286,8 @@ func (p *Patches) recall(objects []*manifest.Object, made map[*manifest.Object]*
 	return unknown
 }
 
-// remember caches results. If another cluster was faster, its result is shared.
+// remember caches results. An existing result, which another cluster has added meanwhile, is
+// shared.
 func (p *Patches) remember(fresh, made map[*manifest.Object]*manifest.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -311,13 +312,13 @@ func (p *Patches) Sweep() {
 	})
 }
 
-// split finds the objects that the patches concern. Linked are those that kustomize
-// must see together: objects that a patch names, and objects with references that
-// kustomize updates because the object they refer to was patched by operations,
-// which may rename it. The others are independent.
+// split returns the objects that patches may change. Kustomize must patch linked objects
+// together: objects that a patch without a target names, objects that JSON 6902 operations
+// may rename, and objects that refer to these, since kustomize updates references. The
+// others are independent.
 //
-// An object that no patch matches at first is never matched later: nothing but a
-// patch changes an object's name, kind or labels.
+// If no patch matches an object at first, none does later, since only patches change its
+// name, kind or labels.
 func (p *Patches) split(objects []*manifest.Object) (linked, independent []*manifest.Object, err error) {
 	schema.Lock() // kustomize looks up which kinds have a namespace
 	defer schema.Unlock()
@@ -345,7 +346,7 @@ func (p *Patches) split(objects []*manifest.Object) (linked, independent []*mani
 		switch {
 		case c.selector != nil || found[j]:
 		case slices.ContainsFunc(p.compiled[:j], func(c compiled) bool { return c.operations }):
-			// It may be for an object by the name that a patch gives it.
+			// It may name an object that an earlier patch renames.
 			copy(together, touched)
 		default:
 			return nil, nil, fmt.Errorf("patches.%d: there is no %s; give the patch a target if it is for objects that may be missing", j, named(c.names))
@@ -370,14 +371,14 @@ func named(ids []resid.ResId) string {
 	return strings.Join(names, ", ")
 }
 
-// canBeReferred reports whether kustomize knows references to objects of the kind. It
-// knows none to CRDs, and packages have hundreds of these.
+// canBeReferred reports whether kustomize knows references to objects of the kind. There are
+// none to CRDs, of which packages have hundreds.
 func canBeReferred(id manifest.ID) bool {
 	return !id.Is(manifest.CRD) && !id.Is(manifest.Webhooks...)
 }
 
-// mentions reports whether a string in a tree is one of the names. Only kustomize
-// knows which fields are references; a whole string that is equal is enough.
+// mentions reports whether a string in a tree equals one of the names. Only kustomize
+// knows which fields are references.
 func mentions(v any, names map[string]bool) bool {
 	switch v := v.(type) {
 	case string:
@@ -398,15 +399,14 @@ func mentions(v any, names map[string]bool) bool {
 	return false
 }
 
-// run has kustomize patch objects, and records each result: the same pointer if
-// unchanged, nil if deleted. Patches without a target run only together with their
-// objects.
+// run patches objects with kustomize, and records each result in made: the same pointer if
+// unchanged, nil if deleted. Patches without a target run only if all is set.
 func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.Object]*manifest.Object) error {
 	if len(objects) == 0 {
 		return nil
 	}
-	if len(objects) > MaxObjects {
-		return fmt.Errorf("patches: more than %d objects that refer to each other: %w", MaxObjects, sources.ErrLimit)
+	if len(objects) > maxObjects {
+		return fmt.Errorf("patches: more than %d objects that refer to each other: %w", maxObjects, sources.ErrLimit)
 	}
 	var wide widths
 	for _, o := range objects {
@@ -448,7 +448,7 @@ func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.O
 	return match(objects, results, made)
 }
 
-// applyAll is `kustomize build` of objects and patches.
+// applyAll runs `kustomize build` on objects and patches.
 func applyAll(stream []byte, patches []types.Patch) ([]*manifest.Object, error) {
 	kustomization, err := json.Marshal(types.Kustomization{Resources: []string{"objects.yaml"}, Patches: patches})
 	if err != nil {
@@ -465,8 +465,8 @@ func applyAll(stream []byte, patches []types.Patch) ([]*manifest.Object, error) 
 	return objectsOf(rm, newOrigins(nil, manifest.Origin{}))
 }
 
-// match pairs objects with their results: kustomize keeps the order, and the ID of
-// every object that was not renamed.
+// match pairs objects with their results. Kustomize keeps the order, and the ID of every
+// object that is not renamed.
 func match(objects, results []*manifest.Object, made map[*manifest.Object]*manifest.Object) error {
 	byID := make(map[manifest.ID]*manifest.Object, len(results))
 	for _, o := range results {
@@ -487,13 +487,11 @@ func match(objects, results []*manifest.Object, made map[*manifest.Object]*manif
 		if byID[o.ID()] == nil {
 			continue
 		}
-		// Renamed: the first of its kind that is missing.
-		i := slices.IndexFunc(missing, func(old *manifest.Object) bool { return old.ID().Kind == o.ID().Kind })
-		if i < 0 && len(missing) > 0 {
-			i = 0
-		} else if i < 0 {
+		// Renamed: the first missing object of its kind, else the first one.
+		if len(missing) == 0 {
 			return fmt.Errorf("patches: they add %s; a patch changes or deletes objects", o.ID())
 		}
+		i := max(0, slices.IndexFunc(missing, func(old *manifest.Object) bool { return old.ID().Kind == o.ID().Kind }))
 		made[missing[i]] = become(missing[i], o)
 		missing = slices.Delete(missing, i, i+1)
 	}
@@ -508,8 +506,8 @@ func become(old, o *manifest.Object) *manifest.Object {
 	return o.WithOrigin(old.Origin())
 }
 
-// appendYAML appends an object's JSON in a form that is also YAML: JSON allows
-// characters in strings that YAML wants escaped.
+// appendYAML appends an object's JSON in a form that is also YAML: YAML requires escapes for
+// some characters that JSON does not.
 func appendYAML(dst []byte, o *manifest.Object) []byte {
 	start := len(dst)
 	dst = o.AppendJSON(dst)
@@ -528,8 +526,8 @@ func appendYAML(dst []byte, o *manifest.Object) []byte {
 	return dst
 }
 
-// unprintable reports whether YAML 1.2 (section 5.1) wants a character escaped that
-// JSON does not, or YAML 1.1 takes it for the end of a line (NEL).
+// unprintable reports whether YAML 1.2 (section 5.1) requires an escape for a character that
+// JSON does not, or YAML 1.1 reads it as the end of a line (NEL).
 func unprintable(r rune) bool {
 	return r >= 0x7f && r < 0xa0 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }

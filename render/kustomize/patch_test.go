@@ -143,8 +143,8 @@ func TestPatches(t *testing.T) {
 	}
 }
 
-// An object that kustomize could not patch in bounded time is an error, of a
-// package's as well.
+// An object that kustomize could not patch in bounded time is an error, even if it is of a
+// package.
 func TestPatchesEnd(t *testing.T) {
 	t.Parallel()
 	data := make(map[string]any)
@@ -164,7 +164,7 @@ func TestPatchesEnd(t *testing.T) {
 	}
 }
 
-// everything is what kustomize makes of all the objects and the patches.
+// everything returns kustomize's result for all objects and patches at once.
 func everything(t *testing.T, all []*manifest.Object, patches []Patch) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -199,8 +199,8 @@ func sortedStream(t *testing.T, all []*manifest.Object) string {
 	return stream(t, set.All())
 }
 
-// Generated patches on generated objects, which refer to each other, are what
-// kustomize makes of all of them at once.
+// For generated patches and objects that refer to each other, the result is kustomize's for
+// all of them at once.
 func TestPatchesAreKustomizes(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {
@@ -215,8 +215,8 @@ func TestPatchesAreKustomizes(t *testing.T) {
 	}
 }
 
-// generateCase generates until the patches can be applied: kustomize's opinion of
-// those that cannot is asked in TestPatches, and it lets some duplicates pass.
+// generateCase generates patches until they can be applied. TestPatches has patches that
+// cannot, for which kustomize is not a reference: it accepts some duplicates.
 func generateCase(t *testing.T, r *rand.Rand) (all []*manifest.Object, patches []Patch, after []*manifest.Object) {
 	t.Helper()
 	for range 20 {
@@ -313,7 +313,7 @@ func generatePatch(r *rand.Rand, all []*manifest.Object) Patch {
 	)}
 }
 
-// Clusters with the same patches share what the patches made, until it is swept.
+// Clusters with the same patches share patched objects, until they are swept.
 func TestPatchedObjectsAreShared(t *testing.T) {
 	t.Parallel()
 	all := manifesttest.Objects(t, patchObjects)
@@ -346,7 +346,7 @@ func TestPatchedObjectsAreShared(t *testing.T) {
 	}
 }
 
-// JSON allows in strings what YAML wants escaped.
+// JSON allows characters in strings that YAML requires escapes for.
 func TestPatchOddCharacters(t *testing.T) {
 	t.Parallel()
 	const odd = "a\x00\x1b\x7f\u0080\u0085\u00a0\u2028\ufeff\uffff\U0001f600<<: *x\n---\n\t\"\\"
@@ -366,8 +366,8 @@ func TestPatchOddCharacters(t *testing.T) {
 	}
 }
 
-// A patch is idle if nothing matches its target, unless an earlier one may have renamed
-// what it is for.
+// A patch is idle if its target matches nothing, unless an earlier patch may have renamed
+// its object.
 func TestIdlePatches(t *testing.T) {
 	t.Parallel()
 	all := manifesttest.Objects(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, namespace: a}}\n---\n{apiVersion: v1, kind: Secret, metadata: {name: login, namespace: a}}")

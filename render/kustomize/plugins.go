@@ -13,7 +13,7 @@ import (
 )
 
 // pluginEntries inspects generators, transformers or validators. An entry that
-// kustomize can parse as objects is YAML, any other is a path.
+// kustomize can parse as objects is YAML, any other entry is a path.
 func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entries []string) error {
 	for _, entry := range entries {
 		isYAML, err := in.inline(f, entry, true)
@@ -34,8 +34,7 @@ func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entr
 	return nil
 }
 
-// parse parses YAML as kustomize does, with or without its checks of a set of
-// objects.
+// parse parses YAML as kustomize does; asSet adds its checks of a set of objects.
 func (in *inspection) parse(text string, asSet bool) (objects []*resource.Resource, err error) {
 	err = guarded(func() error {
 		if !asSet {
@@ -51,8 +50,8 @@ func (in *inspection) parse(text string, asSet bool) (objects []*resource.Resour
 	return objects, err
 }
 
-// inline reports whether kustomize takes a string for YAML rather than for a path.
-// YAML that kustomize could also take for the address of a repository is an error.
+// inline reports whether kustomize reads a string as YAML rather than as a path. YAML that
+// kustomize could also read as the address of a repository is an error.
 func (in *inspection) inline(f field, entry string, asSet bool) (bool, error) {
 	if _, err := in.parse(entry, asSet); err != nil {
 		return false, nil
@@ -97,9 +96,9 @@ func (in *inspection) plugins(dir, file string, content []byte) error {
 	return nil
 }
 
-// plugin inspects the configuration of one builtin plugin, decoded to the type, and
-// by the function, that kustomize uses. Plugins without paths need no inspection;
-// plugins that are not listed are refused.
+// plugin inspects the configuration of one builtin plugin. It decodes the configuration with
+// kustomize's type and function. Plugins without paths need no inspection. Unknown plugins
+// are refused.
 func (in *inspection) plugin(dir string, f field, kind string, config []byte) error {
 	switch kind {
 	case "AnnotationsTransformer", "HashTransformer", "IAMPolicyGenerator", "ImageTagTransformer", "LabelTransformer",
@@ -148,8 +147,7 @@ func (in *inspection) plugin(dir string, f field, kind string, config []byte) er
 			_, err = in.documents(name, content)
 			return err
 		})
-	}
-	if kind == "HelmChartInflationGenerator" {
+	case "HelmChartInflationGenerator":
 		return at(f.file, 0, fmt.Errorf("%s: %w", kind, errHelm))
 	}
 	return at(f.file, 0, fmt.Errorf("%s: gitopsd does not know this builtin plugin", kind))

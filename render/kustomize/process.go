@@ -10,14 +10,13 @@ import (
 	"sync"
 )
 
-// schema guards kustomize's knowledge of types, which it keeps in process-wide
-// variables: the schema that one build sets stays in use for later builds that set
-// none, and the default is read when a build first needs it, while others look
-// things up without a lock.
+// schema guards kustomize's schema, which is in process-wide variables: the schema that one
+// build sets stays in use for later builds that set none, and kustomize loads the default on
+// first use, while other builds read it without a lock.
 var schema sync.Mutex
 
-// guarded calls kustomize, one goroutine at a time. A panic is an error, and so is
-// kustomize's attempt to end the process.
+// guarded calls kustomize, one goroutine at a time. It returns an error if kustomize panics
+// or tries to end the process.
 func guarded(call func() error) (err error) {
 	schema.Lock()
 	defer schema.Unlock()
@@ -40,12 +39,13 @@ func guarded(call func() error) (err error) {
 }
 
 // lastWords is the output of package log while kustomize runs. Kustomize calls
-// log.Fatal for an object that it cannot print, and a kustomization of one page can
-// cause that. log.Fatal writes before it exits; so this write panics. All other
-// lines go to the previous output.
+// log.Fatal for an object that it cannot print, which a small kustomization can cause.
+// log.Fatal writes before it exits, so Write panics for its lines. All other lines go to the
+// previous output.
 type lastWords struct{ before io.Writer }
 
-// Write is called under log's own mutex, which a panic releases.
+// Write writes a line of package log. It is called under log's own mutex, which a panic
+// releases.
 func (w lastWords) Write(line []byte) (int, error) {
 	if fromKustomizesEnd() {
 		panic(strings.TrimSpace(dated.ReplaceAllString(string(line), "")))

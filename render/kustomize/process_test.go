@@ -9,8 +9,7 @@ import (
 	"gitopsd.dev/render/remote"
 )
 
-// Kustomize would end the process: it wants to print an object, for an error about
-// it, which it cannot print.
+// Kustomize would end the process here: it cannot print an object for an error message.
 func TestKustomizeDoesNotExit(t *testing.T) {
 	t.Parallel()
 	_, _, err := new(Builder).Build(t.Context(), txtarFS(t, `
@@ -39,8 +38,8 @@ webhooks: [{name: a, timeoutSeconds: 1, clientConfig: {service: {name: svc}}}]
 	}
 }
 
-// What others log while kustomize runs goes where it always goes. Not parallel:
-// the log is the process's.
+// Log lines of other code go to the usual output while kustomize runs. Not parallel, since
+// the log is global.
 func TestOthersLog(t *testing.T) {
 	var buf bytes.Buffer
 	before := log.Writer()

@@ -15,7 +15,7 @@ import (
 	"gitopsd.dev/render/remote"
 )
 
-// A schema that one build sets changes no other, before, after or beside it.
+// A schema that one build sets does not affect earlier, later or concurrent builds.
 func TestSchemasDoNotLeak(t *testing.T) {
 	t.Parallel()
 	archive, err := txtar.ParseFile("testdata/build/schemas.txtar")
@@ -48,8 +48,7 @@ func TestSchemasDoNotLeak(t *testing.T) {
 	wg.Wait()
 }
 
-// The fields whose lists kustomize merges are those that its schema of Kubernetes'
-// types says are merged.
+// merged has the lists that kustomize's schema of Kubernetes' types merges.
 func TestMergedLists(t *testing.T) {
 	t.Parallel()
 	schema.Lock()

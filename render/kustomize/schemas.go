@@ -13,12 +13,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxReferences is how many references kustomize may follow in one schema file.
-const MaxReferences = 10_000
+// maxReferences bounds the references that kustomize follows in one schema file.
+const maxReferences = 10_000
 
 // schemas inspects the files that describe types to kustomize: openapi, crds and
-// configurations. Kustomize follows circular references in the first for ever, and
-// in the second until the stack overflows, which ends the process.
+// configurations. Circular references in openapi hang kustomize, and in crds they overflow
+// the stack, which ends the process.
 func (in *inspection) schemas(dir string, f field, k *types.Kustomization) error {
 	if len(k.OpenAPI) > 0 {
 		in.schema = true
@@ -63,8 +63,8 @@ func (in *inspection) schemaFile(dir string, f field, entry string, check func(j
 	return nil
 }
 
-// checkOpenAPI refuses circular references. References must name definitions, as
-// Kubernetes' own schemas do.
+// checkOpenAPI refuses circular references. References must name definitions, as in
+// Kubernetes' own schemas.
 func checkOpenAPI(content []byte) error {
 	var schema struct {
 		Definitions map[string]any `json:"definitions"`
@@ -133,14 +133,14 @@ func checkCRDs(content []byte) error {
 	if err := json.Unmarshal(content, &definitions); err != nil {
 		return errors.New("want a mapping of type names to {Schema, Dependencies}, as openapi-gen makes; kustomize does not read CustomResourceDefinitions here")
 	}
-	left := MaxReferences
+	left := maxReferences
 	var expand func(name string, above map[string]bool) error
 	expand = func(name string, above map[string]bool) error {
 		if above[name] {
 			return fmt.Errorf("definition %q holds itself", name)
 		}
 		if left--; left < 0 {
-			return fmt.Errorf("more than %d references: %w", MaxReferences, sources.ErrLimit)
+			return fmt.Errorf("more than %d references: %w", maxReferences, sources.ErrLimit)
 		}
 		above[name] = true
 		defer delete(above, name)

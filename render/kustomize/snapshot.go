@@ -17,13 +17,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// snapshot is the file system that kustomize gets: the files that the inspection
-// read, with that content, below a root of its own. It is read-only; no other file
-// exists.
+// snapshot is the file system for kustomize. It has the files that the inspection read, with
+// the same content, and no others. It is read-only.
 type snapshot struct {
-	// files by slash-separated path relative to the root.
+	// files has the contents by slash-separated path relative to the root.
 	files map[string][]byte
-	// dirs are the directories of the files, "." being the root.
+	// dirs are the directories of the files; "." is the root.
 	dirs map[string]bool
 }
 

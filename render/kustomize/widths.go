@@ -6,27 +6,26 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// MaxComparisons is how often kustomize may compare keys, at some nanoseconds each: it
-// compares each key of a mapping with all others when it reads an object, and again
-// for each patch to it. A mapping of 60,000 keys fits into a file of a megabyte, and
-// takes a minute without any patch.
-const MaxComparisons = 1_000_000_000
+// maxComparisons bounds the comparisons of keys, which take some nanoseconds each: kustomize
+// compares each key of a mapping with all others when it reads an object, and again for
+// each patch to it. A mapping of 60,000 keys fits into a megabyte, and takes a minute
+// without any patch.
+const maxComparisons = 1_000_000_000
 
-// Mappings and lists with fewer entries are not counted, however many there are.
+// Mappings and lists with fewer entries are not counted.
 const (
 	wideMapping = 200
 	wideList    = 50
 )
 
-// listWeight is the time to compare two elements of a list of mappings, which a
-// patch merges by a key in them, relative to the time to compare two keys.
+// listWeight is the time to compare two elements of a list that patches merge by a key,
+// relative to the time to compare two keys of a mapping.
 const listWeight = 200
 
-// merged are the fields of Kubernetes' own types whose lists kustomize merges by a
-// key: those with x-kubernetes-patch-strategy merge in its schema. For every patch
-// to an object, kustomize searches these lists, even if the patch has none of them.
-// Lists in custom resources are replaced as a whole, however long, unless the user's
-// schema says otherwise.
+// merged are the fields of Kubernetes' built-in types with lists that kustomize merges by a
+// key: those with x-kubernetes-patch-strategy merge in its schema. Kustomize searches these
+// lists for every patch to an object, even if the patch does not have them. It replaces
+// lists in custom resources as a whole, unless the user sets a schema.
 var merged = map[string]bool{
 	"addresses": true, "conditions": true, "configMapGenerator": true, "containers": true, "drivers": true, "env": true,
 	"ephemeralContainers": true, "hostAliases": true, "imagePullSecrets": true, "initContainers": true, "key": true,
@@ -34,11 +33,11 @@ var merged = map[string]bool{
 	"topologySpreadConstraints": true, "volumeDevices": true, "volumeMounts": true, "volumes": true, "webhooks": true,
 }
 
-// widths counts the comparisons that values cost, once and for each patch.
+// widths counts the comparisons for values, in total and for each patch.
 type widths struct {
 	mappings int
-	lists    int // that are merged
-	others   int // lists that a schema of the user's may have merged
+	lists    int // lists that kustomize merges
+	others   int // lists that it merges if the user's schema says so
 }
 
 // add counts the comparisons in a value, and returns the number of values in it,
@@ -84,16 +83,15 @@ func (w *widths) keys(n int) {
 	}
 }
 
-// check compares the comparisons with the limit, for a number of patches, and with a
-// schema of the user's if there is one. The limits on bytes and values keep the sums
-// far from overflow.
+// check checks the limit for a number of patches; schema reports whether the user sets a
+// schema. The limits on bytes and values keep the sums far from overflow.
 func (w *widths) check(patches int, schema bool) error {
 	each := w.mappings + listWeight*w.lists
 	if schema {
 		each += listWeight * w.others
 	}
-	if w.mappings > MaxComparisons || patches > 0 && each > MaxComparisons/patches {
-		return fmt.Errorf("mappings or lists have too many entries for kustomize, which compares each with all others for each patch (more than %d comparisons); divide them: %w", MaxComparisons, sources.ErrLimit)
+	if w.mappings > maxComparisons || patches > 0 && each > maxComparisons/patches {
+		return fmt.Errorf("mappings or lists have too many entries for kustomize, which compares each with all others for each patch (more than %d comparisons); divide them: %w", maxComparisons, sources.ErrLimit)
 	}
 	return nil
 }

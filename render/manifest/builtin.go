@@ -1,8 +1,11 @@
 package manifest
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
-// resource is a kind of Kubernetes' own, with the names by which kubectl takes it
+// resource is a kind that Kubernetes defines, with the names that kubectl accepts for it
 // (`kubectl api-resources`).
 type resource struct {
 	GroupKind
@@ -10,8 +13,7 @@ type resource struct {
 	short  []string
 }
 
-// resources are the kinds that people write manifests of. Where several groups have one
-// of the name, the first is meant.
+// resources are the kinds that people write manifests of. The first one of a name wins.
 var resources = []resource{
 	{ConfigMap, "configmaps", []string{"cm"}},
 	{GroupKind{Kind: "Endpoints"}, "endpoints", []string{"ep"}},
@@ -54,24 +56,19 @@ var resources = []resource{
 	{GroupKind{GroupStorage, "CSIDriver"}, "csidrivers", nil},
 }
 
-// BuiltInKind returns a kind of Kubernetes' own by its name, its plural or its short name,
-// as kubectl takes them, in any case: "Deployment", "deployments", "deploy".
+// BuiltInKind returns the built-in kind with a name, plural or short name, in any case, as
+// kubectl accepts them: "Deployment", "deployments", "deploy".
 func BuiltInKind(name string) (GroupKind, bool) {
 	name = strings.ToLower(name)
 	for _, r := range resources {
-		if name == strings.ToLower(r.Kind) || name == r.plural {
+		if name == strings.ToLower(r.Kind) || name == r.plural || slices.Contains(r.short, name) {
 			return r.GroupKind, true
-		}
-		for _, short := range r.short {
-			if name == short {
-				return r.GroupKind, true
-			}
 		}
 	}
 	return GroupKind{}, false
 }
 
-// BuiltInKinds yields the kinds of Kubernetes' own that people write manifests of.
+// BuiltInKinds yields the built-in kinds that people write manifests of.
 func BuiltInKinds(yield func(GroupKind) bool) {
 	for _, r := range resources {
 		if !yield(r.GroupKind) {

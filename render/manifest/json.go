@@ -9,8 +9,8 @@ import (
 )
 
 // AppendJSON appends the object's canonical JSON to dst: keys sorted bytewise, no
-// white space, no escapes for HTML, integers exact, floats as encoding/json writes
-// them. Equal objects have equal bytes, in every process.
+// white space, no HTML escapes, exact integers, floats as encoding/json writes them.
+// Equal objects have equal bytes, in every process.
 func (o *Object) AppendJSON(dst []byte) []byte { return AppendJSON(dst, o.tree) }
 
 // AppendJSON appends the canonical JSON of a value to dst. The value has the types

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// GroupKind is a kind of objects in any version. GroupKinds are comparable, and
-// convert to apimachinery's type of the same name.
+// GroupKind is a kind in any version. GroupKinds are comparable, and convert to
+// apimachinery's type of the same name.
 type GroupKind struct{ Group, Kind string }
 
 // String returns "Deployment.apps", and the kind alone for the core group.
@@ -37,7 +37,7 @@ const (
 	GroupComposites = "apiextensions.crossplane.io"
 	GroupOperations = "ops.crossplane.io"
 
-	// GroupStorageMigration is for Kubernetes' own migration of stored objects.
+	// GroupStorageMigration is for Kubernetes' built-in migration of stored objects.
 	GroupStorageMigration = "storagemigration.k8s.io"
 
 	// kcp's, in older and newer releases.
@@ -96,7 +96,7 @@ var (
 
 	CRD = GroupKind{groupCRD, "CustomResourceDefinition"}
 	XRD = GroupKind{GroupComposites, "CompositeResourceDefinition"}
-	// MRD is for a CRD that is not installed until it is activated.
+	// MRD defines a CRD that is not installed until it is activated.
 	MRD              = GroupKind{GroupComposites, "ManagedResourceDefinition"}
 	ActivationPolicy = GroupKind{GroupComposites, "ManagedResourceActivationPolicy"}
 	Composition      = GroupKind{GroupComposites, "Composition"}
@@ -132,22 +132,22 @@ var (
 	Workloads = []GroupKind{Deployment, StatefulSet, DaemonSet}
 	// Webhooks configure webhooks of API servers.
 	Webhooks = []GroupKind{ValidatingWebhooks, MutatingWebhooks}
-	// ConversionRules say how objects are converted between versions of a CRD, or claim
-	// to: the last two mix up the groups.
+	// ConversionRules convert objects between versions of a CRD. The last two mix up the
+	// groups, and are an error.
 	ConversionRules = []GroupKind{APIConversionRules, APIConversion, {groupKCPIO, APIConversionRules.Kind}, {groupKCP, APIConversion.Kind}}
-	// APIExports offer kcp's users the types of APIResourceSchemas.
+	// APIExports publish the types of APIResourceSchemas in kcp.
 	APIExports = []GroupKind{{groupKCP, "APIExport"}, {groupKCPIO, "APIExport"}}
 	// AdmissionPolicies are policies of API servers, and their bindings.
 	AdmissionPolicies = []GroupKind{ValidatingPolicy, ValidatingPolicyBinding, MutatingPolicy, MutatingPolicyBinding}
 )
 
-// ID returns the ID of an object of the kind; namespace is empty for a
-// cluster-scoped one.
+// ID returns the ID of an object of the kind. The namespace is empty for cluster-scoped
+// objects.
 func (k GroupKind) ID(namespace, name string) ID {
 	return ID{Group: k.Group, Kind: k.Kind, Namespace: namespace, Name: name}
 }
 
-// APIVersion returns the kind's apiVersion in a version: "apps/v1", or "v1" in the
+// APIVersion returns the apiVersion of the kind in a version: "apps/v1", or "v1" for the
 // core group.
 func (k GroupKind) APIVersion(version string) string {
 	if k.Group == "" {
@@ -156,12 +156,10 @@ func (k GroupKind) APIVersion(version string) string {
 	return k.Group + "/" + version
 }
 
-// KindOf returns the kind of a decoded object, empty if it has none.
+// KindOf returns the kind of a decoded object; the zero GroupKind if it has none.
 func KindOf(tree map[string]any) GroupKind {
-	apiVersion, _ := tree["apiVersion"].(string)
-	kind, _ := tree["kind"].(string)
-	group, _ := GroupVersion(apiVersion)
-	return GroupKind{group, kind}
+	group, _ := GroupVersion(Text(tree, "apiVersion"))
+	return GroupKind{group, Text(tree, "kind")}
 }
 
 // GroupKind returns the kind of the object.
@@ -171,15 +169,15 @@ func (id ID) GroupKind() GroupKind { return GroupKind{id.Group, id.Kind} }
 func (id ID) Is(kinds ...GroupKind) bool { return slices.Contains(kinds, id.GroupKind()) }
 
 // ProviderLabel is on the pods of a Provider's controller, with the Provider's
-// name, as in clusters where Crossplane runs it.
+// name, as Crossplane sets it.
 const ProviderLabel = GroupPackages + "/provider"
 
 // RevisionLabel is on the pods of a Provider's controller, with the name of the
 // package's revision.
 const RevisionLabel = GroupPackages + "/revision"
 
-// builtIn are the groups with a dot that kube-apiserver itself serves. Groups under
-// k8s.io may also be those of CRDs (gateways, snapshots).
+// builtIn are the groups with a dot that kube-apiserver itself serves. Other groups under
+// k8s.io have CRDs (gateways, snapshots).
 var builtIn = []string{
 	GroupAdmission, groupCRD, GroupAggregator, GroupAuthn, GroupAuthz, GroupCertificates,
 	GroupCoordination, GroupDiscovery, "events.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io",

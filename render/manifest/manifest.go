@@ -2,18 +2,20 @@
 // immutable, identified without a version, and shared between all the clusters
 // that get the same object.
 //
-//   - ID names an object in a cluster; Origin says where in the fleet
-//     repository or in which package it was written.
-//   - Object is one object. Its tree is never changed once built; WithMetadata
-//     makes a second object that shares all but its metadata.
-//   - AppendJSON (json.go) is the canonical form, and Hash its digest.
-//   - Set is what one cluster is to hold, each object defined once.
-//   - kinds.go names the kinds that gitopsd treats in a way of their own, and
-//     ours.go the labels and annotations that it reads and writes; no other
-//     package of render, reconcile or cmd spells them.
+//   - [ID] names an object in a cluster; [Origin] is the place in the fleet
+//     repository or the package where it was written (manifest.go).
+//   - [Object] is one object (object.go). Its tree never changes;
+//     [Object.WithMetadata] returns a second object that shares all but its metadata.
+//     tree.go reads and makes trees.
+//   - [AppendJSON] (json.go) writes the canonical form, and [Object.Hash] is its digest.
+//   - [Set] holds the objects of one cluster, each defined once (set.go).
+//   - kinds.go names the kinds that gitopsd treats specially, builtin.go the names
+//     that kubectl accepts for built-in kinds, and ours.go the labels and annotations
+//     that gitopsd reads and writes. No other package of render, reconcile or cmd
+//     spells them out.
 //
-// Decoding of YAML is package sources' business, kustomizations are
-// render/kustomize's, and what a cluster makes of an object is reconcile's.
+// Package sources decodes YAML, render/kustomize builds kustomizations, and reconcile
+// compares objects with a cluster.
 package manifest
 
 import (
@@ -31,14 +33,13 @@ type ID struct {
 	// Group is the API group; empty for the core group.
 	Group string
 	Kind  string
-	// Namespace is as written: empty for cluster-scoped objects, and for those that
+	// Namespace is as written: empty for cluster-scoped objects, and for objects that
 	// use the namespace of the request.
 	Namespace string
 	Name      string
 }
 
-// String returns the ID as kubectl names objects, with the namespace in between:
-// "kind.group/namespace/name", without an empty group or namespace.
+// String returns "kind.group/namespace/name", without an empty group or namespace.
 func (id ID) String() string {
 	var b strings.Builder
 	b.WriteString(strings.ToLower(id.Kind))
@@ -67,23 +68,23 @@ func (id ID) Compare(other ID) int {
 
 // Origin is the place that an object comes from. Origins are comparable.
 type Origin struct {
-	// File is a path in the fleet repository, or in Package if that is set; empty
-	// for an object that gitopsd makes. In a remote base it begins
-	// with the repository and commit (remote.Root).
+	// File is a path in the fleet repository, or in Package if that is set. It is empty
+	// for an object that gitopsd makes. In a remote base it begins with the repository
+	// and commit (remote.Root).
 	File string
 	// Line is where the object starts in File, from 1; 0 if unknown.
 	Line int
 	// Package is the pinned package that holds the object; the zero Pin for an
 	// object of the fleet repository.
 	Package sources.Pin
-	// For is what gitopsd makes the object for, if not for a package: "spec.pins of
-	// the Cluster".
+	// For is the setting or feature that gitopsd makes the object for, if not for a
+	// package: "spec.pins of the Cluster".
 	For string
 }
 
 // String returns the origin as errors and `gitopsd why` show it: "file:line" for the
-// repository, "package reference@digest" and the line for a package, "made by gitopsd for"
-// what it is for.
+// repository, "package reference@digest, file:line" for a package, "made by gitopsd for …"
+// for an object that gitopsd makes.
 func (o Origin) String() string {
 	file := o.File
 	if o.Line > 0 {
@@ -102,8 +103,8 @@ func (o Origin) String() string {
 	return "package " + o.Package.String() + ", " + file
 }
 
-// Place returns "file:line" for an object of the fleet repository, and what String returns for
-// one that gitopsd makes; empty for one that comes from a package, or from nowhere.
+// Place returns "file:line" for an object of the fleet repository, and the same as String
+// for an object that gitopsd makes. It is empty for other objects.
 func (o Origin) Place() string {
 	if o.File+o.For == "" || o.Package != (sources.Pin{}) {
 		return ""
@@ -111,8 +112,8 @@ func (o Origin) Place() string {
 	return o.String()
 }
 
-// InPackage returns the origin of an object that comes from a package, after a space and in
-// parentheses; empty for another.
+// InPackage returns the origin of a package's object after a space and in parentheses. It
+// is empty for other objects.
 func (o Origin) InPackage() string {
 	if o.Package == (sources.Pin{}) {
 		return ""
@@ -129,7 +130,7 @@ func GroupVersion(apiVersion string) (group, version string) {
 	return "", apiVersion
 }
 
-// identify returns the ID of a tree, or why it is not an object.
+// identify returns the ID of a tree. It fails if the tree is not an object.
 func identify(tree map[string]any) (ID, error) {
 	apiVersion, err := text(tree, "apiVersion")
 	if err != nil {

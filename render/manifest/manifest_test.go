@@ -164,7 +164,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// What `kustomize build` prints is sigs.k8s.io/yaml's form of the object.
+// YAML returns the format of sigs.k8s.io/yaml, which `kustomize build` prints.
 func TestYAML(t *testing.T) {
 	o := object(t, "{metadata: {name: a}, kind: A, apiVersion: v1, data: {'yes': 'yes', n1: 9007199254740993, f: 1.5, s: \"a\\nb\\n\", h: '<&>'}, list: [{b: 1, a: null}]}")
 	out, err := o.YAML()
@@ -255,7 +255,7 @@ func TestAppendJSON(t *testing.T) {
 	manifest.AppendJSON(nil, []any{1})
 }
 
-// The canonical form is what encoding/json writes, without HTML escapes.
+// The canonical form is that of encoding/json without HTML escapes.
 func FuzzAppendJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"b":[1,2.5,-0,1e21,1e-7,123456789012345678,0.1],"a":{"":null,"x":true}}`,
@@ -314,7 +314,7 @@ func exact(v any) (any, bool) {
 	return v, true
 }
 
-// A completed object remembers what was rendered, through all that is done to it.
+// A completed object keeps the rendered one through all operations.
 func TestComplete(t *testing.T) {
 	rendered := object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}`)
 	tree := object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v, ca: x}}`).Tree()

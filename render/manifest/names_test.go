@@ -13,9 +13,9 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// TestSpelledOnce prints each string in the code that spells a group, kind,
-// label or annotation which this package names. Package sources and those below
-// it cannot import this one, and tests spell what people write.
+// TestSpelledOnce fails for each string in the code that spells out a group, kind, label or
+// annotation of this package. Package sources and its dependencies cannot import this one,
+// and tests spell out names as people do.
 func TestSpelledOnce(t *testing.T) {
 	root := os.DirFS("../..")
 	known := make(map[string]string)
@@ -55,7 +55,7 @@ func TestSpelledOnce(t *testing.T) {
 	}
 }
 
-// spelled are the strings in a file, without its imports, and where they are.
+// spelled returns the strings in a file and their places, without its imports.
 func spelled(t *testing.T, root fs.FS, name string) map[string]token.Position {
 	t.Helper()
 	text, err := fs.ReadFile(root, name)

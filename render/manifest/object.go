@@ -20,7 +20,7 @@ type Object struct {
 	id     ID
 	origin Origin
 	tree   map[string]any
-	// rendered is the object before [Object.Complete]; nil if it is as rendered.
+	// rendered is the object before [Object.Complete]; nil if the object is not completed.
 	rendered *Object
 	unknown  []string
 
@@ -28,10 +28,11 @@ type Object struct {
 	hash sources.Digest
 }
 
-// New makes an object from a tree of the types that [sources.DecodeYAML] returns
-// (map[string]any, []any, string, bool, int64, float64, nil), which must not be
-// changed afterwards. It checks apiVersion, kind, metadata.name and namespace, and
-// that labels and annotations are strings. Errors name the origin and the field.
+// New makes an object from a tree of the types that [sources.DecodeYAML] returns:
+// map[string]any, []any, string, bool, int64, float64 and nil. The tree must not be
+// changed afterwards. New checks apiVersion, kind, metadata.name and
+// metadata.namespace, and that labels and annotations are strings. Errors name the
+// origin and the field.
 func New(tree map[string]any, origin Origin) (*Object, error) {
 	id, err := identify(tree)
 	if err != nil {
@@ -43,11 +44,11 @@ func New(tree map[string]any, origin Origin) (*Object, error) {
 	return &Object{id: id, origin: origin, tree: tree}, nil
 }
 
-// FromDocument returns the objects of a document: one, or the items of a List (any
-// kind that ends in List and has items). Each has the document's line.
+// FromDocument returns the objects of a document: one, or the items of a List, which is
+// any kind that ends in List and has items. Each object has the document's line.
 func FromDocument(doc sources.Document, origin Origin) ([]*Object, error) {
 	origin.Line = doc.Line
-	kind, _ := doc.Tree["kind"].(string)
+	kind := Text(doc.Tree, "kind")
 	items, isList := doc.Tree["items"].([]any)
 	if !isList || !strings.HasSuffix(kind, "List") {
 		o, err := New(doc.Tree, origin)
@@ -72,9 +73,9 @@ func FromDocument(doc sources.Document, origin Origin) ([]*Object, error) {
 }
 
 // Complete returns the object with fields that were not known when it was rendered.
-// The tree is the whole object with them. Fields that are still unknown are absent
-// from it and listed in unknown, as paths like plan.Change's. It fails as [New]
-// does, and if the tree is of another object.
+// tree is the whole object with these fields. Fields that are still unknown are absent
+// from tree and listed in unknown, as paths in the form of plan.Change. Complete fails
+// as [New] does, and if tree has another ID.
 func (o *Object) Complete(tree map[string]any, unknown ...string) (*Object, error) {
 	id, err := identify(tree)
 	if err != nil {
@@ -86,8 +87,8 @@ func (o *Object) Complete(tree map[string]any, unknown ...string) (*Object, erro
 	return &Object{id: id, origin: o.origin, tree: tree, rendered: o.Rendered(), unknown: append(slices.Clip(o.unknown), unknown...)}, nil
 }
 
-// Rewrite returns the object in another form, with the same fields unknown. It
-// rewrites both the object and its rendered form. It fails as [New] does.
+// Rewrite returns the object in another form, with the same unknown fields. It calls
+// form for the object and for its rendered form. It fails as [New] does.
 func (o *Object) Rewrite(form func(o *Object) (tree map[string]any)) (*Object, error) {
 	other := &Object{origin: o.origin, tree: form(o), unknown: o.unknown}
 	var err error
@@ -108,8 +109,8 @@ func (o *Object) Rendered() *Object {
 	return o.rendered
 }
 
-// Unknown returns the fields whose values are not known yet, as paths like
-// plan.Change's.
+// Unknown returns the fields with values that are not known yet, as paths in the form
+// of plan.Change.
 func (o *Object) Unknown() []string { return o.unknown }
 
 // ID returns the object's identity in a cluster.
@@ -119,10 +120,7 @@ func (o *Object) ID() ID { return o.id }
 func (o *Object) Origin() Origin { return o.origin }
 
 // APIVersion returns "group/version", or "version" in the core group.
-func (o *Object) APIVersion() string {
-	v, _ := o.tree["apiVersion"].(string)
-	return v
-}
+func (o *Object) APIVersion() string { return Text(o.tree, "apiVersion") }
 
 // Version returns the version part of the apiVersion.
 func (o *Object) Version() string {
@@ -133,18 +131,13 @@ func (o *Object) Version() string {
 // Tree returns the whole object, read-only.
 func (o *Object) Tree() map[string]any { return o.tree }
 
-// Label returns the value of one label, empty if it is missing.
+// Label returns the value of a label, or "".
 func (o *Object) Label(key string) string { return o.metadata("labels", key) }
 
-// Annotation returns the value of one annotation, empty if it is missing.
+// Annotation returns the value of an annotation, or "".
 func (o *Object) Annotation(key string) string { return o.metadata("annotations", key) }
 
-func (o *Object) metadata(field, key string) string {
-	meta, _ := o.tree["metadata"].(map[string]any)
-	values, _ := meta[field].(map[string]any)
-	v, _ := values[key].(string)
-	return v
-}
+func (o *Object) metadata(field, key string) string { return Text(o.tree, "metadata", field, key) }
 
 // Labels returns a copy of the object's labels.
 func (o *Object) Labels() map[string]string { return o.stringMap("labels") }
@@ -153,8 +146,7 @@ func (o *Object) Labels() map[string]string { return o.stringMap("labels") }
 func (o *Object) Annotations() map[string]string { return o.stringMap("annotations") }
 
 func (o *Object) stringMap(field string) map[string]string {
-	meta, _ := o.tree["metadata"].(map[string]any)
-	values, _ := meta[field].(map[string]any)
+	values := Mapping(o.tree, "metadata", field)
 	m := make(map[string]string, len(values))
 	for k, v := range values {
 		m[k], _ = v.(string)
@@ -162,19 +154,19 @@ func (o *Object) stringMap(field string) map[string]string {
 	return m
 }
 
-// WithMetadata returns the object with labels and annotations added; they replace
-// existing keys. The two objects share all but the root, metadata and those maps.
+// WithMetadata returns the object with labels and annotations added. They replace
+// existing keys. The two objects share everything but the root, metadata, and the labels
+// and annotations.
 func (o *Object) WithMetadata(labels, annotations map[string]string) *Object {
 	if len(labels) == 0 && len(annotations) == 0 {
 		return o
 	}
-	meta, _ := o.tree["metadata"].(map[string]any)
-	meta = maps.Clone(meta)
+	meta := maps.Clone(Mapping(o.tree, "metadata"))
 	merge := func(field string, values map[string]string) {
 		if len(values) == 0 {
 			return
 		}
-		old, _ := meta[field].(map[string]any)
+		old := Mapping(meta, field)
 		merged := make(map[string]any, len(old)+len(values))
 		maps.Copy(merged, old)
 		for k, v := range values {
@@ -192,6 +184,16 @@ func (o *Object) WithMetadata(labels, annotations map[string]string) *Object {
 // WithOrigin returns the object with another origin. The two share their tree.
 func (o *Object) WithOrigin(origin Origin) *Object {
 	return &Object{id: o.id, origin: origin, tree: o.tree, rendered: o.rendered, unknown: o.unknown}
+}
+
+// Find returns the object with an ID, or nil.
+func Find(objects []*Object, id ID) *Object {
+	for _, o := range objects {
+		if o.id == id {
+			return o
+		}
+	}
+	return nil
 }
 
 // Hash returns the digest of the object's canonical JSON, computed on the first

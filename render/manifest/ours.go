@@ -7,9 +7,9 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Group is gitopsd's own API group. It reads and writes no other labels and
-// annotations of this group on objects than those below; package clusters lists
-// those of the registry's documents.
+// Group is gitopsd's own API group. The labels and annotations below are all that gitopsd
+// reads and writes of this group on objects. Package clusters lists those of the
+// registry's documents.
 const Group = "gitopsd.dev"
 
 // Labels.
@@ -17,23 +17,22 @@ const (
 	// PackageLabel is the name of a package's declaration, on every object that
 	// comes from the package.
 	PackageLabel = Group + "/package"
-	// PinsLabel is on the objects that enforce pins in a cluster, with the package
-	// whose types they are about; empty for types of plain manifests. See
-	// render/pins.
+	// PinsLabel is on the objects that enforce pins in a cluster. Its value is the package
+	// that defines the types; empty for types of plain manifests. See render/pins.
 	PinsLabel = Group + "/pins"
 	// ClusterLabel, on a Secret beside the daemon that holds a kubeconfig, names the
-	// cluster that may use it: whoever can write to the repository cannot name
+	// cluster that may use it. So nobody who can write to the repository can use
 	// another Secret.
 	ClusterLabel = Group + "/cluster"
 	// ConnectionLabel, "true", is on the Secrets that hold connections of
-	// KubernetesTargets. The annotation of the same name says to what; see
+	// KubernetesTargets. The annotation of the same name identifies the connection; see
 	// reconcile/target.
 	ConnectionLabel = Group + "/connection"
-	// ConversionLabel, "true" on a ConfigMap in gitopsd's namespace of a cluster, says
-	// that it holds conversion rules; see render/conversion/bundle.
+	// ConversionLabel, "true", is on the ConfigMaps in gitopsd's namespace of a cluster
+	// that hold conversion rules; see render/conversion/bundle.
 	ConversionLabel = Group + "/conversion"
-	// EtcdLabel is on the Secrets and ConfigMaps that gitopsd writes for an EtcdNamespace,
-	// with the EtcdNamespace's name.
+	// EtcdLabel is on the Secrets and ConfigMaps that gitopsd writes for an EtcdNamespace.
+	// Its value is the EtcdNamespace's name.
 	EtcdLabel = Group + "/etcd-namespace"
 	// PullSecretLabel, "true" on a Secret beside the daemon, allows packages to be
 	// pulled with it.
@@ -47,19 +46,19 @@ const (
 // clusters of its targets are gone.
 const RemoteObjectsFinalizer = Group + "/remote-objects"
 
-// EtcdKeysFinalizer, on an EtcdNamespace, keeps it until what it has in etcd is gone, or
-// is left there on purpose.
+// EtcdKeysFinalizer, on an EtcdNamespace, keeps it until its keys, user and role in etcd
+// are deleted, or are left there on purpose.
 const EtcdKeysFinalizer = Group + "/etcd-keys"
 
 // Annotations that people write.
 const (
-	// ActorsAnnotation, on a Cluster in the registry, names ServiceAccounts whose
-	// workloads may write any type beside its controller, though the repository does
-	// not declare them: "<namespace>/<name>, …".
+	// ActorsAnnotation, on a Cluster in the registry, names ServiceAccounts:
+	// "<namespace>/<name>, …". Workloads that run as one of them may write objects of any
+	// type, besides the type's controller, although the repository does not declare them.
 	ActorsAnnotation = Group + "/actors"
 	// AdoptAnnotation, "true" on an object in the repository, takes the object over
-	// from its owner. On a Cluster in the registry it names owners from which all
-	// the cluster's objects are taken over; see plan.ParseAdopt.
+	// from its owner. On a Cluster in the registry it names owners; all their objects in
+	// the cluster are taken over; see plan.ParseAdopt.
 	AdoptAnnotation = Group + "/adopt"
 	// AllowBreakingAnnotation, on a package's declaration or on a definition that
 	// belongs to no package, allows breaking changes; see
@@ -77,22 +76,22 @@ const (
 	// no package, names the Deployment, StatefulSet or DaemonSet that acts on its
 	// types. It must be rendered for the same cluster. On any other object it is the
 	// digest of the behaviour behind the object's type, "h1:…": the object is
-	// refused if that is another. A definition is never pinned.
+	// refused if the digest differs. A definition is never pinned.
 	ControllerAnnotation = Group + "/controller"
 	// DependsOnAnnotation, on an object or a package's declaration, names what must
 	// be applied and healthy before it, separated by commas: package/NAME,
 	// path/DIRECTORY (everything written there in the repository), or an object as
 	// [ID.String] prints it.
 	DependsOnAnnotation = Group + "/depends-on"
-	// GatesAnnotation, on a package's declaration, names the objects of the package
-	// that are waited for, separated by commas: kinds and objects as [ID.String]
-	// prints them, or "none". Without it all are.
+	// GatesAnnotation, on a package's declaration, names the objects of the package to
+	// wait for, separated by commas: kinds and objects as [ID.String] prints them, or
+	// "none". The default is all of them.
 	GatesAnnotation = Group + "/gates"
 	// HealthAnnotation, on a CRD or XRD, has expressions that judge the objects of
 	// its types; see health.Expressions.
 	HealthAnnotation = Group + "/health"
 	// InjectCAAnnotation, on a webhook configuration, an APIService or a CRD that
-	// converts by webhook, says whose CA it trusts: "Service/<namespace>/<name>", a
+	// converts by webhook, names the source of its CA: "Service/<namespace>/<name>", a
 	// Service with [ServingCertAnnotation], or "Secret/<namespace>/<name>". gitopsd
 	// fills in caBundle and nothing else.
 	InjectCAAnnotation = Group + "/inject-ca"
@@ -109,22 +108,22 @@ const (
 	// KeepEditsAnnotation, "true" on an object in the repository, keeps fields that
 	// people add with kubectl.
 	KeepEditsAnnotation = Group + "/keep-edits"
-	// MigrateStorageAnnotation, "true" on a CRD, has the daemon store its objects again
+	// MigrateStorageAnnotation, "true" on a CRD, makes the daemon store its objects again
 	// whenever its storage version changes, and shorten its status.storedVersions; see
 	// reconcile/migrate.
 	MigrateStorageAnnotation = Group + "/migrate-storage"
 	// PerClusterAnnotation, on a workload that runs a controller, names settings and
-	// contents that every cluster has its own of, separated by commas: they make no
-	// other behaviour. See behaviour.Identity.
+	// contents that differ between clusters without changing the controller's behaviour,
+	// separated by commas. See behaviour.Identity.
 	PerClusterAnnotation = Group + "/per-cluster"
 	// ReplaceAnnotation, "true" on an object in the repository, allows it to be
 	// deleted and recreated when an immutable field differs.
 	ReplaceAnnotation = Group + "/replace"
-	// RescheduleAnnotation, on a KubernetesApplication, moves it to another target of
-	// those that its selector selects: once for each value that the annotation gets.
+	// RescheduleAnnotation, on a KubernetesApplication, moves it to another target that
+	// its selector selects. Each new value moves it once.
 	RescheduleAnnotation = Group + "/reschedule"
 	// ServingCertAnnotation, on a Service, names the Secret in the Service's namespace
-	// in which gitopsd keeps a certificate for the Service's DNS names.
+	// where gitopsd keeps a certificate for the Service's DNS names.
 	ServingCertAnnotation = Group + "/serving-cert"
 	// PinAnnotation, on an object in the repository, is the digest of its type. The
 	// object is refused if its type has another digest.
@@ -134,40 +133,39 @@ const (
 // Annotations that gitopsd writes in clusters.
 const (
 	// AppliedAnnotation records what was last applied, as which object of which
-	// inventory; see plan.Inventory. An object whose rendering has this value is not
-	// applied again.
+	// inventory; see plan.Inventory. An object is not applied again while its rendering
+	// has this value.
 	AppliedAnnotation = Group + "/applied"
-	// ApplicationAnnotation, on an object that a KubernetesApplication has in the
-	// cluster of its target, names the application: "<namespace>/<name>". It tells people
-	// whose the object is, and decides nothing.
+	// ApplicationAnnotation, on an object of a KubernetesApplication in its target's
+	// cluster, names the application: "<namespace>/<name>". It is for people; gitopsd does
+	// not read it.
 	ApplicationAnnotation = Group + "/application"
 	// EtcdAnnotation, on an object with [EtcdLabel], names the object and the
-	// EtcdNamespace that it was written for; a copy is not gitopsd's.
+	// EtcdNamespace that it was written for. So a copy is not taken for gitopsd's.
 	EtcdAnnotation = EtcdLabel
 	// RollbackAnnotation, on the Deployment of a package's controller, records which
 	// pod template was ready before, and whether it was put back; see
 	// rollback.Record.
 	RollbackAnnotation = Group + "/rollback"
-	// ConversionStashAnnotation, on an object that conversion rules converted, has the
+	// ConversionStashAnnotation, on an object that conversion rules converted, holds the
 	// fields that its version cannot hold; see render/conversion.
 	ConversionStashAnnotation = Group + "/conversion-stash"
-	// ConversionAnnotation, on a CRD, is the digest of the conversion rules by which its
-	// objects are converted.
+	// ConversionAnnotation, on a CRD, is the digest of its conversion rules.
 	ConversionAnnotation = Group + "/conversion"
-	// TypesAnnotation, on a CRD or XRD, is the digest of the types that it defined when it
-	// was applied.
+	// TypesAnnotation, on a CRD or XRD, is the digest of the types that it defines, at the
+	// time of the apply.
 	TypesAnnotation = Group + "/types"
-	// HistoryAnnotation, on a CRD or XRD, has the values that TypesAnnotation had before, the
-	// last one first; see apply.history.
+	// HistoryAnnotation, on a CRD or XRD, has the earlier values of TypesAnnotation, the
+	// latest first; see apply.history.
 	HistoryAnnotation = Group + "/types-before"
-	// FleetAnnotation and CommitAnnotation, on a cluster's inventory, are its fleet
-	// and the fleet's commit that was last applied.
+	// FleetAnnotation and CommitAnnotation, on a cluster's inventory, are the fleet and the
+	// commit that was last applied.
 	FleetAnnotation  = Group + "/fleet"
 	CommitAnnotation = Group + "/commit"
 )
 
-// annotations are all of the above: those that gitopsd writes are no mistake either, in a
-// manifest that was taken from a cluster.
+// annotations are all of the above. A manifest that was taken from a cluster may have those
+// that gitopsd writes.
 var annotations = []string{
 	ActorsAnnotation, AdoptAnnotation, AllowBreakingAnnotation, AllowPruneAnnotation, AuthorityAnnotation, ControllerAnnotation,
 	DependsOnAnnotation, GatesAnnotation, HealthAnnotation, InjectCAAnnotation, ImmutableAnnotation, InstallAnnotation, KeepEditsAnnotation,
@@ -177,14 +175,12 @@ var annotations = []string{
 	TypesAnnotation, HistoryAnnotation, FleetAnnotation, CommitAnnotation,
 }
 
-// UnknownAnnotations returns a text for each annotation of gitopsd's group, or of a group
-// that is most likely a misspelt form of it, that means nothing: "gitopsd.dev/adpot: there
-// is no such annotation; did you mean gitopsd.dev/adopt?".
+// UnknownAnnotations returns a text for each unknown annotation of gitopsd's group, or of
+// a likely misspelling of the group: "gitopsd.dev/adpot: there is no such annotation; did
+// you mean gitopsd.dev/adopt?".
 func (o *Object) UnknownAnnotations() []string {
-	meta, _ := o.tree["metadata"].(map[string]any)
-	values, _ := meta["annotations"].(map[string]any)
 	var unknown []string
-	for key := range values {
+	for key := range Mapping(o.tree, "metadata", "annotations") {
 		group, name, _ := strings.Cut(key, "/")
 		switch {
 		case len(group) < len(Group)-2 || len(group) > len(Group)+2 || slices.Contains(annotations, key):

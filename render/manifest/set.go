@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Set is the objects of one cluster, ordered by ID, each ID once. It holds pointers
-// only, is immutable, and is safe for concurrent use.
+// Set holds the objects of one cluster, ordered by ID, each ID once. It is immutable and
+// safe for concurrent use.
 type Set struct {
 	objects []*Object
 }
 
 // DuplicateError is the error for an object that is defined more than once. None of
-// the definitions is used, since it is unknown which one is meant.
+// the definitions is used, since the intended one is unknown.
 type DuplicateError struct {
 	// ID is the object's.
 	ID ID
@@ -37,8 +37,8 @@ func (e *DuplicateError) Reason() string {
 	return fmt.Sprintf("is defined %d times: by %s", len(places), strings.Join(places, " and by "))
 }
 
-// NewSet orders objects by ID. An object that is defined more than once is not in
-// the set; there is a [DuplicateError] for each such ID, in order.
+// NewSet returns the set of the objects. An object that is defined more than once is not in
+// the set; the result has a [DuplicateError] for each such ID, in order.
 func NewSet(objects []*Object) (*Set, []*DuplicateError) {
 	sorted := slices.Clone(objects)
 	slices.SortStableFunc(sorted, func(a, b *Object) int { return a.id.Compare(b.id) })
@@ -63,10 +63,10 @@ func NewSet(objects []*Object) (*Set, []*DuplicateError) {
 // Len returns the number of objects.
 func (s *Set) Len() int { return len(s.objects) }
 
-// All returns the objects in the order of their IDs, read-only.
+// All returns the objects, ordered by ID; read-only.
 func (s *Set) All() []*Object { return s.objects }
 
-// Get returns the object with the ID, nil if there is none.
+// Get returns the object with an ID, or nil.
 func (s *Set) Get(id ID) *Object {
 	i, found := slices.BinarySearchFunc(s.objects, id, func(o *Object, id ID) int { return o.id.Compare(id) })
 	if !found {
@@ -76,7 +76,7 @@ func (s *Set) Get(id ID) *Object {
 }
 
 // WriteYAML writes the objects as one YAML stream, in order, as `kustomize build`
-// prints them. Each object comes after the notes on it, as comments; notes may be nil.
+// prints them. Before each object it writes its notes as comments; notes may be nil.
 func (s *Set) WriteYAML(w io.Writer, notes func(*Object) []string) error {
 	var buf bytes.Buffer
 	for i, o := range s.objects {

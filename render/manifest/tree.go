@@ -1,7 +1,38 @@
 package manifest
 
-// Mapping returns the mapping at a path of field names in a decoded tree, nil if
-// there is none.
+import "maps"
+
+// NewTree returns the tree of an object in version v1 of its kind, with the fields in
+// rest besides apiVersion, kind and metadata.
+func NewTree(id ID, rest map[string]any) map[string]any {
+	meta := map[string]any{"name": id.Name}
+	if id.Namespace != "" {
+		meta["namespace"] = id.Namespace
+	}
+	tree := map[string]any{"apiVersion": id.GroupKind().APIVersion("v1"), "kind": id.Kind, "metadata": meta}
+	maps.Copy(tree, rest)
+	return tree
+}
+
+// FromTexts returns strings as a list in a tree.
+func FromTexts(values []string) []any {
+	list := make([]any, len(values))
+	for i, v := range values {
+		list[i] = v
+	}
+	return list
+}
+
+// FromTextMap returns a map of strings as a mapping in a tree.
+func FromTextMap(values map[string]string) map[string]any {
+	m := make(map[string]any, len(values))
+	for k, v := range values {
+		m[k] = v
+	}
+	return m
+}
+
+// Mapping returns the mapping at a path of field names, or nil.
 func Mapping(tree map[string]any, path ...string) map[string]any {
 	for _, field := range path {
 		tree, _ = tree[field].(map[string]any)
@@ -9,16 +40,16 @@ func Mapping(tree map[string]any, path ...string) map[string]any {
 	return tree
 }
 
-// List returns the list at a path, nil if there is none.
+// List returns the list at a path, or nil.
 func List(tree map[string]any, path ...string) []any { return at[[]any](tree, path) }
 
-// Text returns the string at a path, empty if there is none.
+// Text returns the string at a path, or "".
 func Text(tree map[string]any, path ...string) string { return at[string](tree, path) }
 
-// Truth returns the boolean at a path, false if there is none.
+// Truth returns the boolean at a path, or false.
 func Truth(tree map[string]any, path ...string) bool { return at[bool](tree, path) }
 
-// Texts returns the strings of the list at a path, without its other elements.
+// Texts returns the strings in the list at a path. It skips other elements.
 func Texts(tree map[string]any, path ...string) []string {
 	var all []string
 	for _, item := range List(tree, path...) {

@@ -1,31 +1,31 @@
-// Package pins makes the objects by which a cluster's API server itself refuses an
-// object that is pinned to another type or controller than the cluster has, whoever
-// creates it: ValidatingAdmissionPolicies, with the digests of the cluster's types and
-// of what acts on them as their parameters. Nothing of ours is in the way of a
-// request.
+// Package pins makes ValidatingAdmissionPolicies for a cluster's API server. They refuse
+// objects that are pinned to another type or controller than the cluster has, no matter
+// who creates them. Their parameters are the digests of the cluster's types and
+// controllers. No server of gitopsd takes part in a request.
 //
 // Each package has one policy, one binding and one ConfigMap, with the package's label:
-// where the package is refused, they stay as they are, like its types. The
-// definitions of plain manifests share a policy and a binding; each of them has its
-// own ConfigMap, since each is refused alone. A ConfigMap has
+// if the package is refused, they stay unchanged, like its types. The definitions of
+// plain manifests share a policy and a binding; each of them has its own ConfigMap, since
+// each is refused alone. A ConfigMap has
 //
-//	type.<plural>.<group>        the digests of the versions of that type, with spaces
-//	controller.<plural>.<group>  the digest of what acts on it as rendered, if that is known
+//	type.<plural>.<group>        the digests of the type's versions, separated by spaces
+//	controller.<plural>.<group>  the digest of the type's controller as rendered, if known
 //
-// A policy judges only objects that carry a pin, and only requests that set or change
-// the pin or anything but metadata and status: finalizers can be removed, status
-// reported, and objects deleted, whatever they are pinned to. Requests for subresources,
-// such as scale, are not judged: their objects have no annotations. Which version of its
-// API a request uses does not matter, so that a pin to any version of the type is good.
-// A type that no ConfigMap names is not judged. If a ConfigMap is missing, its types are
-// not either, until gitopsd has it back: the API server has no way to refuse pinned
-// objects then without refusing all others. An API server that has just started lets
-// requests for these types wait until it has read its ConfigMaps, and refuses them if
-// that takes more than a second.
+// A policy applies only to objects with a pin, and only to requests that set or change
+// the pin or anything but metadata and status. So finalizers can be removed, status
+// reported, and objects deleted regardless of pins. Requests for subresources, such as
+// scale, are not checked, since their objects have no annotations. The API version of a
+// request does not matter: a pin to any version of the type is valid. Types without a
+// ConfigMap are not checked. If a ConfigMap is missing, its types are not checked until
+// gitopsd restores it, since the API server cannot refuse pinned objects alone in that
+// case. An API server that has just started delays requests for these types until it has
+// read its ConfigMaps, and refuses them after a second.
 //
-// The parameters are applied after the types, those of XRDs too, and before custom
-// resources. In between, objects with the old pin are accepted that gitopsd would
-// refuse; plan and run check pins in any case (reconcile/plan).
+// The parameters are applied after the types, including those of XRDs, and before custom
+// resources. In between, the API server accepts objects with the old pin; plan and run
+// check pins in any case (reconcile/plan).
+//
+// pins.go makes the objects, policy.go has the expressions in CEL.
 package pins
 
 import (
@@ -41,22 +41,20 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Name is the name of the policy for plain manifests. The other objects' names, except
-// for ConfigMaps of definitions, are Name, a dash and the package.
+// Name is the name of the policy for plain manifests. The names of the other objects are
+// Name, a dash and the package, except for ConfigMaps of plain definitions.
 const Name = "gitopsd-pins"
 
-// Origin is where the objects come from that Objects makes.
+// Origin is the origin of the objects that [Objects] makes.
 var Origin = manifest.Origin{For: "spec.pins of the Cluster"}
 
-// Of reports whether an object is one that Objects makes. A label does not make a
-// person's object one.
+// Of reports whether [Objects] made an object. Labels do not matter.
 func Of(o *manifest.Object) bool { return o.Origin() == Origin }
 
-// Policy reports whether the name is that of a policy which Objects makes.
+// Policy reports whether a name is the name of a policy that [Objects] makes.
 func Policy(name string) bool { return name == Name || strings.HasPrefix(name, Name+"-") }
 
-// Parameters returns the object that has the digests of a plain manifest's types, and
-// the policy and binding without which it means nothing.
+// Parameters returns the ConfigMap for a plain definition, and its policy and binding.
 func Parameters(definition string) []manifest.ID {
 	return []manifest.ID{
 		manifest.ConfigMap.ID(runtime.Namespace, Name+"."+definition),
@@ -64,12 +62,12 @@ func Parameters(definition string) []manifest.ID {
 	}
 }
 
-// maxResource bounds "<plural>.<group>": names of objects and keys of ConfigMaps, of
-// which it is a part, have at most 253 characters.
+// maxResource bounds "<plural>.<group>", which is a part of names of objects and keys of
+// ConfigMaps. These have at most 253 characters.
 const maxResource = 253 - len(Name+".")
 
-// TooLong reports whether a definition's names are too long for its types to be in a
-// ConfigMap: pins to them are not enforced.
+// TooLong reports whether a definition's names are too long for a ConfigMap. Then pins to
+// its types are not enforced.
 func TooLong(definition *manifest.Object) bool {
 	d := types.Read(definition.Tree())
 	return max(len(definition.ID().Name), max(len(d.Names.Plural), len(d.Claims.Plural))+1+len(d.Group)) > maxResource
@@ -78,9 +76,9 @@ func TooLong(definition *manifest.Object) bool {
 // maxData bounds the data of a ConfigMap; the API server's own limit is 1 MiB.
 const maxData = 512 << 10
 
-// Objects returns the objects that enforce pins to the types which a cluster's objects
-// define; of returns what acts on the types of a definition. Definitions that
-// are [TooLong] are left out.
+// Objects returns the objects that enforce pins to the types of a cluster's objects. of
+// returns the identity of a definition's controller. Definitions that are [TooLong] are
+// left out.
 func Objects(objects *manifest.Set, of func(definition *manifest.Object) (*behaviour.Identity, error)) ([]*manifest.Object, error) {
 	owners := make(map[string]*owner)
 	for _, o := range objects.All() {
@@ -88,13 +86,13 @@ func Objects(objects *manifest.Set, of func(definition *manifest.Object) (*behav
 			continue
 		}
 		d := types.Read(o.Tree())
-		// On XRDs the annotation names a controller, and is no pin.
+		// On definitions the annotation names a controller and is not a pin.
 		if d.Group == "" || d.Defines(manifest.XRD) || d.Defines(manifest.MRD) || TooLong(o) {
 			continue
 		}
 		data := digests(o, d, of)
 		if len(data) == 0 {
-			continue // the API server says what is wrong with it
+			continue // the API server reports the error
 		}
 		pkg := o.Label(manifest.PackageLabel)
 		if owners[pkg] == nil {
@@ -120,7 +118,7 @@ func digests(o *manifest.Object, d types.Definition, of func(*manifest.Object) (
 		return nil
 	}
 	controller := ""
-	// What is wrong with the name of a controller is told where it is compared.
+	// Errors in the name of a controller are reported by plan.
 	if i, err := of(o); err == nil && i != nil {
 		controller = i.Digest()
 	}
@@ -144,7 +142,7 @@ func digests(o *manifest.Object, d types.Definition, of func(*manifest.Object) (
 	return data
 }
 
-// Resources returns the keys that the ConfigMap of a definition's types has.
+// Resources returns the keys for a definition's types in a ConfigMap.
 func Resources(definition *manifest.Object) []string {
 	d := types.Read(definition.Tree())
 	var keys []string
@@ -187,17 +185,17 @@ func (w *owner) objects() ([]*manifest.Object, error) {
 	slices.Sort(w.groups)
 	slices.SortFunc(w.parts, func(a, b part) int { return cmp.Compare(a.definition, b.definition) })
 	trees := []map[string]any{
-		object(manifest.ValidatingPolicy, w.name(), "", "spec", policySpec(w.groups)),
-		object(manifest.ValidatingPolicyBinding, w.name(), "", "spec", map[string]any{
+		manifest.NewTree(manifest.ValidatingPolicy.ID("", w.name()), map[string]any{"spec": policySpec(w.groups)}),
+		manifest.NewTree(manifest.ValidatingPolicyBinding.ID("", w.name()), map[string]any{"spec": map[string]any{
 			"policyName": w.name(), "validationActions": []any{"Deny"},
 			"paramRef": map[string]any{
 				"namespace": runtime.Namespace, "parameterNotFoundAction": "Allow",
 				"selector": map[string]any{"matchLabels": map[string]any{manifest.PinsLabel: w.pkg}},
 			},
-		}),
+		}}),
 	}
 	for name, data := range w.maps() {
-		trees = append(trees, object(manifest.ConfigMap, name, runtime.Namespace, "data", data))
+		trees = append(trees, manifest.NewTree(manifest.ConfigMap.ID(runtime.Namespace, name), map[string]any{"data": manifest.FromTextMap(data)}))
 	}
 	labels := map[string]string{manifest.PinsLabel: w.pkg}
 	if w.pkg != "" {
@@ -216,11 +214,11 @@ func (w *owner) objects() ([]*manifest.Object, error) {
 }
 
 // maps returns the data of the owner's ConfigMaps by their names.
-func (w *owner) maps() map[string]map[string]any {
-	all := make(map[string]map[string]any)
+func (w *owner) maps() map[string]map[string]string {
+	all := make(map[string]map[string]string)
 	if w.pkg == "" {
 		for _, p := range w.parts {
-			all[Name+"."+p.definition] = merged(nil, p.data)
+			all[Name+"."+p.definition] = p.data
 		}
 		return all
 	}
@@ -232,25 +230,10 @@ func (w *owner) maps() map[string]map[string]any {
 		if size > maxData {
 			name, size = fmt.Sprintf("%s.%d", w.name(), len(all)+1), 0
 		}
-		all[name] = merged(all[name], p.data)
+		if all[name] == nil {
+			all[name] = make(map[string]string)
+		}
+		maps.Copy(all[name], p.data)
 	}
 	return all
-}
-
-func merged(data map[string]any, more map[string]string) map[string]any {
-	if data == nil {
-		data = make(map[string]any, len(more))
-	}
-	for k, v := range more {
-		data[k] = v
-	}
-	return data
-}
-
-func object(kind manifest.GroupKind, name, namespace, field string, value map[string]any) map[string]any {
-	meta := map[string]any{"name": name}
-	if namespace != "" {
-		meta["namespace"] = namespace
-	}
-	return map[string]any{"apiVersion": kind.APIVersion("v1"), "kind": kind.Kind, "metadata": meta, field: value}
 }

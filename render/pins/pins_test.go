@@ -37,7 +37,7 @@ spec:
   versions: [{name: v1, served: true, referenceable: true, schema: {openAPIV3Schema: {type: object}}}]
 `
 
-// None of Crossplane's own definitions is enforced: on XRDs the annotation names a
+// Pins on Crossplane's own definitions are not enforced: on XRDs the annotation names a
 // controller.
 const ofXRDs = `---
 apiVersion: apiextensions.k8s.io/v1
@@ -125,7 +125,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// The largest packages have more types than one ConfigMap may hold.
+// The largest packages have more types than fit into one ConfigMap.
 func TestManyTypes(t *testing.T) {
 	var text strings.Builder
 	const n = 7500

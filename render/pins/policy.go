@@ -6,10 +6,10 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Expressions of the policies, in which TYPE and CONTROLLER stand for the annotations.
+// Expressions of the policies. TYPE and CONTROLLER stand for the annotations.
 const (
 	pinned = `has(object.metadata.annotations) && ('TYPE' in object.metadata.annotations || 'CONTROLLER' in object.metadata.annotations)`
-	// An object that is being deleted needs its last updates.
+	// An object that is being deleted must still accept updates.
 	staying = `!has(object.metadata.deletionTimestamp)`
 	// changed is false for an update of metadata and status that leaves the pins.
 	changed = `oldObject == null || !has(oldObject.metadata.annotations)` +
@@ -37,10 +37,6 @@ var annotations = strings.NewReplacer("TYPE", manifest.PinAnnotation, "CONTROLLE
 
 // policySpec returns the spec of a policy for the types of some groups.
 func policySpec(groups []string) map[string]any {
-	list := make([]any, len(groups))
-	for i, g := range groups {
-		list[i] = g
-	}
 	named := func(name, expression string) map[string]any {
 		return map[string]any{"name": name, "expression": annotations.Replace(expression)}
 	}
@@ -55,7 +51,7 @@ func policySpec(groups []string) map[string]any {
 		"paramKind":     map[string]any{"apiVersion": "v1", "kind": manifest.ConfigMap.Kind},
 		"matchConstraints": map[string]any{
 			"resourceRules": []any{map[string]any{
-				"apiGroups": list, "apiVersions": []any{"*"}, "resources": []any{"*"}, "operations": []any{"CREATE", "UPDATE"}, "scope": "*",
+				"apiGroups": manifest.FromTexts(groups), "apiVersions": []any{"*"}, "resources": []any{"*"}, "operations": []any{"CREATE", "UPDATE"}, "scope": "*",
 			}},
 		},
 		"matchConditions": []any{named("pinned", pinned), named("staying", staying), named("changed", changed)},

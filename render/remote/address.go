@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,22 +17,22 @@ import (
 // address is a parsed entry.
 type address struct {
 	scheme string // https, http or ssh
-	// host in lower case, with the port if it is not the scheme's own.
+	// host is in lower case, with the port if it is not the scheme's default.
 	host string
-	// path of the repository, in segments.
+	// path has the segments of the repository's path.
 	path []string
-	// dir in the repository, "." for its root.
+	// dir is the directory in the repository, "." for its root.
 	dir     string
 	ref     string
 	timeout time.Duration
 }
 
-// repository is the URL to fetch from.
+// repository returns the URL to fetch from.
 func (a address) repository() string {
 	return a.scheme + "://" + a.host + "/" + strings.Join(a.path, "/")
 }
 
-// over is the address with another scheme, as a kustomization has it.
+// over returns the address with another scheme, for a kustomization.
 func (a address) over(scheme string) string {
 	a.scheme = scheme
 	if i := strings.LastIndexByte(a.host, ':'); i > strings.LastIndexByte(a.host, ']') {
@@ -44,16 +45,16 @@ func (a address) over(scheme string) string {
 	return text
 }
 
-// The limits of the time that fetching may take; the default is kustomize's.
+// The limits for the time of a fetch. The default is kustomize's.
 const (
 	defaultTimeout = 27 * time.Second
 	maxTimeout     = 2 * time.Minute
 )
 
-// parameters of an address.
+// parameters are the parameters of an address.
 var parameters = []string{"ref", "version", "timeout", "submodules"}
 
-// parse reads an entry as kustomize does
+// parse parses an entry as kustomize does
 // (https://github.com/kubernetes-sigs/kustomize/blob/master/examples/remoteBuild.md).
 func parse(entry string) (address, error) {
 	text, query, _ := strings.Cut(entry, "?")
@@ -80,7 +81,7 @@ func parse(entry string) (address, error) {
 	return a, nil
 }
 
-// parseHost reads the beginning, and returns the path behind the host.
+// parseHost parses the scheme and the host, and returns the rest.
 func parseHost(text string) (a address, rest string, err error) {
 	if strings.ContainsAny(text, "#%\\") || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return a, "", errors.New("an address of a repository has no escapes, fragments, spaces or characters other than ASCII")
@@ -132,28 +133,28 @@ var (
 
 var defaultPorts = map[string]string{"https": "443", "http": "80", "ssh": "22"}
 
-// parseHostPort gives a host and port one spelling.
+// parseHostPort returns the canonical form of a host and port.
 func parseHostPort(scheme, authority string) (string, error) {
 	host, port := strings.ToLower(authority), ""
 	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
 		host, port = host[:i], host[i+1:]
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || n == 0 {
-			return "", fmt.Errorf("%q is no port", port)
+			return "", fmt.Errorf("%q is not a port", port)
 		}
 		port = strconv.FormatUint(n, 10)
 	}
 	switch {
 	case !hostName.MatchString(host) && !ipv6.MatchString(host):
-		return "", fmt.Errorf("%q is no host", host)
+		return "", fmt.Errorf("%q is not a host", host)
 	case port == "" || port == defaultPorts[scheme]:
 		return host, nil
 	}
 	return host + ":" + port, nil
 }
 
-// split tells the repository from the directory in it: by _git/, by //, by .git,
-// else it is the first two segments, in this order, as for kustomize.
+// split splits a path into the repository and the directory in it, as kustomize does: at
+// _git/, else at //, else at .git, else after two segments.
 func split(rest string) (repository, dir string, err error) {
 	const azure = "_git/"
 	if i := strings.Index(rest, azure); i >= 0 && (i == 0 || rest[i-1] == '/') {
@@ -180,13 +181,13 @@ func split(rest string) (repository, dir string, err error) {
 
 var segment = regexp.MustCompile(`^[A-Za-z0-9._~+-]*[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*$`)
 
-// segments reads the path of a repository or of a prefix. None of them can be
-// taken for another by a server.
+// segments returns the segments of the path of a repository or prefix. It refuses segments
+// that a server could read as different ones.
 func segments(text string) ([]string, error) {
 	parts := strings.Split(text, "/")
 	for _, s := range parts {
 		if !segment.MatchString(s) {
-			return nil, fmt.Errorf("%q is no part of a repository's path: it is empty, or has dots alone or odd characters", s)
+			return nil, fmt.Errorf("%q is not a segment of a repository's path: it is empty, or has only dots or unusual characters", s)
 		}
 	}
 	return parts, nil
@@ -203,7 +204,7 @@ func cleanDir(dir string) (string, error) {
 func (a *address) parseQuery(query string) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return errors.New("what is behind the ? is not key=value&key=value")
+		return errors.New("the text after the ? is not key=value&key=value")
 	}
 	for key, all := range values {
 		switch {
@@ -213,10 +214,7 @@ func (a *address) parseQuery(query string) error {
 			return fmt.Errorf("%s= is there twice", key)
 		}
 	}
-	a.ref = values.Get("ref")
-	if a.ref == "" {
-		a.ref = values.Get("version")
-	}
+	a.ref = cmp.Or(values.Get("ref"), values.Get("version"))
 	if strings.ContainsFunc(a.ref, func(r rune) bool { return r <= ' ' || r > '~' || r == '\'' }) {
 		return errors.New("?ref= is not the name of anything in Git")
 	}

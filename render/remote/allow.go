@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Prefixes are those of the repositories that an operator allows.
+// Prefixes are the prefixes of the repositories that an operator allows.
 type Prefixes []Prefix
 
-// Prefix allows the repositories whose URLs begin with it: scheme, host and port
-// are the same, and the path begins with the same segments.
+// Prefix allows the repositories with the same scheme, host and port, and a path that
+// begins with the same segments.
 type Prefix struct{ of address }
 
-// ParsePrefixes reads URLs: "https://github.com/kubernetes-sigs/" for all
+// ParsePrefixes parses URLs: "https://github.com/kubernetes-sigs/" for all
 // repositories of an organisation, "https://github.com/kubernetes-sigs/kueue" for
 // one.
 func ParsePrefixes(urls []string) (Prefixes, error) {
@@ -58,13 +58,13 @@ func (p Prefixes) String() string {
 	return strings.Join(texts, ", ")
 }
 
-// allow says that the repository of an address may be used.
+// allow reports whether the repository of an address may be used.
 func (p Prefixes) allow(a address) bool {
 	return slices.ContainsFunc(p, func(prefix Prefix) bool { return prefix.matches(a) })
 }
 
-// Check says why the repository with a URL may not be used, nil if it may. It is
-// for where a server redirects to: from http to https is the same place.
+// Check returns an error if the repository with a URL must not be used. It is for
+// redirects of servers: it allows https if http is allowed.
 func (p Prefixes) Check(repository string) error {
 	a, rest, err := parseHost(repository)
 	if err == nil {

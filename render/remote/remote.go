@@ -1,15 +1,14 @@
-// Package remote reads the addresses by which kustomizations name directories of
-// other repositories, and says which of them may be used. It is pure: fetching is
-// sources/git's, and what is built of a directory is render/kustomize's.
+// Package remote parses the addresses of remote bases: directories of other repositories
+// that kustomizations name. It also decides which of them may be used. It is pure;
+// sources/git fetches, and render/kustomize builds.
 //
-// A remote base is allowed where an operator has named a prefix of its
-// repository's URL, and only by the full hash of a commit: the same hash is the
-// same files for ever, so that rendering stays reproducible without a record in
-// the lock. Tags and branches move.
+// A remote base is allowed if an operator has named a prefix of its repository's URL, and
+// if it names the full hash of a commit. A hash always means the same files, so that
+// rendering is reproducible without a record in the lock. Tags and branches move.
 //
-// Addresses are read as kustomize reads them (address.go), but for what could
-// make one repository look like another: user names, escapes, dots, other hosts'
-// ports. These are refused rather than interpreted. allow.go has the prefixes.
+// address.go parses addresses as kustomize does, but refuses everything that could make
+// one repository look like another: user names, escapes, dots, ports of other hosts.
+// allow.go has the prefixes.
 package remote
 
 import (
@@ -29,15 +28,15 @@ import (
 type Bases struct {
 	// Allowed are the repositories that may be used.
 	Allowed Prefixes
-	// Trees are the commits that are here.
+	// Trees are the fetched commits.
 	Trees map[sources.Tree]fs.FS
 }
 
-// Split returns the tree that a file of a build is in, and its path there; ok is
-// false if it is in none.
+// Split returns the tree of a build's file, and the file's path in it; ok is false if the
+// file is in no tree.
 func (b Bases) Split(file string) (tree sources.Tree, name string, ok bool) {
 	for tree := range b.Trees {
-		if name, ok := Within(tree, file); ok {
+		if name, ok := within(tree, file); ok {
 			return tree, name, true
 		}
 	}
@@ -46,25 +45,24 @@ func (b Bases) Split(file string) (tree sources.Tree, name string, ok bool) {
 
 // Base is a directory of another repository.
 type Base struct {
-	// Tree is the commit that has it.
+	// Tree is the commit.
 	Tree sources.Tree
-	// Dir is its path there, "." for the root.
+	// Dir is the path in the commit, "." for the root.
 	Dir string
-	// Timeout is how long fetching may take.
+	// Timeout limits the time of the fetch.
 	Timeout time.Duration
 }
 
-// Root is the name under which a build, its errors and origins have the files of
-// a tree: "github.com/org/repo@COMMIT". The hash makes it unique; so it does not
-// matter that the URL's scheme is left out.
+// Root returns the directory of a tree's files in a build, in errors and in origins:
+// "github.com/org/repo@COMMIT". The hash makes it unique without the URL's scheme.
 func Root(t sources.Tree) string {
 	_, name, _ := strings.Cut(t.Repository, "://")
 	return name + "@" + t.Commit
 }
 
-// Within returns the path in a tree of a file of a build; ok is false if the file
-// is elsewhere.
-func Within(t sources.Tree, file string) (name string, ok bool) {
+// within returns the path of a build's file in a tree; ok is false if the file is not in
+// the tree.
+func within(t sources.Tree, file string) (name string, ok bool) {
 	root := Root(t)
 	if file == root {
 		return ".", true
@@ -72,24 +70,24 @@ func Within(t sources.Tree, file string) (name string, ok bool) {
 	return strings.CutPrefix(file, root+"/")
 }
 
-// Name is the directory's name in a build.
+// Name returns the directory's path in a build.
 func (b Base) Name() string { return path.Join(Root(b.Tree), b.Dir) }
 
-// Looks reports whether kustomize would fetch an entry, or might. It says so
-// of a little more than that.
+// Looks reports whether an entry looks remote. That is true for all entries that kustomize
+// would fetch, and for a few more.
 func Looks(entry string) bool {
 	return slices.ContainsFunc(looks, func(r *regexp.Regexp) bool { return r.MatchString(entry) })
 }
 
-// Kustomize fetches what url.Parse finds to be HTTP, and clones what begins with
-// a scheme, with "git::", with a user or with github.com.
+// Kustomize fetches entries that url.Parse recognizes as HTTP, and clones entries that
+// begin with a scheme, with "git::", with a user or with github.com.
 var looks = []*regexp.Regexp{
 	regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9+.-]*:`),
 	regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9-]*@`),
 	regexp.MustCompile(`^\s*(?i:github\.com)[/:]`),
 }
 
-// Shown is an entry as errors may show it: people put passwords and tokens into
+// Shown returns an entry for errors, without passwords and tokens, which people put into
 // URLs.
 func Shown(entry string) string {
 	address, query, asks := strings.Cut(entry, "?")
@@ -112,8 +110,8 @@ func Shown(entry string) string {
 	return address + "?" + strings.Join(kept, "&")
 }
 
-// Base reads an entry of a kustomization that looks remote. The error says why it
-// cannot be used, and what to write instead; it does not name the entry.
+// Base parses an entry of a kustomization that looks remote. It fails if the entry must not
+// be used. The error advises what to write instead, and does not name the entry.
 func (p Prefixes) Base(entry string) (Base, error) {
 	if len(p) == 0 {
 		return Base{}, errors.New("is remote, or looks so: gitopsd builds from the fleet repository alone, unless its operator allows others with --allow-remote-bases; copy what it names into the repository" + locally(entry))
@@ -141,7 +139,7 @@ func (p Prefixes) Base(entry string) (Base, error) {
 
 var isCommit = regexp.MustCompile(`^[0-9a-fA-F]{40}$`)
 
-// locally is a way out for what is no address after all.
+// locally returns advice for an entry that is a local path.
 func locally(entry string) string {
 	if strings.ContainsAny(entry, "?\n") || strings.Contains(entry, "//") {
 		return ""

@@ -10,7 +10,7 @@ import (
 
 const commit = "0123456789abcdef0123456789abcdef01234567"
 
-// What kustomize takes for a directory of a repository is that directory.
+// An address that kustomize reads as a directory of a repository is that directory.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	allowed := prefixes(t, "https://github.com/acme/", "https://git.example.org", "http://127.0.0.1:8080/", "https://dev.azure.com/acme", "https://git.example.org:8443/", "https://[::1]/")
@@ -50,7 +50,7 @@ func base(repository, dir string) Base {
 	return Base{Tree: sources.Tree{Repository: repository, Commit: commit}, Dir: dir, Timeout: defaultTimeout}
 }
 
-// What cannot be used says why, and what to write, without secrets.
+// For an address that cannot be used, the error has the reason and advice, without secrets.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	allowed := prefixes(t, "https://github.com/acme/", "https://git.example.org")
@@ -93,7 +93,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// An address that is made to look as if it were below a prefix is not.
+// An address that only looks as if it were below a prefix is not.
 func TestPrefixesCannotBeTricked(t *testing.T) {
 	t.Parallel()
 	allowed := prefixes(t, "https://github.com/acme/", "https://git.example.org/team/bases", "https://git.example.org:8443/team")
@@ -170,13 +170,13 @@ func TestPrefixesThatAreNone(t *testing.T) {
 		"github.com/acme":                   "want the beginning of a repository's URL",
 		"":                                  "want the beginning of a repository's URL",
 		"https://github.com/acme?ref=main":  "want the beginning of a repository's URL",
-		"https://*/":                        "is no host",
-		"https://":                          "is no host",
+		"https://*/":                        "is not a host",
+		"https://":                          "is not a host",
 		"ssh://git@github.com/acme":         "SSH needs a key",
 		"https://token@github.com/acme":     "fetched without credentials",
-		"https://github.com/acme/*":         "no part of a repository's path",
-		"https://github.com/acme//bases":    "no part of a repository's path",
-		"https://github.com/acme/../other/": "no part of a repository's path",
+		"https://github.com/acme/*":         "not a segment of a repository's path",
+		"https://github.com/acme//bases":    "not a segment of a repository's path",
+		"https://github.com/acme/../other/": "not a segment of a repository's path",
 	} {
 		_, err := ParsePrefixes([]string{text})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "token") {
@@ -209,8 +209,8 @@ func prefixes(t *testing.T, urls ...string) Prefixes {
 	return p
 }
 
-// Whatever is allowed is fetched from where the prefix says, and from a path that
-// means the same to every server.
+// Every allowed address is fetched from below the prefix, and its path means the same to
+// every server.
 func FuzzBase(f *testing.F) {
 	for _, s := range []string{"https://github.com/acme/bases//x?ref=" + commit, "github.com/acme/bases?ref=" + commit, "https://github.com/acme/../x?ref=" + commit, "git@github.com:acme/x", "githuB.Com/acme//?ref=" + commit} {
 		f.Add(s)

@@ -14,13 +14,13 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Config is what a DeploymentRuntimeConfig sets. A nil *Config sets nothing.
+// Config has the settings of a DeploymentRuntimeConfig. A nil *Config sets nothing.
 type Config struct {
 	// Name is the object's name.
 	Name string
-	// Deployment, Service and ServiceAccount are for the objects of that kind.
+	// Deployment, Service and ServiceAccount have the metadata of the object of that kind.
 	Deployment, Service, ServiceAccount Template
-	// Spec is the Deployment's, validated; nil if there is none.
+	// Spec is the spec of the Deployment, validated; nil if there is none.
 	Spec map[string]any
 }
 
@@ -31,31 +31,30 @@ type Template struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// ContainerName is the name of the controller's container; a container of this name
-// in a configuration configures the controller.
+// ContainerName is the name of the controller's container. A configuration configures the
+// controller with a container of this name.
 const ContainerName = "package-runtime"
 
-// Image returns the configuration's image for the controller, empty if it sets none.
+// Image returns the configuration's image for the controller; "" if it sets none.
 func (c *Config) Image() string {
 	if c == nil {
 		return ""
 	}
 	for _, container := range containers(c.Spec) {
 		m, _ := container.(map[string]any)
-		if image, _ := m["image"].(string); m["name"] == ContainerName && image != "" {
+		if image := manifest.Text(m, "image"); m["name"] == ContainerName && image != "" {
 			return image
 		}
 	}
 	return ""
 }
 
-// Check returns an error for a controller image without a digest: two clusters with
-// the same lines in the lock would run different images. Errors begin with the field
-// below spec.
+// Check fails if the controller's image has no digest: clusters with the same lines in the
+// lock could run different images. Errors begin with the field below spec.
 func (c *Config) Check() error {
 	for i, container := range containers(c.Spec) {
 		m, _ := container.(map[string]any)
-		image, _ := m["image"].(string)
+		image := manifest.Text(m, "image")
 		if m["name"] != ContainerName || image == "" {
 			continue
 		}
@@ -67,105 +66,75 @@ func (c *Config) Check() error {
 }
 
 func containers(spec map[string]any) []any {
-	template, _ := spec["template"].(map[string]any)
-	pod, _ := template["spec"].(map[string]any)
-	list, _ := pod["containers"].([]any)
-	return list
-}
-
-// template returns the metadata of an object; name is its name unless the
-// configuration sets another.
-func (c *Config) template(part func(*Config) Template, name string) Template {
-	var t Template
-	if c != nil {
-		t = part(c)
-	}
-	if t.Name == "" {
-		t.Name = name
-	}
-	return t
+	return manifest.List(spec, "template", "spec", "containers")
 }
 
 // apply adds labels and annotations to an object.
 func (t Template) apply(tree map[string]any) map[string]any {
-	meta, _ := tree["metadata"].(map[string]any)
+	meta := manifest.Mapping(tree, "metadata")
 	for field, values := range map[string]map[string]string{"labels": t.Labels, "annotations": t.Annotations} {
-		if len(values) == 0 {
-			continue
+		if len(values) > 0 {
+			meta[field] = manifest.FromTextMap(values)
 		}
-		m := make(map[string]any, len(values))
-		for k, v := range values {
-			m[k] = v
-		}
-		meta[field] = m
 	}
 	return tree
 }
 
-func (c Controller) deployment() Template {
-	return c.Config.template(func(c *Config) Template { return c.Deployment }, c.Selected.Declaration.Name)
+// config returns the configuration, empty if there is none.
+func (c Controller) config() Config {
+	if c.Config == nil {
+		return Config{}
+	}
+	return *c.Config
 }
 
-func (c Controller) service() Template {
-	return c.Config.template(func(c *Config) Template { return c.Service }, c.Selected.Declaration.Name)
+// named returns a template with the package's name, unless it has another.
+func (c Controller) named(t Template) Template {
+	t.Name = cmp.Or(t.Name, c.Selected.Declaration.Name)
+	return t
 }
 
-func (c Controller) serviceAccount() Template {
-	return c.Config.template(func(c *Config) Template { return c.ServiceAccount }, c.Selected.Declaration.Name)
-}
+func (c Controller) deployment() Template     { return c.named(c.config().Deployment) }
+func (c Controller) service() Template        { return c.named(c.config().Service) }
+func (c Controller) serviceAccount() Template { return c.named(c.config().ServiceAccount) }
 
 // ServiceName returns the name of the Service for the controller's webhooks.
 func (c Controller) ServiceName() string { return c.service().Name }
 
 // account returns the name of the ServiceAccount that the controller runs as.
 func (c Controller) account() string {
-	if c.Config != nil {
-		template, _ := c.Config.Spec["template"].(map[string]any)
-		pod, _ := template["spec"].(map[string]any)
-		if given, _ := pod["serviceAccountName"].(string); given != "" {
-			return given
-		}
-	}
-	return c.serviceAccount().Name
+	return cmp.Or(manifest.Text(c.config().Spec, "template", "spec", "serviceAccountName"), c.serviceAccount().Name)
 }
 
-// makesAccount reports whether the ServiceAccount comes with the package. One that
-// the configuration names for the pod alone does not.
+// makesAccount reports whether the ServiceAccount is rendered with the package, unlike one
+// that the configuration only names for the pod.
 func (c Controller) makesAccount() bool { return c.account() == c.serviceAccount().Name }
 
 // deployment returns the spec of the controller's Deployment. As in Crossplane, it
-// keeps the configuration's fields but for those that tie the Deployment to the
-// package: its selector, the labels and environment that identify the controller,
-// the mount of its certificate, and a pull policy that the declaration sets. Pull
-// secrets are added to the configuration's own.
+// keeps the fields of the configuration except those that tie the Deployment to the
+// package: the selector, the labels and environment that identify the controller,
+// the mount of its certificate, and the pull policy if the declaration sets one. Pull
+// secrets are added to those of the configuration.
 func deployment(c Controller) map[string]any {
 	d := c.Selected.Declaration
-	var config map[string]any
-	if c.Config != nil {
-		config = c.Config.Spec
-	}
+	config := c.config().Spec
 	spec := clone(config)
 	template := clone(spec["template"])
 	meta, pod := clone(template["metadata"]), clone(template["spec"])
 	template["metadata"], template["spec"], spec["template"] = meta, pod, template
 
 	optional(spec, "replicas", int64(1))
-	// Without probes a container is ready as soon as it runs. One that ends at once has
-	// not been.
+	// Without probes a container is ready as soon as it runs, even if it ends at once.
 	if deadline, ok := spec["progressDeadlineSeconds"].(int64); !ok || deadline > minReadySeconds {
 		optional(spec, "minReadySeconds", int64(minReadySeconds))
 	}
-	// The selector is immutable: it must stay equal when the version changes.
+	// The selector is immutable, so it must not depend on the version.
 	selector := clone(spec["selector"])
 	selector["matchLabels"] = map[string]any{manifest.PackageLabel: d.Name}
 	spec["selector"] = selector
-	provider := c.Selected.Package.Meta.Name
-	if provider == "" {
-		provider = d.Name
-	}
 	labels := clone(meta["labels"])
 	labels[manifest.PackageLabel] = d.Name
-	labels[manifest.ProviderLabel] = labelValue(provider)
+	labels[manifest.ProviderLabel] = labelValue(cmp.Or(c.Selected.Package.Meta.Name, d.Name))
 	labels[manifest.RevisionLabel] = labelValue(c.Selected.Revision())
 	meta["labels"] = labels
 
@@ -194,7 +163,7 @@ func deployment(c Controller) map[string]any {
 	if all := volumes(c, pod["volumes"], container); len(all) > 0 {
 		pod["volumes"] = all
 	}
-	// Two versions never run at once, unless one of them waits for the other.
+	// Two versions never run at once, unless one waits for the other.
 	strategy := "Recreate"
 	if electsLeader(c.Selected.Package.Meta, container) {
 		strategy = "RollingUpdate"
@@ -205,9 +174,9 @@ func deployment(c Controller) map[string]any {
 	return spec
 }
 
-// rolling writes out the API server's defaults of a strategy that rolls. Fields that
-// nobody applied would stay when the strategy changes to Recreate, which then is
-// refused.
+// rolling sets the API server's defaults of the strategy RollingUpdate. Fields that the
+// API server defaults would stay when the strategy changes to Recreate, and make that
+// change fail.
 func rolling(strategy map[string]any) map[string]any {
 	optional(strategy, "type", "RollingUpdate")
 	if strategy["type"] == "RollingUpdate" {
@@ -220,7 +189,7 @@ func rolling(strategy map[string]any) map[string]any {
 }
 
 // volumes adds the Secret with the serving certificate to the pod's volumes, and an
-// empty /tmp unless the configuration mounts something there, and mounts them.
+// empty /tmp unless the configuration mounts something there. It mounts both.
 func volumes(c Controller, configured any, container map[string]any) []any {
 	var more, mounts []any
 	if c.Webhooks {
@@ -254,22 +223,21 @@ func volumes(c Controller, configured any, container map[string]any) []any {
 }
 
 // LeaderElectionAnnotation, "true" in the metadata of a package, declares that its
-// controller elects a leader whatever its settings: it may roll as a Deployment does
-// by default, and two versions that elect never reconcile the same objects. The first
-// one to elect meets one that does not: set the strategy Recreate for that change. A
-// DeploymentRuntimeConfig declares the same with the setting itself, the argument
-// --leader-election or --leader-elect or the variable LEADER_ELECTION of the
-// controller's container, which is how providers take it. A strategy in the
-// DeploymentRuntimeConfig is kept as it is.
+// controller elects a leader regardless of settings. Then two versions never reconcile the
+// same objects, and the Deployment may use the strategy RollingUpdate. For the change from
+// a version without leader election, set the strategy Recreate. A DeploymentRuntimeConfig
+// declares the same with the provider's own setting on the controller's container: the
+// argument --leader-election or --leader-elect, or the variable LEADER_ELECTION. A strategy
+// in the DeploymentRuntimeConfig takes precedence.
 const LeaderElectionAnnotation = "meta." + manifest.Group + "/leader-election"
 
-// leaderElection matches the argument; --no-leader-election is how providers, which read
-// their arguments with kingpin, switch off what a variable switches on.
+// leaderElection matches the argument. Providers read their arguments with kingpin, where
+// --no-leader-election overrides a variable.
 var leaderElection = regexp.MustCompile(`^--?(no-)?(?:enable-)?leader-elect(?:ion)?(?:=(.*))?$`)
 
-// electsLeader reports whether a controller elects a leader. Settings of the container
-// come before the package's annotation, the last argument before others, and arguments
-// before the variable, as programs read them.
+// electsLeader reports whether a controller elects a leader. As in programs, the last
+// argument takes precedence over others, and arguments over the variable. The package's
+// annotation comes last.
 func electsLeader(meta sources.PackageMeta, container map[string]any) bool {
 	elects := manifest.Text(meta.Document.Tree, "metadata", "annotations", LeaderElectionAnnotation) == "true"
 	for _, e := range manifest.List(container, "env") {
@@ -286,8 +254,8 @@ func electsLeader(meta sources.PackageMeta, container map[string]any) bool {
 	return elects
 }
 
-// scraped has Prometheus scrape the pod, as in Crossplane, unless its annotations say
-// whether it does.
+// scraped adds the annotations for Prometheus to the pod, as in Crossplane, unless it has
+// prometheus.io/scrape.
 func scraped(meta, container map[string]any) {
 	annotations := clone(meta["annotations"])
 	if _, said := annotations["prometheus.io/scrape"]; said {
@@ -327,7 +295,7 @@ func complete(c Controller, container map[string]any) {
 	if c.Webhooks {
 		variables = append(variables,
 			map[string]any{"name": "TLS_SERVER_CERTS_DIR", "value": servingCerts},
-			// The name that older providers know.
+			// The name that older providers use.
 			map[string]any{"name": "WEBHOOK_TLS_CERT_DIR", "value": "$(TLS_SERVER_CERTS_DIR)"})
 	}
 	container["env"] = byName(variables, container["env"])
@@ -353,8 +321,8 @@ func optional(m map[string]any, key string, value any) {
 	}
 }
 
-// byName joins two lists of named elements; of two with one name it keeps the first
-// list's.
+// byName joins two lists of named elements. Of two elements with the same name it keeps
+// that of the first list.
 func byName(first, second any) []any {
 	list, _ := first.([]any)
 	list = slices.Clone(list)

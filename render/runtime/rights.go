@@ -14,20 +14,20 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// RoleName returns the name of the ClusterRole of a Provider's controller.
-func RoleName(provider string) string { return "gitopsd:provider:" + provider }
+// roleName returns the name of the ClusterRole of a Provider's controller.
+func roleName(provider string) string { return "gitopsd:provider:" + provider }
 
-// What is behind the name of a Provider's controller role in those of the roles for
-// people, as in Crossplane.
+// The suffixes that make the names of the roles for people from the name of a Provider's
+// controller role, as in Crossplane.
 const (
 	editSuffix = ":aggregate-to-edit"
 	viewSuffix = ":aggregate-to-view"
 )
 
-// aggregateTo is the prefix of the labels by which Crossplane's own ClusterRoles
-// (crossplane-admin, crossplane-edit, crossplane-view, and the one that it composes
-// with) collect rights. Kubernetes' own edit and view have other labels: a package
-// adds nothing to what people may do whom nobody bound to such a role.
+// aggregateTo is the prefix of the labels that aggregate rights to Crossplane's own
+// ClusterRoles (crossplane-admin, crossplane-edit, crossplane-view, and the one that it
+// composes with). Kubernetes' built-in edit and view have other labels, so a package gives
+// rights only to people that are bound to one of Crossplane's roles.
 const aggregateTo = "rbac.crossplane.io/aggregate-to-"
 
 // The verbs that Crossplane grants on a Provider's types.
@@ -38,11 +38,11 @@ var (
 )
 
 // Rights returns the ClusterRoleBinding of a Provider's rights. Providers of one
-// family use each other's types: the controllers of the cluster's other Providers of
-// the family are bound to the same rights. A family is what a package's metadata
-// names, within one registry and organization: everybody can write a name. The role of
-// a Provider without a controller is there with its binding, for those of its family,
-// or not at all.
+// family use each other's types, so the controllers of the family's other Providers in
+// cluster are bound to the same rights. A package's metadata names the family. Since
+// anybody can write a name, only packages of one registry and organization are a family. A
+// Provider without a controller has a role and a binding only if its family has a
+// controller.
 func Rights(c Controller, cluster []Controller) ([]*manifest.Object, error) {
 	p := c.Selected
 	name := p.Declaration.Name
@@ -63,8 +63,8 @@ func Rights(c Controller, cluster []Controller) ([]*manifest.Object, error) {
 	for _, account := range slices.Compact(accounts) {
 		subjects = append(subjects, map[string]any{"kind": manifest.ServiceAccount.Kind, "name": account, "namespace": Namespace})
 	}
-	trees := []map[string]any{object(manifest.ClusterRoleBinding, RoleName(name), "", map[string]any{
-		"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.ClusterRole.Kind, "name": RoleName(name)},
+	trees := []map[string]any{manifest.NewTree(manifest.ClusterRoleBinding.ID("", roleName(name)), map[string]any{
+		"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.ClusterRole.Kind, "name": roleName(name)},
 		"subjects": subjects,
 	})}
 	if c.Image() == "" {
@@ -74,18 +74,13 @@ func Rights(c Controller, cluster []Controller) ([]*manifest.Object, error) {
 		}
 		trees = append(trees, role(c, own))
 	}
-	labels := maps.Clone(p.Declaration.CommonLabels)
-	if labels == nil {
-		labels = make(map[string]string, 1)
-	}
-	labels[manifest.PackageLabel] = name
 	objects := make([]*manifest.Object, len(trees))
 	for i, tree := range trees {
 		o, err := manifest.New(tree, manifest.Origin{Package: p.Pin})
 		if err != nil {
 			return nil, err
 		}
-		objects[i] = o.WithMetadata(labels, p.Declaration.CommonAnnotations)
+		objects[i] = o.WithMetadata(Labels(p.Declaration), p.Declaration.CommonAnnotations)
 	}
 	return objects, nil
 }
@@ -101,7 +96,7 @@ func related(a, b sources.Selected) bool {
 	return family(a) != "" && family(a) == family(b) && organization(a) == organization(b)
 }
 
-// organization returns the registry and the first part of the path behind it, as in
+// organization returns the registry and the first part of the path after it, as in
 // xpkg.upbound.io/upbound.
 func organization(p sources.Selected) string {
 	registry, path, _ := strings.Cut(cmp.Or(p.Pin.Ref.Repository, p.Declaration.Ref.Repository), "/")
@@ -110,7 +105,7 @@ func organization(p sources.Selected) string {
 }
 
 // Strangers returns the cluster's other Providers that name c's family and are not in
-// it, since their registry or organization is another.
+// it, since their registry or organization differs.
 func Strangers(c Controller, cluster []Controller) []string {
 	var names []string
 	for _, other := range cluster {
@@ -131,7 +126,7 @@ var (
 // resources are the types of a package: plurals, sorted, by group.
 type resources map[string][]string
 
-// resourcesOf returns the types of a package. It fails if the package may not define
+// resourcesOf returns the types of a package. It fails if the package must not define
 // one of them.
 func resourcesOf(c Controller) (resources, error) {
 	r := make(resources)
@@ -162,13 +157,13 @@ func (r resources) rules(verbs []string) []any {
 
 // role returns the ClusterRole of a Provider's controller.
 func role(c Controller, own resources) map[string]any {
-	return object(manifest.ClusterRole, RoleName(c.Selected.Declaration.Name), "", map[string]any{"rules": controllerRules(c, own)})
+	return manifest.NewTree(manifest.ClusterRole.ID("", roleName(c.Selected.Declaration.Name)), map[string]any{"rules": controllerRules(c, own)})
 }
 
 // roles returns the ClusterRoles of a Provider: its controller's, if it has one, and
 // those for the people who use its types.
 func roles(c Controller) ([]map[string]any, error) {
-	name := RoleName(c.Selected.Declaration.Name)
+	name := roleName(c.Selected.Declaration.Name)
 	own, err := resourcesOf(c)
 	if err != nil {
 		return nil, err
@@ -188,7 +183,7 @@ func roles(c Controller) ([]map[string]any, error) {
 		{editSuffix, []string{"admin", "crossplane", "edit"}, editVerbs},
 		{viewSuffix, []string{"view"}, viewVerbs},
 	} {
-		role := object(manifest.ClusterRole, name+people.suffix, "", map[string]any{"rules": own.rules(people.verbs)})
+		role := manifest.NewTree(manifest.ClusterRole.ID("", name+people.suffix), map[string]any{"rules": own.rules(people.verbs)})
 		labels := make(map[string]string, len(people.to))
 		for _, to := range people.to {
 			labels[aggregateTo+to] = "true"
@@ -198,10 +193,9 @@ func roles(c Controller) ([]map[string]any, error) {
 	return list, nil
 }
 
-// controllerRules returns a controller's rights: those on its types, update of
-// their finalizers, and those that Crossplane grants every provider for credentials,
-// connection details, leader election and events. A provider that starts a controller
-// once its type is there also sees which are.
+// controllerRules returns a controller's rights: on its types, to update their finalizers,
+// and those that Crossplane grants every provider for credentials, connection details,
+// leader election and events. A provider with safe-start may also read CRDs.
 func controllerRules(c Controller, own resources) []any {
 	rules := own.rules(controllerVerbs)
 	for _, g := range own.groups() {
@@ -228,15 +222,15 @@ func with(names []string, suffixes ...string) []string {
 	return all
 }
 
-// resource returns the group and plural of a CRD's kind. They go into rules, where
-// "*" or a built-in type would grant far more than the controller's own.
+// resource returns the group and plural of a CRD's kind. It fails for "*" and built-in
+// types, which would grant a controller far more than its own types.
 func resource(crd *manifest.Object) (g, p string, err error) {
 	d := types.Read(crd.Tree())
 	g, p = d.Group, d.Names.Plural
 	switch {
 	case !group.MatchString(g):
 		return "", "", fmt.Errorf("spec.group: %q is not a group that a package may define: want a DNS name with a dot", g)
-	case manifest.BuiltIn(g), g == manifest.Group: // its controller would get rights over what is not its own
+	case manifest.BuiltIn(g), g == manifest.Group: // its controller would get rights over types of others
 		return "", "", fmt.Errorf("spec.group: %q is not a package's to define types in", g)
 	case !plural.MatchString(p):
 		return "", "", fmt.Errorf("spec.names.plural: %q is not the name of a resource", p)
@@ -247,15 +241,7 @@ func resource(crd *manifest.Object) (g, p string, err error) {
 }
 
 func rule(groups, resources []string, verbs ...string) map[string]any {
-	return map[string]any{"apiGroups": list(groups), "resources": list(resources), "verbs": list(verbs)}
-}
-
-func list(values []string) []any {
-	l := make([]any, len(values))
-	for i, v := range values {
-		l[i] = v
-	}
-	return l
+	return map[string]any{"apiGroups": manifest.FromTexts(groups), "resources": manifest.FromTexts(resources), "verbs": manifest.FromTexts(verbs)}
 }
 
 // SafeStart reports whether a provider starts a controller for a type only once the

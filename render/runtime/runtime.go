@@ -1,27 +1,27 @@
-// Package runtime makes what a Provider's controller needs in a cluster without
+// Package runtime makes the objects of a Provider's controller in a cluster without
 // Crossplane: a ServiceAccount, its rights, a Deployment, and a Service if the
-// package has webhooks. A package with types alone has no controller, and gets the
-// rights of people only. It follows Crossplane's own runtime (names of labels,
-// ports and environment, security context, rights), so that a provider that runs
-// there runs here.
+// package has webhooks. A package without a controller gets only the roles for people.
+// Names of labels, ports and environment variables, security contexts and rights are
+// those of Crossplane's own runtime, so that its providers run unchanged.
 //
 // Some things differ. The Deployment has the package's name, not the revision's,
-// and strategy Recreate, so that a new version rolls in place and two versions
-// never reconcile the same objects; see [LeaderElectionAnnotation]. And where
-// Crossplane has a controller that grants rights, the rights are objects here,
-// rendered with everything else. Pull secrets stand in the Deployment alone: the
-// ServiceAccount's are a list with one owner, and on some platforms that is another
-// controller. The root file system is read-only, with an empty /tmp. There is no
-// REVISION_UID, since there is no object for a revision, and no client certificate:
-// Crossplane's is for a plugin interface that version 2 no longer has.
+// and the strategy Recreate, so that a new version replaces the old one and two versions
+// never reconcile the same objects; see [LeaderElectionAnnotation]. The rights that a
+// controller of Crossplane grants are rendered as objects. Pull secrets are only in the
+// Deployment: those of a ServiceAccount are a list with one owner, which is another
+// controller on some platforms. The root file system is read-only, with an empty /tmp.
+// There is no REVISION_UID, since a revision has no object, and no client certificate,
+// which Crossplane makes for a plugin interface that version 2 no longer has.
 //
-// A DeploymentRuntimeConfig can change any of this (config.go). Webhook
-// configurations get the Service's name from render/webhook.
+// runtime.go makes the objects, rights.go the roles and bindings; config.go applies a
+// DeploymentRuntimeConfig, which can change all of this. render/webhook completes webhook
+// configurations with the name of the Service.
 package runtime
 
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 
@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	// Namespace is the namespace in which controllers run.
+	// Namespace is the namespace of controllers.
 	Namespace = "gitopsd-system"
 	// WebhookPort is the port of a controller's webhooks and of its Service.
 	WebhookPort = 9443
@@ -42,7 +42,7 @@ const (
 	userID          = 2000 // Crossplane's, for user and group
 )
 
-// Controller is a Provider in a cluster, with what it runs, if anything.
+// Controller is a Provider in a cluster, and its controller if it has one.
 type Controller struct {
 	// Selected is the package: its declaration, pin and content.
 	Selected sources.Selected
@@ -50,18 +50,17 @@ type Controller struct {
 	Types []*manifest.Object
 	// Webhooks reports whether the package has any.
 	Webhooks bool
-	// Config is what a DeploymentRuntimeConfig sets; nil for none.
+	// Config is the configuration; nil for none.
 	Config *Config
 }
 
-// Image returns the controller's image: the one that the configuration sets, else the
-// package's, by digest. It is empty for a package without a controller.
+// Image returns the controller's image, by digest: that of the configuration, else that of
+// the package. It is empty for a package without a controller.
 func (c Controller) Image() string { return cmp.Or(c.Config.Image(), c.Selected.Runtime) }
 
-// Objects returns the objects of the controller, the same in every cluster. The
-// [Rights] of its account depend on the cluster's other packages. It fails if a
-// package may not define one of the types, or if the Service cannot have the
-// package's name.
+// Objects returns the objects of the controller that are the same in every cluster. The
+// [Rights] of its account depend on the cluster's other packages. It fails if the
+// package must not define one of the types, or if its name is not valid for the Service.
 func Objects(c Controller) ([]*manifest.Object, error) {
 	trees, err := roles(c)
 	if err != nil {
@@ -83,14 +82,14 @@ func Objects(c Controller) ([]*manifest.Object, error) {
 	return objects, nil
 }
 
-// workload returns what runs the controller.
+// workload returns the Deployment of the controller, its ServiceAccount and its Service.
 func workload(c Controller) ([]map[string]any, error) {
 	var trees []map[string]any
 	if account := c.serviceAccount(); c.makesAccount() {
-		trees = append(trees, account.apply(object(manifest.ServiceAccount, account.Name, Namespace, nil)))
+		trees = append(trees, account.apply(manifest.NewTree(manifest.ServiceAccount.ID(Namespace, account.Name), nil)))
 	}
 	d := c.deployment()
-	trees = append(trees, d.apply(object(manifest.Deployment, d.Name, Namespace, map[string]any{"spec": deployment(c)})))
+	trees = append(trees, d.apply(manifest.NewTree(manifest.Deployment.ID(Namespace, d.Name), map[string]any{"spec": deployment(c)})))
 	if !c.Webhooks {
 		return trees, nil
 	}
@@ -98,7 +97,7 @@ func workload(c Controller) ([]map[string]any, error) {
 	if !dnsLabel.MatchString(service.Name) {
 		return nil, fmt.Errorf("name %q: the package has webhooks, so that its Service gets that name, which must be at most 63 lower-case letters, digits and '-', and begin with a letter", service.Name)
 	}
-	return append(trees, service.apply(object(manifest.Service, service.Name, Namespace, map[string]any{"spec": map[string]any{
+	return append(trees, service.apply(manifest.NewTree(manifest.Service.ID(Namespace, service.Name), map[string]any{"spec": map[string]any{
 		"selector": map[string]any{manifest.PackageLabel: c.Selected.Declaration.Name},
 		"ports": []any{map[string]any{
 			"name": "webhook", "protocol": "TCP", "port": int64(WebhookPort), "targetPort": "webhook",
@@ -106,27 +105,22 @@ func workload(c Controller) ([]map[string]any, error) {
 	}}))), nil
 }
 
-// System returns the namespace in which controllers run. One that is there is taken
-// over: operators create it for what a package needs before it starts, such as a CA.
+// System returns the namespace of controllers. An existing one is adopted, since operators
+// create it for objects that a package needs before it starts, such as a CA.
 func System() (*manifest.Object, error) {
-	o, err := manifest.New(object(manifest.Namespace, Namespace, "", nil), manifest.Origin{For: "the packages' controllers"})
+	o, err := manifest.New(manifest.NewTree(manifest.Namespace.ID("", Namespace), nil), manifest.Origin{For: "the packages' controllers"})
 	if err != nil {
 		return nil, err
 	}
 	return o.WithMetadata(nil, map[string]string{manifest.AdoptAnnotation: "true"}), nil
 }
 
-// object returns an object of version v1 of its kind.
-func object(kind manifest.GroupKind, name, namespace string, rest map[string]any) map[string]any {
-	meta := map[string]any{"name": name}
-	if namespace != "" {
-		meta["namespace"] = namespace
-	}
-	tree := map[string]any{"apiVersion": kind.APIVersion("v1"), "kind": kind.Kind, "metadata": meta}
-	for k, v := range rest {
-		tree[k] = v
-	}
-	return tree
+// Labels returns the labels of a package's objects.
+func Labels(d sources.Declaration) map[string]string {
+	labels := make(map[string]string, len(d.CommonLabels)+1)
+	maps.Copy(labels, d.CommonLabels)
+	labels[manifest.PackageLabel] = d.Name
+	return labels
 }
 
 // dnsLabel matches a Service's name (RFC 1035).

@@ -140,7 +140,7 @@ template:
 	}
 }
 
-// Without a family nobody is bound to the rights of a package that has no controller.
+// Without a family, nobody is bound to the rights of a package without a controller.
 func TestRightsOfNobody(t *testing.T) {
 	alone := provider(t, "alone", "{metadata: {}}")
 	alone.Runtime = ""
@@ -159,8 +159,8 @@ func TestRightsOfNobody(t *testing.T) {
 	}
 }
 
-// A package's types get into its controller's rights, where some names would be
-// more than a type.
+// A package's types are part of its controller's rights, where some names would grant more
+// than a type.
 func TestTypesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, group, plural, want string }{
@@ -221,7 +221,7 @@ func TestStrategy(t *testing.T) {
 	}
 }
 
-// A place that the configuration mounts something at is mounted once, however it is written.
+// A mount path of the configuration is mounted once, in any spelling.
 func TestMounts(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ path, want string }{

@@ -1,16 +1,15 @@
-// Package target renders the part of publishing clusters to teams that a repository
-// decides: the definitions of KubernetesTarget and KubernetesApplication, the
-// KubernetesTargets that registrations ask for, and the ServiceAccounts by which
-// connections act in published clusters. All are objects of the clusters' own units, and
-// are planned, applied and pruned as such.
+// Package target renders the objects of published clusters: the definitions of
+// KubernetesTarget and KubernetesApplication, the KubernetesTargets that registrations ask
+// for, and the ServiceAccounts that connections use in published clusters. They are
+// planned, applied and pruned with the other objects of their cluster.
 //
-// reconcile/target keeps the connections themselves.
+// reconcile/target maintains the connections, and render/target/placement places
+// applications on targets.
 package target
 
 import (
 	_ "embed"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -32,22 +31,22 @@ var (
 	Application = manifest.Application
 )
 
-// AutomaticLabel, "true", is on the KubernetesTargets that gitopsd makes by itself.
+// AutomaticLabel, "true", is on the KubernetesTargets that gitopsd makes.
 const AutomaticLabel = Group + "/autotarget"
 
 // Publication is a cluster that is published to a namespace of another, its home.
 type Publication struct {
 	// Home and Cluster are registered names.
 	Home, Cluster string
-	// Namespace is in the home.
+	// Namespace is a namespace of the home.
 	Namespace string
 	// Role is a ClusterRole of the cluster; empty if connections need no account there.
 	Role string
 	// Automatic reports whether the home gets a KubernetesTarget for it.
 	Automatic bool
-	// Labels are those of the target.
+	// Labels are the labels of the KubernetesTarget.
 	Labels map[string]string
-	// Line is where the publication is in the registry of clusters.
+	// Line is the line of the publication in the registry of clusters.
 	Line int
 }
 
@@ -80,8 +79,8 @@ func definition(kind manifest.GroupKind) string {
 	return strings.ToLower(kind.Kind) + "s." + kind.Group
 }
 
-// AddDefinitions adds the definitions to the objects of a cluster that has targets or
-// applications, unless the repository defines the kinds itself. always adds them to any.
+// AddDefinitions adds the definitions that the repository does not have itself to the
+// objects of a cluster, if always is set or the cluster has targets or applications.
 func AddDefinitions(objects []*manifest.Object, always bool) ([]*manifest.Object, error) {
 	there := make(map[manifest.ID]bool)
 	for _, o := range objects {
@@ -104,24 +103,21 @@ func AddDefinitions(objects []*manifest.Object, always bool) ([]*manifest.Object
 	return objects, nil
 }
 
-// Account returns the ServiceAccount by which connections of a home's namespace act in a
+// Account returns the ServiceAccount that connections of a home's namespace use in a
 // published cluster.
 func Account(home, namespace string) manifest.ID {
 	return manifest.ServiceAccount.ID(runtime.Namespace, "target."+home+"."+namespace)
 }
 
-// Grant returns the objects of the published cluster: the ServiceAccount, bound to the
-// role; none if there is no role.
+// Grant returns the objects of the published cluster: the ServiceAccount and its binding to
+// the role. There are none without a role.
 func Grant(p Publication) ([]*manifest.Object, error) {
 	if p.Role == "" {
 		return nil, nil
 	}
 	account := Account(p.Home, p.Namespace)
 	return p.objects(
-		map[string]any{
-			"apiVersion": "v1", "kind": account.Kind, "metadata": map[string]any{"name": account.Name, "namespace": account.Namespace},
-			"automountServiceAccountToken": false, // no pod runs as it
-		},
+		manifest.NewTree(account, map[string]any{"automountServiceAccountToken": false}), // no pod runs as it
 		map[string]any{
 			"apiVersion": manifest.ClusterRoleBinding.APIVersion("v1"), "kind": manifest.ClusterRoleBinding.Kind,
 			// Another role needs another binding: roleRef cannot change.
@@ -132,13 +128,10 @@ func Grant(p Publication) ([]*manifest.Object, error) {
 	)
 }
 
-// Automatic returns the KubernetesTarget of the home: named and labelled as the cluster.
+// Automatic returns the KubernetesTarget of the home, with the name of the cluster.
 func Automatic(p Publication) ([]*manifest.Object, error) {
-	labels := make(map[string]any, len(p.Labels)+1)
-	for key, value := range p.Labels {
-		labels[key] = value
-	}
-	maps.Copy(labels, map[string]any{AutomaticLabel: "true"})
+	labels := manifest.FromTextMap(p.Labels)
+	labels[AutomaticLabel] = "true"
 	return p.objects(map[string]any{
 		"apiVersion": Target.APIVersion(Version), "kind": Target.Kind,
 		"metadata": map[string]any{"name": p.Cluster, "namespace": p.Namespace, "labels": labels},

@@ -7,7 +7,7 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// The definitions are installed where something is of their kinds, and never twice.
+// The definitions are installed if an object is of their kinds, and never twice.
 func TestAddDefinitions(t *testing.T) {
 	object := func(apiVersion, kind, name string) *manifest.Object {
 		o, err := manifest.New(map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name}}, manifest.Origin{})
@@ -39,7 +39,7 @@ func TestAddDefinitions(t *testing.T) {
 	}
 }
 
-// The definitions define the kinds, under the names by which they are recognized.
+// The definitions define the kinds, and have the names that Defines recognizes.
 func TestDefinitions(t *testing.T) {
 	all, err := Definitions()
 	if err != nil {
@@ -55,8 +55,8 @@ func TestDefinitions(t *testing.T) {
 	}
 }
 
-// A publication that gets another role needs another binding, which a change cannot make
-// of the one that exists: the API server refuses it.
+// A publication with another role needs a new binding, since the API server refuses to
+// change the role of a binding.
 func TestGrant(t *testing.T) {
 	all, err := Grant(Publication{Home: "hub", Namespace: "team", Role: "view"})
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// mostTypes is how many compiled types a cache keeps. Each may take a megabyte, and only
-// those are compiled whose definitions change while the repository has objects of them.
+// mostTypes is the number of compiled types that a cache keeps. Each may take a megabyte. A
+// type is compiled only if its definition changes while the repository has objects of it.
 const mostTypes = 64
 
-// Cache compiles types when they are first needed, once for each definition, and
-// keeps some of them. The zero value is ready. It is safe for concurrent use.
+// Cache compiles types on first use, once for each definition, and keeps some of them. The
+// zero value is ready to use. It is safe for concurrent use.
 type Cache struct {
 	mu    sync.Mutex
 	types map[cacheKey]func() (*Type, error)

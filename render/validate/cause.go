@@ -15,36 +15,34 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 )
 
-// Cause is one thing that is wrong with an object. It shows no value of the object. It is
-// comparable.
+// Cause is one error of an object, without values of the object. It is comparable.
 type Cause struct {
-	// Path is the field as the API server names it, "spec.rules[0].port"; empty for the
+	// Path is the field in the API server's syntax, "spec.rules[0].port"; empty for the
 	// whole object.
 	Path string
 	// Why is the reason, of at most 300 bytes.
 	Why string
 }
 
-// Causes is like [Schema.Check], but returns what the API server has against an object,
-// at most [MostCauses]; none if it would accept the object. The error is why that is
-// not known.
+// Causes is like [Schema.Check], but returns the errors of the API server for an object, at
+// most [MostCauses]. It fails if they are not known.
 func (s *Schema) Causes(ctx context.Context, tree map[string]any) (causes []Cause, err error) {
 	defer recovered(&err)
 	errs, err := s.check(ctx, tree)
 	return causesOf(errs), err
 }
 
-// Stuck returns what the API server has against an update that leaves an object as it
-// is. What was wrong before may mostly stay as it is (the API server's ratcheting); if
-// something may not, no change of the object is accepted that does not correct it. The
-// error is why that is not known.
+// Stuck returns the errors of the API server for an update that does not change an object.
+// The API server's ratcheting accepts most errors that existed before. If it does not, it
+// refuses all updates that do not correct the error. Stuck fails if the errors are not
+// known.
 func (s *Schema) Stuck(ctx context.Context, tree map[string]any) (causes []Cause, err error) {
 	defer recovered(&err)
 	correlated := common.NewCorrelatedObject(tree, tree, &model.Structural{Structural: s.structural})
 	errs := validation.ValidateCustomResourceUpdate(nil, tree, tree, s.validator, validation.WithRatcheting(correlated))
 	errs = append(errs, objectmeta.Validate(ctx, nil, tree, s.structural, false)...)
 	// Elements that are there twice may stay.
-	errs, err = rules(ctx, s.structural, s.celRules, tree, tree, errs, cel.WithRatcheting(correlated))
+	errs, err = s.rules(ctx, tree, tree, errs, cel.WithRatcheting(correlated))
 	return causesOf(errs), err
 }
 
@@ -62,8 +60,9 @@ func causesOf(errs field.ErrorList) []Cause {
 	return causes
 }
 
-// inBody begins most details of a check by schema; wrongFormat is one that ends in the
-// value. failing begins with the error of a rule's evaluation, which may quote a value.
+// inBody is the prefix of most details of a check by schema. wrongFormat is a detail that
+// ends in the value. failing is the detail of a rule that could not be evaluated; its prefix
+// may quote a value.
 var (
 	inBody      = regexp.MustCompile(`^\S* ?in body `)
 	wrongFormat = regexp.MustCompile(`(?s)^(must be of type [^:]+): .*$`)

@@ -7,8 +7,8 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// Causes show no value of the object, whatever is wrong with it: neither by the message
-// that a rule computes, nor by the error of a rule that fails on it.
+// Causes show no value of the object, neither through the message of a rule, nor through
+// the error of a rule that fails.
 func TestCausesShowNoValue(t *testing.T) {
 	const secret = "hunter2"
 	for name, tt := range map[string]struct{ schema, spec, want string }{

@@ -3,6 +3,7 @@ package validate
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"sync"
@@ -10,9 +11,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,28 +31,25 @@ import (
 type Type struct {
 	kind       schema.GroupVersionKind
 	namespaced bool
-	// status reports whether status is a subresource, so that an apply does not
-	// change it.
+	// status reports whether status is a subresource. Then an apply does not change it.
 	status   bool
 	converts bool
 	scale    scale
 
-	structural *structural.Structural
-	validator  validation.SchemaValidator
-	celRules   *cel.Validator
-	fields     *managedfields.FieldManager
+	checks
+	fields *managedfields.FieldManager
 }
 
 // Namespaced reports whether objects of the type live in namespaces.
 func (t *Type) Namespaced() bool { return t.namespaced }
 
-// ErrNotDefined is in the error of [Compile] for a kind or version that the definition
-// does not serve.
+// ErrNotDefined is wrapped by the errors of [Compile] and [CompileSchema] for a kind or
+// version that the definition does not have.
 var ErrNotDefined = errors.New("not served")
 
 // Compile compiles a kind in one version from a CustomResourceDefinition or a
 // CompositeResourceDefinition. It fails if the definition does not serve them
-// ([ErrNotDefined]), or if the API server would not accept its schema.
+// ([ErrNotDefined]), or if the API server would refuse the schema.
 func Compile(definition map[string]any, kind, version string) (t *Type, err error) {
 	defer recovered(&err)
 	d := types.Read(definition)
@@ -89,11 +85,10 @@ func compile(d types.Definition, v types.Version, kind string) (*Type, error) {
 		t.status, t.scale = true, scale{}
 		t.namespaced = t.namespaced || claim
 	}
-	checks, err := compileSchema(tree)
-	if err != nil {
+	var err error
+	if t.checks, err = compileSchema(tree); err != nil {
 		return nil, err
 	}
-	t.structural, t.validator, t.celRules = checks.structural, checks.validator, checks.celRules
 	t.fields, err = t.fieldManager()
 	return t, err
 }
@@ -108,8 +103,8 @@ func internalSchema(tree map[string]any) (*apiextensions.JSONSchemaProps, error)
 	return internal, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&external, internal, nil)
 }
 
-// fieldManager makes what merges applied objects, from the model that the API server
-// publishes of the type.
+// fieldManager returns the field manager that merges applied objects, with the OpenAPI model
+// that the API server publishes for the type.
 func (t *Type) fieldManager() (*managedfields.FieldManager, error) {
 	model := t.structural.ToKubeOpenAPI()
 	text := *spec.StringProperty()
@@ -121,9 +116,7 @@ func (t *Type) fieldManager() (*managedfields.FieldManager, error) {
 		"group": t.kind.Group, "version": t.kind.Version, "kind": t.kind.Kind,
 	}})
 	models := map[string]*spec.Schema{"object": model}
-	for name, m := range metaModels() {
-		models[name] = m
-	}
+	maps.Copy(models, metaModels())
 	converter, err := managedfields.NewTypeConverter(models, false)
 	if err != nil {
 		return nil, err
@@ -131,7 +124,7 @@ func (t *Type) fieldManager() (*managedfields.FieldManager, error) {
 	return managedfields.NewDefaultCRDFieldManager(converter, versions{t.kind.Group}, defaulter{t.structural}, creator{}, t.kind, t.kind.GroupVersion(), "", nil)
 }
 
-// embed adds the fields that every object has to embedded ones.
+// embed adds the fields of every object to embedded objects.
 func embed(s *spec.Schema) {
 	for k, p := range s.Properties {
 		embed(&p)
@@ -172,8 +165,8 @@ var metaModels = sync.OnceValue(func() map[string]*spec.Schema {
 	return models
 })
 
-// versions changes the version of objects as the API server does without a webhook: only
-// apiVersion changes.
+// versions converts objects as the API server does without a webhook: it changes only
+// apiVersion.
 type versions struct{ group string }
 
 func (c versions) Convert(_, _, _ any) error { return errors.New("not used") }
@@ -216,14 +209,14 @@ func (creator) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	return u, nil
 }
 
-// empty returns what an object is applied onto that does not exist.
+// empty returns the live object for an apply that creates one.
 func (t *Type) empty() *unstructured.Unstructured {
 	u := new(unstructured.Unstructured)
 	u.SetGroupVersionKind(t.kind)
 	return u
 }
 
-// scale has the paths of the subresource scale, empty without one.
+// scale has the paths of the subresource scale; they are empty without it.
 type scale struct{ replicas, ready, selector string }
 
 func scaleOf(m map[string]any) scale {

@@ -8,8 +8,8 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Fields of spec that Crossplane adds to composites and claims. What they may hold
-// depends on Crossplane's version, so every value of them is accepted.
+// Fields of spec that Crossplane adds to composites and claims. Their schemas depend on
+// Crossplane's version, so every value is accepted.
 var (
 	compositeFields = []string{"claimRef", "compositionRef", "compositionRevisionRef", "compositionRevisionSelector", "compositionSelector",
 		"compositionUpdatePolicy", "environmentConfigRefs", "publishConnectionDetailsTo", "resourceRefs", "writeConnectionSecretToRef"}
@@ -18,21 +18,15 @@ var (
 	modernFields = []string{"crossplane"}
 )
 
-// longestComposite is the length of the longest name that Crossplane gives a composite
-// or claim, since the name becomes a label.
+// longestComposite is the length of the longest name of a composite or claim, since
+// Crossplane uses the name as a label.
 const longestComposite = 63
 
 // compositeSchema returns the schema of the kind that Crossplane makes of a
-// CompositeResourceDefinition, as far as all its versions agree
-// (github.com/crossplane/crossplane, internal/xcrd): of the definition's schema it takes
-// properties, required and rules of spec. Everything is accepted in status, which an
-// apply does not set.
+// CompositeResourceDefinition, where all of Crossplane's versions agree
+// (github.com/crossplane/crossplane, internal/xcrd): it has the properties, required and
+// rules of spec. It accepts everything in status, which an apply does not set.
 func compositeSchema(d types.Definition, root map[string]any, claim bool) map[string]any {
-	from := manifest.Mapping(root, "properties", "spec")
-	properties := maps.Clone(manifest.Mapping(from, "properties"))
-	if properties == nil {
-		properties = make(map[string]any)
-	}
 	fields := modernFields
 	switch {
 	case claim:
@@ -40,15 +34,7 @@ func compositeSchema(d types.Definition, root map[string]any, claim bool) map[st
 	case d.Scope == "LegacyCluster":
 		fields = compositeFields
 	}
-	for _, f := range fields {
-		properties[f] = map[string]any{"x-kubernetes-preserve-unknown-fields": true}
-	}
-	spec := map[string]any{"type": "object", "properties": properties}
-	for _, keyword := range []string{"required", "x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields"} {
-		if v := from[keyword]; v != nil {
-			spec[keyword] = v
-		}
-	}
+	spec := extended(manifest.Mapping(root, "properties", "spec"), fields, "required", "x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields")
 	if required := manifest.List(spec, "required"); required != nil {
 		spec["required"] = slices.DeleteFunc(slices.Clone(required), func(v any) bool {
 			name, ok := v.(string)
@@ -66,4 +52,21 @@ func compositeSchema(d types.Definition, root map[string]any, claim bool) map[st
 			"status": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true},
 		},
 	}
+}
+
+// extended returns a schema with the properties of another one, some of its keywords, and
+// further fields that accept any value.
+func extended(schema map[string]any, fields []string, keywords ...string) map[string]any {
+	properties := make(map[string]any)
+	maps.Copy(properties, manifest.Mapping(schema, "properties"))
+	for _, f := range fields {
+		properties[f] = map[string]any{"x-kubernetes-preserve-unknown-fields": true}
+	}
+	with := map[string]any{"type": "object", "properties": properties}
+	for _, keyword := range keywords {
+		if v := schema[keyword]; v != nil {
+			with[keyword] = v
+		}
+	}
+	return with
 }

@@ -1,8 +1,6 @@
 package validate
 
 import (
-	"maps"
-
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
@@ -12,9 +10,9 @@ var statusFields = []string{"conditions", "connectionDetails", "claimConditionTy
 
 // Derived returns the CustomResourceDefinition that Crossplane makes of a
 // CompositeResourceDefinition for its composites, or for its claims
-// (github.com/crossplane/crossplane, internal/xcrd); nil if it defines none. Of the schema
-// it takes what Crossplane takes of spec and status, and leaves out what Crossplane leaves
-// out. What Crossplane itself adds may hold anything.
+// (github.com/crossplane/crossplane, internal/xcrd); nil if it defines none. The schema has
+// the keywords of spec and status that Crossplane copies. Fields that Crossplane adds
+// accept any value.
 func Derived(xrd map[string]any, claim bool) map[string]any {
 	d := types.Read(xrd)
 	names := "names"
@@ -41,35 +39,17 @@ func Derived(xrd map[string]any, claim bool) map[string]any {
 	if conversion := d.Spec["conversion"]; conversion != nil {
 		spec["conversion"] = conversion
 	}
-	return map[string]any{
-		"apiVersion": manifest.CRD.APIVersion("v1"), "kind": manifest.CRD.Kind,
-		"metadata": map[string]any{"name": manifest.Text(fields, "plural") + "." + d.Group},
-		"spec":     spec,
-	}
+	return manifest.NewTree(manifest.CRD.ID("", manifest.Text(fields, "plural")+"."+d.Group), map[string]any{"spec": spec})
 }
 
-// derivedSchema is compositeSchema with the status, and with what only newer versions of
-// Crossplane take of spec.
+// derivedSchema is [compositeSchema] with the schema of status, and with keywords of spec
+// that only newer versions of Crossplane copy.
 func derivedSchema(d types.Definition, root map[string]any, claim bool) map[string]any {
 	schema := compositeSchema(d, root, claim)
 	properties := manifest.Mapping(schema, "properties")
 	if v := manifest.Mapping(root, "properties", "spec")["oneOf"]; v != nil {
 		manifest.Mapping(properties, "spec")["oneOf"] = v
 	}
-	from := manifest.Mapping(root, "properties", "status")
-	fields := maps.Clone(manifest.Mapping(from, "properties"))
-	if fields == nil {
-		fields = make(map[string]any)
-	}
-	for _, f := range statusFields {
-		fields[f] = map[string]any{"x-kubernetes-preserve-unknown-fields": true}
-	}
-	status := map[string]any{"type": "object", "properties": fields}
-	for _, keyword := range []string{"required", "x-kubernetes-validations", "oneOf"} {
-		if v := from[keyword]; v != nil {
-			status[keyword] = v
-		}
-	}
-	properties["status"] = status
+	properties["status"] = extended(manifest.Mapping(root, "properties", "status"), statusFields, "required", "x-kubernetes-validations", "oneOf")
 	return schema
 }

@@ -7,7 +7,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// No schema and no object makes the program panic, or gives an endless text.
+// No schema and no object causes a panic or an unbounded text.
 func FuzzVerdicts(f *testing.F) {
 	for _, c := range cases {
 		d := definition(f, c.name, c.schema, c.root, c.version)

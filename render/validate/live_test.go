@@ -26,8 +26,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 
-// A real API server gives the same verdicts, on new objects and on changes of those that
-// it has, under the schema by which they were made and under another one.
+// A real API server returns the same results, for new objects and for changes of existing
+// ones, with the same schema and with another one.
 func TestLive(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a control plane")
@@ -103,7 +103,7 @@ func TestLive(t *testing.T) {
 	})
 }
 
-// another changes a type under objects that exist.
+// another changes the type of existing objects.
 func another(t *testing.T, client dynamic.Interface, crds dynamic.ResourceInterface) {
 	schemaOf := func(spec string) map[string]any {
 		return definition(t, "another", `{type: object, properties: `+spec+`}`, "", "")
@@ -179,7 +179,7 @@ func another(t *testing.T, client dynamic.Interface, crds dynamic.ResourceInterf
 	}
 }
 
-// mutate changes something somewhere in an object, but not what it is.
+// mutate changes a value somewhere in an object, except for its identity.
 func mutate(r *rand.Rand, m map[string]any) {
 	values := []any{nil, true, int64(-1), int64(3), int64(1 << 40), 1.5, "", "abc", "2024-01-02", []any{}, []any{int64(1), int64(1)}, []any{"a", "a"}, map[string]any{}, map[string]any{"num": int64(1)}}
 	value := func() any { return runtime.DeepCopyJSONValue(values[r.IntN(len(values))]) }
@@ -242,8 +242,8 @@ func apply(ctx context.Context, widgets dynamic.ResourceInterface, o map[string]
 	return widgets.Apply(ctx, u.GetName(), u, opts)
 }
 
-// agree compares a verdict of ours with the API server's, and the fields and reasons
-// that both name.
+// agree compares our result with the API server's, and the fields and reasons that both
+// name.
 func agree(t *testing.T, object string, ours, theirs error) {
 	t.Helper()
 	refusal, _ := errors.AsType[*Refusal](ours)

@@ -20,11 +20,14 @@ import (
 )
 
 // Schema checks whole objects of one version of a CustomResourceDefinition, served or
-// not. Unlike [Type] it merges nothing: the object is taken as one that is stored, or
-// that a conversion returned. It is immutable and safe for concurrent use.
+// not. Unlike [Type] it does not apply them: they are stored objects, or results of a
+// conversion. It is immutable and safe for concurrent use.
 //
 // Trees hold map[string]any, []any, string, bool, int64, float64 and nil.
-type Schema struct {
+type Schema struct{ checks }
+
+// checks is a compiled schema.
+type checks struct {
 	structural *structural.Structural
 	validator  validation.SchemaValidator
 	celRules   *cel.Validator
@@ -43,41 +46,41 @@ func CompileSchema(definition map[string]any, version string) (s *Schema, err er
 		if v.Schema == nil {
 			return nil, fmt.Errorf("%s/%s %s: it has no schema", d.Group, version, d.Names.Kind)
 		}
-		s, err := compileSchema(v.Schema)
+		checks, err := compileSchema(v.Schema)
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s %s: %w", d.Group, version, d.Names.Kind, err)
 		}
-		return s, nil
+		return &Schema{checks}, nil
 	}
 	return nil, fmt.Errorf("%s/%s %s: %w", d.Group, version, d.Names.Kind, ErrNotDefined)
 }
 
-func compileSchema(tree map[string]any) (*Schema, error) {
+func compileSchema(tree map[string]any) (c checks, err error) {
 	internal, err := internalSchema(tree)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
 	shape, err := structural.NewStructural(internal)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
 	if errs := structural.ValidateStructural(field.NewPath("openAPIV3Schema"), shape); len(errs) > 0 {
-		return nil, errors.New(bounded(errs[0].Error()))
+		return c, errors.New(bounded(errs[0].Error()))
 	}
-	s := &Schema{structural: shape.DeepCopy()}
-	if err := defaulting.PruneDefaults(s.structural); err != nil {
-		return nil, err
+	c.structural = shape.DeepCopy()
+	if err := defaulting.PruneDefaults(c.structural); err != nil {
+		return c, err
 	}
-	if s.validator, _, err = validation.NewSchemaValidator(internal); err != nil {
-		return nil, err
+	if c.validator, _, err = validation.NewSchemaValidator(internal); err != nil {
+		return c, err
 	}
-	silence(s.structural)
-	s.celRules = cel.NewValidator(s.structural, true, celconfig.PerCallLimit)
-	return s, nil
+	silence(c.structural)
+	c.celRules = cel.NewValidator(c.structural, true, celconfig.PerCallLimit)
+	return c, nil
 }
 
-// silence takes away the expressions by which rules compute messages, which may quote
-// values of the object. Then the API server's code says which rule it is.
+// silence removes the message expressions of rules, which may quote values of the object.
+// Then messages name the rule.
 func silence(s *structural.Structural) {
 	drop := func(e *structural.ValidationExtensions) bool {
 		for i := range e.XValidations {
@@ -92,8 +95,8 @@ func silence(s *structural.Structural) {
 	v.Visit(s)
 }
 
-// Default adds the schema's defaults to an object, as the API server does whenever it
-// reads one. It also removes nulls from fields that may not be null.
+// Default adds the schema's defaults to an object, as the API server does when it reads
+// one. It also removes nulls from fields that are not nullable.
 func (s *Schema) Default(tree map[string]any) (err error) {
 	defer recovered(&err)
 	defaulting.PruneNonNullableNullsWithoutDefaults(tree, s.structural)
@@ -101,8 +104,8 @@ func (s *Schema) Default(tree map[string]any) (err error) {
 	return nil
 }
 
-// Prune removes the fields that the schema does not have, as the API server does whenever
-// it reads or stores an object. Metadata of embedded objects has the fields of metadata.
+// Prune removes fields that the schema does not have, as the API server does when it reads
+// or stores an object. Metadata of embedded objects keeps the fields of metadata.
 func (s *Schema) Prune(tree map[string]any) (err error) {
 	defer recovered(&err)
 	pruning.Prune(tree, s.structural, true)
@@ -119,10 +122,10 @@ func (s *Schema) Unknown(tree map[string]any) (paths []string, err error) {
 	return pruning.PruneWithOptions(runtime.DeepCopyJSON(tree), s.structural, true, structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}), nil
 }
 
-// Check checks an object by the schema, its list types and its rules in CEL, but for
-// rules that compare an object with its previous state. Metadata and unknown fields are
-// not looked at. The error is a [*Refusal] if the API server would not accept the
-// object; any other error is why that is not known.
+// Check checks an object against the schema, its list types and its rules in CEL, except
+// for rules that compare an object with its previous state. It ignores metadata and unknown
+// fields. The error is a [*Refusal] if the API server would refuse the object. Other errors
+// mean that the result is not known.
 func (s *Schema) Check(ctx context.Context, tree map[string]any) (err error) {
 	defer recovered(&err)
 	errs, err := s.check(ctx, tree)
@@ -136,5 +139,5 @@ func (s *Schema) check(ctx context.Context, tree map[string]any) (field.ErrorLis
 	errs := validation.ValidateCustomResource(nil, tree, s.validator)
 	errs = append(errs, objectmeta.Validate(ctx, nil, tree, s.structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, tree)...)
-	return rules(ctx, s.structural, s.celRules, tree, nil, errs)
+	return s.rules(ctx, tree, nil, errs)
 }

@@ -1,21 +1,18 @@
 // Package validate checks objects against the definitions of their types, as the API
-// server does when the objects are applied, but without a server: the definition may
-// be one that no cluster has yet.
+// server does when objects are applied, but without a server: no cluster needs to have
+// the definition yet.
 //
-// It owns
-//   - the compiled form of a type, and what it is made of (compile.go);
-//   - the types that Crossplane makes of CompositeResourceDefinitions, as far as they
-//     are known (composite.go);
-//   - the checks, in the API server's order and with its code (validate.go):
-//     server-side apply onto the object as it is, defaults, schema, metadata, embedded
-//     resources, list types, and rules in CEL within the API server's cost budget;
-//   - the checks of whole objects in any version, as they are stored or converted
-//     (schema.go), and their causes without any value (cause.go);
-//   - a cache of compiled types (cache.go).
+//   - compile.go compiles a definition to a [Type], and cache.go has a [Cache] of types.
+//   - composite.go and derived.go know the types that Crossplane makes of
+//     CompositeResourceDefinitions.
+//   - validate.go applies an object to a [Type], with the API server's code and in its
+//     order: server-side apply onto the live object, defaults, schema, metadata, embedded
+//     resources, list types, and rules in CEL within the API server's cost budget.
+//   - schema.go checks whole objects in any version with a [Schema], as they are stored or
+//     converted. cause.go returns the errors without values of the object.
 //
-// It does not know admission: a mutating webhook may change an object before the API
-// server checks it, and validating ones refuse more. It does not convert objects
-// either.
+// It does not know admission: mutating webhooks may change an object before the API
+// server checks it, and validating webhooks may refuse it. It does not convert objects.
 package validate
 
 import (
@@ -27,7 +24,6 @@ import (
 	"slices"
 	"strings"
 
-	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
@@ -49,21 +45,21 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Refusal is why the API server would not accept an object.
+// Refusal is the error for an object that the API server would refuse.
 type Refusal struct {
-	// Causes are what is wrong, as the API server says it: the path of a field, a
-	// colon, and the reason. There are at most sixteen, of at most 300 bytes each.
+	// Causes are the errors in the API server's words: the path of a field, a colon,
+	// and the reason. There are at most [MostCauses], of at most 300 bytes each.
 	Causes []string
-	// Early reports that the API server would refuse the object before admission, so
-	// that no webhook could change that: a field is unknown or has another type.
+	// Early reports whether the API server would refuse the object before admission, so
+	// that no webhook can change that: a field is unknown or has another type.
 	Early bool
-	// Live reports that it is the live object that its type cannot read, so that no
-	// change of it would be accepted.
+	// Live reports whether the live object does not fit its type. Then the API server
+	// refuses every change of it.
 	Live bool
 }
 
-// MostCauses is how many things that are wrong with an object are told, and longestCause
-// the length of each in bytes.
+// MostCauses is the maximum number of errors for an object, and longestCause the maximum
+// length of each in bytes.
 const (
 	MostCauses   = 16
 	longestCause = 300
@@ -71,11 +67,11 @@ const (
 
 func (r *Refusal) Error() string { return strings.Join(r.Causes, "; ") }
 
-// manager is the field manager whose apply is tried.
+// manager is the field manager of the simulated apply.
 const manager = "gitopsd"
 
 // Create checks an object that does not exist yet. The error is a [*Refusal] if the API
-// server would not accept it; any other error is why that is not known.
+// server would refuse the object. Other errors mean that the result is not known.
 func (t *Type) Create(ctx context.Context, tree map[string]any) (err error) {
 	defer recovered(&err)
 	_, err = t.create(ctx, tree)
@@ -83,7 +79,7 @@ func (t *Type) Create(ctx context.Context, tree map[string]any) (err error) {
 }
 
 func (t *Type) create(ctx context.Context, tree map[string]any) (map[string]any, error) {
-	patch, err := wire(tree)
+	patch, err := Decoded(tree)
 	if err != nil {
 		return nil, err
 	}
@@ -102,16 +98,16 @@ func (t *Type) create(ctx context.Context, tree map[string]any) (map[string]any,
 	errs = append(errs, t.scale.check(u.Object)...)
 	errs = append(errs, objectmeta.Validate(ctx, nil, u.Object, t.structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, t.structural, u.Object)...)
-	return u.Object, t.rules(ctx, u.Object, nil, errs)
+	return u.Object, t.refusal(ctx, u.Object, nil, errs)
 }
 
-// Update checks an object that replaces one that exists. Rules that compare an object
-// with its previous state apply, and what was wrong before may stay as it is (the API
-// server's ratcheting). live is the whole object as the API server gives it, in any
-// version of the type. Errors are as for [Type.Create].
+// Update checks an update of a live object. Rules that compare an object with its previous
+// state apply, and errors that existed before are accepted (the API server's ratcheting).
+// live is the whole object from the API server, in any version of the type. Errors are as
+// for [Type.Create].
 func (t *Type) Update(ctx context.Context, live, tree map[string]any) (err error) {
 	defer recovered(&err)
-	old, err := wire(live)
+	old, err := Decoded(live)
 	if err != nil {
 		return err
 	}
@@ -122,22 +118,22 @@ func (t *Type) Update(ctx context.Context, live, tree map[string]any) (err error
 	return t.update(ctx, old, tree)
 }
 
-// Succeed checks an object that replaces an earlier one in the repository, which stands
-// for the live object that is not known. Errors are as for [Type.Create].
+// Succeed checks an update if the live object is not known. The earlier object in the
+// repository stands for it. Errors are as for [Type.Create].
 func (t *Type) Succeed(ctx context.Context, before, tree map[string]any) (err error) {
 	defer recovered(&err)
-	live, err := wire(before)
+	live, err := Decoded(before)
 	if err != nil {
 		return err
 	}
 	if err := t.read(live); err != nil {
 		return err
 	}
-	// The API server's defaults are nobody's, so that they stay.
+	// The API server's defaults have no owner, so they stay.
 	old, err := t.merge(t.empty(), live)
 	if _, refused := errors.AsType[*Refusal](err); refused {
-		// What is not accepted of a request may be there: items that are twice in a set,
-		// for example. Its fields are then nobody's, and all stay.
+		// The live object may have errors that are refused in a request, such as duplicate
+		// items of a set. Then its fields have no owner, and all of them stay.
 		defaulting.Default(live, t.structural)
 		return t.update(ctx, live, tree)
 	}
@@ -151,7 +147,7 @@ func (t *Type) Succeed(ctx context.Context, before, tree map[string]any) (err er
 }
 
 func (t *Type) update(ctx context.Context, old, tree map[string]any) error {
-	patch, err := wire(tree)
+	patch, err := Decoded(tree)
 	if err != nil {
 		return err
 	}
@@ -178,28 +174,27 @@ func (t *Type) update(ctx context.Context, old, tree map[string]any) error {
 	if len(listtype.ValidateListSetsAndMaps(nil, t.structural, old)) == 0 {
 		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, t.structural, u.Object)...)
 	}
-	return t.rules(ctx, u.Object, old, errs, cel.WithRatcheting(correlated))
+	return t.refusal(ctx, u.Object, old, errs, cel.WithRatcheting(correlated))
 }
 
-// rules runs the rules in CEL, unless what else is wrong would keep the API server from
-// it, and returns the result of all checks.
-func (t *Type) rules(ctx context.Context, object, old map[string]any, errs field.ErrorList, opts ...cel.Option) error {
-	errs, err := rules(ctx, t.structural, t.celRules, object, old, errs, opts...)
+// refusal runs the rules in CEL and returns the result of all checks.
+func (t *Type) refusal(ctx context.Context, object, old map[string]any, errs field.ErrorList, opts ...cel.Option) error {
+	errs, err := t.rules(ctx, object, old, errs, opts...)
 	if err != nil {
 		return err
 	}
 	return refusal(errs)
 }
 
-// rules adds to errs what the rules in CEL have against an object, unless errs would keep
-// the API server from asking them.
-func rules(ctx context.Context, s *structural.Structural, rules *cel.Validator, object, old map[string]any, errs field.ErrorList, opts ...cel.Option) (field.ErrorList, error) {
-	if rules != nil && !slices.ContainsFunc(errs, blocks) {
+// rules adds the errors of the rules in CEL to errs, unless an API server would not run
+// the rules because of errs.
+func (c *checks) rules(ctx context.Context, object, old map[string]any, errs field.ErrorList, opts ...cel.Option) (field.ErrorList, error) {
+	if c.celRules != nil && !slices.ContainsFunc(errs, blocks) {
 		var before any
 		if old != nil {
 			before = old
 		}
-		broken, _ := rules.Validate(ctx, nil, s, object, before, celconfig.RuntimeCELCostBudget, opts...)
+		broken, _ := c.celRules.Validate(ctx, nil, c.structural, object, before, celconfig.RuntimeCELCostBudget, opts...)
 		errs = append(errs, broken...)
 	}
 	if err := ctx.Err(); err != nil {
@@ -239,7 +234,7 @@ func blocks(e *field.Error) bool {
 	return false
 }
 
-// merge applies an object onto the live one by server-side apply.
+// merge applies an object to the live one by server-side apply.
 func (t *Type) merge(live *unstructured.Unstructured, patch map[string]any) (*unstructured.Unstructured, error) {
 	merged, err := t.fields.Apply(live, &unstructured.Unstructured{Object: patch}, manager, true)
 	if err != nil {
@@ -263,8 +258,7 @@ func (t *Type) merge(live *unstructured.Unstructured, patch map[string]any) (*un
 	return u, nil
 }
 
-// meant suggests the field that was most likely meant, if the cause is that the type has
-// none of that name.
+// meant suggests the field that was most likely meant if the cause is an unknown field.
 func (t *Type) meant(cause string) string {
 	path, ok := strings.CutSuffix(cause, ": field not declared in schema")
 	steps, err := fieldpath.Parse(path)
@@ -293,20 +287,20 @@ var (
 	unreadPatch = regexp.MustCompile(`^failed to create typed patch object \([^)]*\): `)
 	unreadLive  = regexp.MustCompile(`^failed to create typed live object \([^)]*\): |^failed to create manager for existing fields: failed to convert new object \([^)]*\) to smd typed: `)
 	errorsWord  = regexp.MustCompile(`^errors:\s*`)
-	// goValue is how an error shows a value of a wrong type, and goType its type.
+	// goValue and goType match a value of a wrong type in an error.
 	goValue = regexp.MustCompile(`, got &?(?:value\.valueUnstructured)?\{(?:Value:)?(.*)\}$`)
 	goType  = regexp.MustCompile(`, got (map\[|\[).*$`)
 )
 
-// unreadable is the refusal of every change of a live object that does not fit its type.
+// unreadable returns the refusal for a live object that does not fit its type.
 func unreadable(causes []string) *Refusal {
 	fields := slices.Clone(causes)
 	fields[0] = "the live object does not fit it, so that no change of it would be accepted; delete the object to have it created anew: " + fields[0]
 	return &Refusal{Causes: fields, Early: true, Live: true}
 }
 
-// typedCauses are the causes in an error of server-side apply, which has one or
-// several of the form ".spec.size: field not declared in schema".
+// typedCauses returns the causes in an error of server-side apply, which have the form
+// ".spec.size: field not declared in schema".
 func typedCauses(text string) []string {
 	for _, prefix := range []*regexp.Regexp{unreadPatch, unreadLive, errorsWord} {
 		text = prefix.ReplaceAllString(text, "")
@@ -330,8 +324,8 @@ func typedCauses(text string) []string {
 	return causes
 }
 
-// read changes a live object to what the API server reads of it once its type has
-// changed, but for defaults: in this version, without fields that are gone.
+// read changes a live object as the API server does when it reads it with the new type, in
+// this version and without removed fields. It does not set defaults.
 func (t *Type) read(live map[string]any) error {
 	version := t.kind.GroupVersion().String()
 	if t.converts && !sameVersion(live, version) {
@@ -343,8 +337,7 @@ func (t *Type) read(live map[string]any) error {
 	return nil
 }
 
-// sameVersion reports whether an object and all that is recorded of its fields are in a
-// version.
+// sameVersion reports whether an object and its managed fields are in a version.
 func sameVersion(live map[string]any, version string) bool {
 	for _, item := range manifest.List(live, "metadata", "managedFields") {
 		if entry, ok := item.(map[string]any); ok && manifest.Text(entry, "apiVersion") != version {
@@ -354,10 +347,8 @@ func sameVersion(live map[string]any, version string) bool {
 	return manifest.Text(live, "apiVersion") == version
 }
 
-// Decoded returns an object as the API server decodes it from a request, a copy.
-func Decoded(tree map[string]any) (map[string]any, error) { return wire(tree) }
-
-func wire(tree map[string]any) (map[string]any, error) {
+// Decoded returns a copy of an object, decoded as in a request to the API server.
+func Decoded(tree map[string]any) (map[string]any, error) {
 	var decoded map[string]any
 	if err := json.Unmarshal(manifest.AppendJSON(nil, tree), &decoded); err != nil {
 		return nil, err
@@ -377,7 +368,7 @@ func metaOf(object map[string]any) (*metav1.ObjectMeta, field.ErrorList) {
 	return meta, nil
 }
 
-// bounded returns the text of an error in one line of a bounded length.
+// bounded returns the text of an error in one line, of at most longestCause bytes.
 func bounded(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) <= longestCause {
@@ -387,8 +378,8 @@ func bounded(text string) string {
 	return strings.ToValidUTF8(text[:kept], "") + "…" + strings.ToValidUTF8(text[len(text)-kept:], "")
 }
 
-// recovered makes an error of a panic in the API server's code, which has checked a
-// definition before it meets an object.
+// recovered turns a panic of the API server's code into an error. That code expects
+// definitions that the API server has checked.
 func recovered(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("its type cannot be evaluated: %s", bounded(fmt.Sprint(v)))

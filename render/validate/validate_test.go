@@ -8,8 +8,8 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-// cases are definitions, each with objects that are applied one after the other. The
-// same cases are held against a real API server.
+// cases are definitions, each with objects to apply in order. The same cases are compared
+// with a real API server.
 var cases = []struct {
 	name string
 	// schema is of spec; root replaces everything below openAPIV3Schema's properties.
@@ -113,7 +113,7 @@ var cases = []struct {
 	}},
 }
 
-// step is an object; its spec and the like are given.
+// step is an object, given by its spec and the like.
 type step struct {
 	object string
 	// want is part of what is wrong, empty for nothing.

@@ -6,9 +6,9 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Converted returns a copy of a CRD that has API servers ask a server for conversions:
-// client is the clientConfig, without a CA bundle. What the CRD says about conversions
-// and their CA is replaced. The copy shares what does not change.
+// Converted returns a copy of a CRD with a conversion webhook. client is its clientConfig,
+// without a CA bundle. It replaces spec.conversion and annotations for its CA bundle. The
+// copy shares unchanged parts.
 func Converted(tree, client map[string]any) map[string]any {
 	tree = withoutInjectors(tree)
 	meta := manifest.Mapping(tree, "metadata")

@@ -14,18 +14,17 @@ import (
 
 const bundleField = "caBundle"
 
-// variable is how sample configurations ask for a bundle, Crossplane's own design of
-// webhooks among them.
+// variable stands for a CA bundle in sample configurations, such as Crossplane's design of
+// webhooks.
 const variable = "${CA_BUNDLE}"
 
-// otherInjectors begin the annotations by which other controllers fill in bundles:
+// otherInjectors are prefixes of annotations that make other controllers inject bundles:
 // cert-manager's cainjector, and OpenShift's service-ca.
 var otherInjectors = []string{"cert-manager.io/inject-", "certmanager.k8s.io/inject-", "service.beta.openshift.io/inject-cabundle"}
 
-// Source is where a CA bundle comes from.
+// Source is the source of a CA bundle.
 type Source struct {
-	// Object is a Service that gitopsd makes a certificate for, or a Secret in the
-	// cluster.
+	// Object is a Service with a certificate from gitopsd, or a Secret in the cluster.
 	Object manifest.ID
 }
 
@@ -34,7 +33,7 @@ func (s Source) String() string {
 	return s.Object.Kind + "/" + s.Object.Namespace + "/" + s.Object.Name
 }
 
-// ParseSource reads a manifest.InjectCAAnnotation: "Service/<namespace>/<name>",
+// ParseSource parses a [manifest.InjectCAAnnotation]: "Service/<namespace>/<name>",
 // "Secret/<namespace>/<name>", or "<namespace>/<name>" for a Service.
 func ParseSource(text string) (Source, error) {
 	parts := strings.Split(strings.TrimSpace(text), "/")
@@ -57,15 +56,15 @@ type client struct {
 	config map[string]any
 }
 
-// clients returns what has a CA bundle in an object.
+// clients returns the parts of an object that have a CA bundle.
 func clients(tree map[string]any) []client {
 	switch manifest.KindOf(tree) {
 	case manifest.ValidatingWebhooks, manifest.MutatingWebhooks:
 		var all []client
 		for _, w := range manifest.List(tree, "webhooks") {
 			hook, _ := w.(map[string]any)
-			name, _ := hook["name"].(string)
-			path := field.Path{field.Key("webhooks"), field.Element(field.Pair{Field: "name", Value: name}), field.Key("clientConfig")}
+			named := field.Element(field.Pair{Field: "name", Value: manifest.Text(hook, "name")})
+			path := field.Path{field.Key("webhooks"), named, field.Key("clientConfig")}
 			all = append(all, client{path, manifest.Mapping(hook, "clientConfig")})
 		}
 		return all
@@ -81,8 +80,7 @@ func clients(tree map[string]any) []client {
 	return nil
 }
 
-// Left returns the fields of an object that are to hold a CA bundle and do not, as
-// plans show them.
+// Left returns the fields of an object for CA bundles that are not set, as plans show them.
 func Left(tree map[string]any) []string {
 	var paths []string
 	for _, c := range clients(tree) {
@@ -93,8 +91,8 @@ func Left(tree map[string]any) []string {
 	return paths
 }
 
-// Filled returns where the value of a field comes from when an object is applied; ok
-// is false if nothing is filled in there.
+// Filled returns the source of a CA bundle that gitopsd fills in when it applies an object.
+// ok is false for other fields.
 func Filled(o *manifest.Object, path field.Path) (from Source, ok bool) {
 	from, err := ParseSource(o.Annotation(manifest.InjectCAAnnotation))
 	if err != nil || len(path) == 0 || path[len(path)-1].Key != bundleField {
@@ -114,12 +112,11 @@ func bundlePath(c client) string {
 	return append(slices.Clip(c.path), field.Key(bundleField)).String()
 }
 
-// Open leaves the CA bundles that somebody else is to fill in out of a plain
-// manifest: placeholders (an empty value, a line break, "${CA_BUNDLE}"), and, if the
-// object is annotated for another injector, every bundle. What is not applied is not
-// ours in the cluster, and nobody's bundle is overwritten. "${CA_BUNDLE}" asks for the
-// bundle of the one Service that the object names. The object itself is returned if
-// nothing changes.
+// Open removes CA bundles that are filled in later: placeholders (an empty value, a line
+// break, "${CA_BUNDLE}"), and all bundles if the object is annotated for another injector.
+// Fields that gitopsd does not apply, it does not own, so it overwrites no bundle. If the
+// placeholder is "${CA_BUNDLE}" and the object names one Service, Open adds
+// [manifest.InjectCAAnnotation] for it. Open returns o itself if nothing changes.
 func Open(o *manifest.Object) (*manifest.Object, error) {
 	all := clients(o.Tree())
 	others := injected(o)
@@ -140,7 +137,7 @@ func Open(o *manifest.Object) (*manifest.Object, error) {
 	var add map[string]string
 	if asks && !others && o.Annotation(manifest.InjectCAAnnotation) == "" {
 		if len(named) != 1 || named[""] {
-			return o, nil // Misuse tells
+			return o, nil // Misuse has the error
 		}
 		for service := range named {
 			add = map[string]string{manifest.InjectCAAnnotation: service}
@@ -164,7 +161,8 @@ func Open(o *manifest.Object) (*manifest.Object, error) {
 	return opened.WithMetadata(nil, add), nil
 }
 
-// serviceOf returns the Service of a clientConfig as a [Source], "" if it names none.
+// serviceOf returns the Service of a clientConfig in the form of [Source.String]; "" for
+// none.
 func serviceOf(config map[string]any) string {
 	namespace, name := manifest.Text(config, "service", "namespace"), manifest.Text(config, "service", "name")
 	if namespace == "" || name == "" {
@@ -173,7 +171,7 @@ func serviceOf(config map[string]any) string {
 	return Source{manifest.Service.ID(namespace, name)}.String()
 }
 
-// placeholder reports whether a bundle holds no certificate, by intention.
+// placeholder reports whether a bundle has no certificate on purpose.
 func placeholder(bundle any) bool {
 	text, ok := bundle.(string)
 	switch text = strings.TrimSpace(text); {
@@ -190,7 +188,7 @@ func placeholder(bundle any) bool {
 
 // injected reports whether another controller fills in the object's bundles.
 func injected(o *manifest.Object) bool {
-	for key := range o.Annotations() {
+	for key := range manifest.Mapping(o.Tree(), "metadata", "annotations") {
 		if otherInjector(key) {
 			return true
 		}
@@ -202,9 +200,8 @@ func otherInjector(annotation string) bool {
 	return slices.ContainsFunc(otherInjectors, func(prefix string) bool { return strings.HasPrefix(annotation, prefix) })
 }
 
-// Misuse returns why an object's bundles cannot be filled in as it asks; nil if they
-// can, or if it does not ask. get returns an object of the same cluster, nil if there
-// is none.
+// Misuse returns an error if an object asks for CA bundles that cannot be filled in. get
+// returns an object of the same cluster, or nil.
 func Misuse(o *manifest.Object, get func(manifest.ID) *manifest.Object) error {
 	o = o.Rendered() // bundles may be filled in already
 	value := o.Annotation(manifest.InjectCAAnnotation)
@@ -238,7 +235,7 @@ func Misuse(o *manifest.Object, get func(manifest.ID) *manifest.Object) error {
 		}
 	}
 	if source.Object.Is(manifest.Secret) {
-		return nil // what it holds is known in the cluster only
+		return nil // its content is known only in the cluster
 	}
 	service := get(source.Object)
 	switch {
@@ -257,7 +254,7 @@ func without(m map[string]any, key string) map[string]any {
 	return copied
 }
 
-// replaced returns a copy of m in which the mapping at a path of keys is another.
+// replaced returns a copy of m with another mapping at a path of keys.
 func replaced(m map[string]any, path field.Path, value map[string]any) map[string]any {
 	if len(path) == 0 {
 		return value

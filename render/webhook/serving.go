@@ -2,14 +2,15 @@ package webhook
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"gitopsd.dev/render/manifest"
 )
 
-// Services lists the Services that the API server sends requests to because of an
-// object: a webhook configuration, an APIService, or a CRD that converts by webhook.
-// Webhooks with a URL have none.
+// Services returns the Services that the API server sends requests to for a webhook
+// configuration, an APIService, or a CRD that converts by webhook. Webhooks with a URL
+// have none.
 func Services(tree map[string]any) []manifest.ID {
 	var list []manifest.ID
 	for _, c := range clients(tree) {
@@ -21,18 +22,17 @@ func Services(tree map[string]any) []manifest.ID {
 	return list
 }
 
-// pods has the kinds that run pods, but for Jobs, whose pods end.
+// pods are the kinds that run pods, except Jobs, since their pods end.
 var pods = append(slices.Clip(manifest.Workloads), manifest.ReplicaSet, manifest.Pod)
 
-// Servers finds the workloads behind a Service among a cluster's objects. known is
-// false if the objects do not tell: the Service is not one of them, or is not for
-// pods that it selects.
+// Servers returns the workloads that a Service selects among a cluster's objects. known is
+// false if the Service is not one of the objects or has no selector for pods.
 func Servers(objects []*manifest.Object, service manifest.ID) (servers []*manifest.Object, known bool) {
-	i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return o.ID() == service })
-	if i < 0 {
+	found := manifest.Find(objects, service)
+	if found == nil {
 		return nil, false
 	}
-	spec := manifest.Mapping(objects[i].Tree(), "spec")
+	spec := manifest.Mapping(found.Tree(), "spec")
 	selector := manifest.Mapping(spec, "selector")
 	if len(selector) == 0 || manifest.Text(spec, "type") == "ExternalName" {
 		return nil, false
@@ -61,9 +61,9 @@ func selects(selector, labels map[string]any) bool {
 	return true
 }
 
-// Unserved returns why nothing is going to serve the webhooks of a package's object,
-// "" if something is, or if the objects do not tell. A webhook that nobody serves and
-// that fails closed blocks whatever it is for.
+// Unserved returns the reason why nothing is going to serve the webhooks of a package's
+// object; "" if something is, or if that is not known. A webhook that fails closed without
+// a server blocks all requests that it is for.
 func Unserved(objects []*manifest.Object, o *manifest.Object) string {
 	pkg := o.Label(manifest.PackageLabel)
 	if pkg == "" {
@@ -71,7 +71,7 @@ func Unserved(objects []*manifest.Object, o *manifest.Object) string {
 	}
 	for _, service := range Services(o.Tree()) {
 		servers, known := Servers(objects, service)
-		switch there := slices.ContainsFunc(objects, func(o *manifest.Object) bool { return o.ID() == service }); {
+		switch there := manifest.Find(objects, service) != nil; {
 		case !there && !slices.ContainsFunc(objects, func(o *manifest.Object) bool {
 			return o.ID().Is(manifest.Workloads...) && o.Label(manifest.PackageLabel) == pkg
 		}):
@@ -88,21 +88,20 @@ func Unserved(objects []*manifest.Object, o *manifest.Object) string {
 	return ""
 }
 
-// runs reports whether a workload is to have pods.
+// runs reports whether a workload has at least one replica.
 func runs(o *manifest.Object) bool {
 	replicas, set := manifest.Mapping(o.Tree(), "spec")["replicas"]
 	return !set || replicas != int64(0)
 }
 
-// needs are the writes that bring up a controller, and keep its certificate.
+// needs are the writes that start a controller and renew its certificate.
 var needs = []struct{ group, resource, operation string }{
 	{"", "pods", "CREATE"}, {"apps", "replicasets", "CREATE"}, {"apps", "deployments", "UPDATE"}, {"", "secrets", "UPDATE"},
 }
 
-// Traps returns the resources of a namespace that a package's object has webhooks for
-// that fail closed, though what serves them needs these resources to come up in that
-// namespace: once it is down, it stays down. Webhooks with conditions are taken to spare
-// them.
+// Traps returns the resources for which a package's webhooks fail closed although their own
+// server needs these resources to start, and the namespace of the server. Once the server is
+// down, it stays down. Webhooks with match conditions are assumed to leave them out.
 func Traps(objects []*manifest.Object, o *manifest.Object) (resources []string, namespace string) {
 	if !o.ID().Is(manifest.Webhooks...) || o.Label(manifest.PackageLabel) == "" {
 		return nil, ""
@@ -135,20 +134,16 @@ func Traps(objects []*manifest.Object, o *manifest.Object) (resources []string, 
 	return resources, namespace
 }
 
-// namespaceLabels returns the labels of a namespace, as far as the objects tell.
+// namespaceLabels returns the known labels of a namespace.
 func namespaceLabels(objects []*manifest.Object, name string) map[string]any {
 	labels := map[string]any{"kubernetes.io/metadata.name": name}
-	for _, o := range objects {
-		if o.ID() == manifest.Namespace.ID("", name) {
-			for key, value := range o.Labels() {
-				labels[key] = value
-			}
-		}
+	if o := manifest.Find(objects, manifest.Namespace.ID("", name)); o != nil {
+		maps.Copy(labels, manifest.Mapping(o.Tree(), "metadata", "labels"))
 	}
 	return labels
 }
 
-// meets reports whether labels meet a LabelSelector; every object meets an empty one.
+// meets reports whether labels match a LabelSelector. All labels match an empty one.
 func meets(labels, selector map[string]any) bool {
 	return selects(manifest.Mapping(selector, "matchLabels"), labels) && !slices.ContainsFunc(manifest.List(selector, "matchExpressions"), func(e any) bool {
 		expression, _ := e.(map[string]any)

@@ -8,8 +8,7 @@ import (
 	"gitopsd.dev/render/webhook"
 )
 
-// A package's webhooks are registered only if something among the cluster's objects is
-// going to serve them.
+// Unserved returns the reason why none of the cluster's objects serves a package's webhooks.
 func TestUnserved(t *testing.T) {
 	t.Parallel()
 	const (
@@ -47,7 +46,8 @@ func TestUnserved(t *testing.T) {
 	}
 }
 
-// A webhook that fails closed for what its own server needs keeps it down.
+// A webhook that fails closed for resources that its own server needs keeps the server
+// down.
 func TestTraps(t *testing.T) {
 	t.Parallel()
 	const (

@@ -1,14 +1,14 @@
 // Package webhook completes the webhooks of packages and of plain manifests.
 //
-// A package cannot know the Service behind which its controller will be found, nor
-// which other packages a cluster has. webhook.go gives its webhooks the name,
-// namespace and port of the Service, and its configurations names of their own
-// ([Name]). inject.go is about CA bundles, which are not known when a cluster is
-// rendered: manifest.InjectCAAnnotation says where an object's bundles come from, and
-// the fields themselves are left out ([Open]) until reconcile/certs fills them in.
+// A package does not know the Service of its controller, nor the other packages of a
+// cluster. webhook.go gives its webhooks the name, namespace and port of the Service, and
+// its configurations unique names ([Name]). inject.go handles CA bundles, which are not
+// known when a cluster is rendered: [manifest.InjectCAAnnotation] names the source, and
+// [Open] leaves the fields out until reconcile/certs fills them in. serving.go finds the
+// servers of webhooks, convert.go sets the webhook for conversion rules.
 //
-// The path of a webhook and everything else stay as written. The Service is
-// render/runtime's.
+// Everything else stays as written, such as the path of a webhook. render/runtime makes
+// the Service.
 package webhook
 
 import (
@@ -23,7 +23,7 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Service is where the API server finds a package's webhooks.
+// Service is the Service of a package's webhooks.
 type Service struct {
 	Namespace string
 	Name      string
@@ -33,11 +33,11 @@ type Service struct {
 // maxName is the length of an object's name.
 const maxName = 253
 
-// Name returns the name that a configuration of a package has in a cluster:
-// "<package>.<name>". Generators give the configurations of all packages the same
-// names. It depends on these two names only, so that no other package and no new
-// version changes it. If it would be too long, or if the package's name has a dot,
-// so that another pair of names could read the same, it ends in a hash of both.
+// Name returns the name of a package's webhook configuration in a cluster:
+// "<package>.<name>", since generators give the configurations of all packages the same
+// names. It depends on these two names only, so that other packages and new versions do
+// not change it. If it is too long, or ambiguous because the package's name has a dot, it
+// ends in a hash of both names.
 func Name(pkg, name string) string {
 	full := pkg + "." + name
 	if len(full) <= maxName && !strings.Contains(pkg, ".") {
@@ -48,8 +48,7 @@ func Name(pkg, name string) string {
 	return strings.TrimRight(full[:min(len(full), maxName-len(hash)-1)], "-.") + "-" + hash
 }
 
-// Needed reports whether an object has webhooks that a package's controller is to
-// serve.
+// Needed reports whether an object of a package has webhooks for the package's controller.
 func Needed(tree map[string]any) bool {
 	switch manifest.KindOf(tree) {
 	case manifest.ValidatingWebhooks, manifest.MutatingWebhooks:
@@ -60,10 +59,9 @@ func Needed(tree map[string]any) bool {
 	return false
 }
 
-// Idle reports whether a CRD has a webhook convert objects, though its only version
-// leaves nothing to convert. Such a webhook serves nobody, and stops an API server
-// that reads every object to write it again in another form, with another key for
-// example.
+// Idle reports whether a CRD has a conversion webhook although it has one version only.
+// Such a webhook has nothing to convert, but breaks an API server that rewrites every
+// object, with another encryption key for example.
 func Idle(tree map[string]any) bool {
 	if manifest.KindOf(tree) != manifest.CRD {
 		return false
@@ -72,17 +70,15 @@ func Idle(tree map[string]any) bool {
 	return d.Converts && len(d.Versions()) == 1
 }
 
-// WithoutConversion returns a copy of a CRD, for which [Idle] is true, that converts
-// by no webhook. The copy shares what does not change.
+// WithoutConversion returns a copy of a CRD without its conversion webhook. The copy shares
+// unchanged parts.
 func WithoutConversion(tree map[string]any) map[string]any {
 	return with(tree, "spec", with(manifest.Mapping(tree, "spec"), "conversion", map[string]any{"strategy": "None"}))
 }
 
-// Complete returns a copy of an object, for which [Needed] is true, that names
-// the Service, without the CA bundles that the package has and without annotations by
-// which other controllers would fill in theirs. The copy shares what does not change.
-// It fails, naming the field, if a webhook is to be served from
-// elsewhere, by URL.
+// Complete returns a copy of a [Needed] object that names the Service. The copy has no CA
+// bundles, and no annotations that make other controllers inject them. It shares unchanged
+// parts. Complete fails if a webhook has a URL. Errors name the field.
 func Complete(tree map[string]any, service Service) (map[string]any, error) {
 	tree = withoutInjectors(tree)
 	if manifest.KindOf(tree) == manifest.CRD {

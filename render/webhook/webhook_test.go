@@ -102,10 +102,10 @@ func TestName(t *testing.T) {
 	}
 }
 
-// subdomain matches a name by RFC 1123.
+// subdomain matches a DNS subdomain (RFC 1123).
 var subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-// A conversion webhook is left out where it has nothing to convert.
+// A conversion webhook is removed if it has nothing to convert.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -18,11 +18,11 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// maxBuilds bounds how often a cluster's kustomization is built for an answer.
+// maxBuilds bounds the number of builds for an answer.
 const maxBuilds = 2000
 
-// kustomized explains an object that kustomize builds: where it was written, and
-// which entries of the kustomizations on its way changed it.
+// kustomized explains an object that kustomize builds: where it was written, and the
+// entries of kustomizations that changed it.
 func (e *explainer) kustomized(ctx context.Context, a *Answer) ([]Step, error) {
 	files := e.everything()
 	with, err := e.build(ctx, files)
@@ -62,8 +62,9 @@ func (e *explainer) kustomized(ctx context.Context, a *Answer) ([]Step, error) {
 	return steps, nil
 }
 
-// leaveOut builds without an entry, and says what that changes.
-func (e *explainer) leaveOut(ctx context.Context, file string, entry entry, with *manifest.Object) (Step, bool, error) {
+// leaveOut builds without an entry, and returns the step of the entry. ok is false if it has
+// no effect.
+func (e *explainer) leaveOut(ctx context.Context, file string, entry entry, with *manifest.Object) (s Step, ok bool, err error) {
 	without, err := e.build(ctx, e.everything().with(file, entry.without))
 	if ctx.Err() != nil {
 		return Step{}, false, ctx.Err()
@@ -71,23 +72,22 @@ func (e *explainer) leaveOut(ctx context.Context, file string, entry entry, with
 	switch {
 	case err == nil:
 	case entry.names():
-		// A patch finds its object by the name that this gives it.
+		// A patch needs the name that the entry sets.
 		return Step{Effect: Names}, e.field.ofName(), nil
 	default:
-		// Something else needs the entry. Most often that is no news of our
-		// object; say it where it may be.
+		// Something else needs the entry. Usually that does not concern the
+		// object; report it if it may.
 		return Step{Effect: Unknown}, entry.mayTouch(e.id), nil
 	}
 	missing := Names
 	if entry.makes() {
 		missing = Makes
 	}
-	s, differs := e.compare(without, with, missing)
-	return s, differs, nil
+	s, ok = e.compare(without, with, missing)
+	return s, ok, nil
 }
 
-// build builds the cluster's kustomization from files, and returns the object,
-// nil if it is not there.
+// build builds the cluster's kustomization from files, and returns the object, or nil.
 func (e *explainer) build(ctx context.Context, files everything) (*manifest.Object, error) {
 	var builder kustomize.Builder
 	objects, _, err := builder.Build(ctx, files.repository, e.in.Path, files.remote)
@@ -105,7 +105,7 @@ func (e *explainer) build(ctx context.Context, files everything) (*manifest.Obje
 	return nil, nil
 }
 
-// written finds the field in the file in which the object was written.
+// written finds the field in the file where the object was written.
 func (e *explainer) written(a *Answer) {
 	content, err := fs.ReadFile(e.everything(), a.Written.File)
 	if err != nil || len(e.field) == 0 {
@@ -131,20 +131,19 @@ func isFile(files fs.FS, name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// way collects the kustomization files that an object passes through, those
-// nearest to where it was written first.
+// way collects the kustomization files that an object passes through, the nearest to its
+// origin first.
 type way struct {
 	files everything
-	// origin is the file it was written in; all takes every kustomization
-	// instead, for an object that a generator makes.
+	// origin is the file where it was written. all collects every kustomization, for
+	// an object that a generator makes.
 	origin         string
 	all            bool
 	seen           map[string]bool
 	kustomizations []string
 }
 
-// directory walks a directory that is built, and reports whether the object comes
-// from it.
+// directory walks a directory of the build, and reports whether the object comes from it.
 func (w *way) directory(dir string) bool {
 	if w.seen[dir] {
 		return false
@@ -179,7 +178,7 @@ func (w *way) directory(dir string) bool {
 	return passes
 }
 
-// kustomization is the kustomization file of a directory, "" if it has none.
+// kustomization returns the kustomization file of a directory, "" if it has none.
 func kustomization(files fs.FS, dir string) (file string, content []byte) {
 	for _, name := range []string{"kustomization.yaml", "kustomization.yml", "Kustomization"} {
 		if content, err := fs.ReadFile(files, path.Join(dir, name)); err == nil {
@@ -191,13 +190,13 @@ func kustomization(files fs.FS, dir string) (file string, content []byte) {
 
 // entry is a part of a kustomization file that can be left out.
 type entry struct {
-	// what is the entry as people name it, "patches[1]".
+	// what is the entry for people, "patches[1]".
 	what string
 	key  string
 	line int
-	// path is the file that the entry names, if it is one that does.
+	// path is the file that the entry names; may be empty.
 	path string
-	// text is the entry itself, without the file that is left then.
+	// text is the entry, and without the kustomization file without it.
 	text, without []byte
 }
 
@@ -211,12 +210,12 @@ func (e entry) names() bool {
 	return e.key == "namespace" || e.key == "namePrefix" || e.key == "nameSuffix"
 }
 
-// mayTouch reports whether an entry without which nothing builds may be about an object.
+// mayTouch reports whether the text of the entry mentions an object's name or kind.
 func (e entry) mayTouch(id manifest.ID) bool {
 	return bytes.Contains(e.text, []byte(id.Name)) || bytes.Contains(e.text, []byte(id.Kind))
 }
 
-// entriesOf lists what can be left out of a kustomization: each element of its
+// entriesOf returns the parts of a kustomization that can be left out: each element of its
 // lists, and its other fields as a whole.
 func entriesOf(files fs.FS, file string) ([]entry, error) {
 	content, err := fs.ReadFile(files, file)
@@ -233,7 +232,7 @@ func entriesOf(files fs.FS, file string) ([]entry, error) {
 		key, value := top.Content[i], top.Content[i+1]
 		switch key.Value {
 		case "apiVersion", "kind", "metadata", "resources", "bases", "components":
-			continue // what the walk follows
+			continue // way follows these
 		}
 		if value.Kind != yaml.SequenceNode {
 			rest := slices.Concat(top.Content[:i], top.Content[i+2:])
@@ -271,7 +270,7 @@ func newEntry(key, value *yaml.Node, what string, rest []*yaml.Node) (entry, err
 	if e.text, err = yaml.Marshal(value); err != nil {
 		return e, err
 	}
-	// A kustomization without fields is refused; this one says nothing.
+	// Kustomize refuses a kustomization without fields. This field has no effect.
 	options := func(n *yaml.Node) bool { return n.Value == "generatorOptions" }
 	if !slices.ContainsFunc(rest, options) {
 		rest = append(slices.Clone(rest), &yaml.Node{Kind: yaml.ScalarNode, Value: "generatorOptions"}, &yaml.Node{Kind: yaml.MappingNode})

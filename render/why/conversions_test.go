@@ -31,8 +31,8 @@ spec:
   - {from: v2, to: v1, rules: [{from: v2.new, to: old}]}
 `
 
-// A definition that a schema describes is explained as the schema is, and by its rules.
-// The rules fit it only as the patches leave it.
+// A definition that a schema describes is explained by the schema and by its rules. The
+// rules fit only the patched definition.
 func TestConverted(t *testing.T) {
 	t.Parallel()
 	in := Input{Input: render.Input{

@@ -9,8 +9,8 @@ import (
 	"gitopsd.dev/render/remote"
 )
 
-// everything is all that a cluster is built from: the fleet repository, and remote
-// bases by the names that they have in a build.
+// everything has all files of a build: the fleet repository, and remote bases by their
+// names in the build.
 type everything struct {
 	repository fs.FS
 	remote     remote.Bases
@@ -26,7 +26,7 @@ func (e everything) Open(name string) (fs.File, error) {
 	return e.repository.Open(name)
 }
 
-// with is the same in which one file has another content.
+// with returns the files with other content for one of them.
 func (e everything) with(name string, content []byte) everything {
 	if tree, at, ok := e.remote.Split(name); ok {
 		e.remote.Trees = maps.Clone(e.remote.Trees)
@@ -37,7 +37,7 @@ func (e everything) with(name string, content []byte) everything {
 	return e
 }
 
-// named is what an entry of a kustomization in a directory names.
+// named returns the path in the build that an entry of a kustomization in dir names.
 func (e everything) named(dir, entry string) string {
 	if remote.Looks(entry) {
 		if base, err := e.remote.Allowed.Base(entry); err == nil {

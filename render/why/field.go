@@ -14,15 +14,15 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// question is the field that is asked about.
+// question is the field of a question; empty for the whole object.
 type question field.Path
 
-// ofName reports whether the question is about the whole object or its name.
+// ofName reports whether the question is about the whole object, its name or namespace.
 func (p question) ofName() bool {
 	return len(p) == 0 || len(p) == 2 && p[0].Key == "metadata" && (p[1].Key == "name" || p[1].Key == "namespace")
 }
 
-// value is the field of an object.
+// value returns the field of an object.
 func (p question) value(o *manifest.Object) Value {
 	if len(p) == 0 {
 		return Value{}
@@ -34,21 +34,19 @@ func (p question) value(o *manifest.Object) Value {
 	return Value{Set: ok, Value: v}
 }
 
-// hidden is a Secret's value: it can be compared, but not seen.
+// hidden is a value of a Secret. It can be compared, but is not shown.
 type hidden struct{ value any }
 
-// String is what is shown instead, in text.
+// String returns "(hidden)".
 func (hidden) String() string { return "(hidden)" }
 
-// GoString keeps it out of %#v too.
+// GoString returns "(hidden)" for %#v.
 func (hidden) GoString() string { return "(hidden)" }
 
-// MarshalJSON is what is shown instead, in JSON.
+// MarshalJSON returns "(hidden)" in JSON.
 func (hidden) MarshalJSON() ([]byte, error) { return []byte(`"(hidden)"`), nil }
 
-func equal(a, b Value) bool { return reflect.DeepEqual(a, b) }
-
-// differences are the paths at which two values differ, lists as a whole.
+// differences returns the paths where two values differ. It compares lists as a whole.
 func differences(at field.Path, a, b any) []string {
 	m, aIsMap := a.(map[string]any)
 	n, bIsMap := b.(map[string]any)
@@ -58,15 +56,10 @@ func differences(at field.Path, a, b any) []string {
 		}
 		return []string{at.String()}
 	}
-	keys := slices.Collect(maps.Keys(m))
-	for k := range n {
-		if _, both := m[k]; !both {
-			keys = append(keys, k)
-		}
-	}
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(m)), maps.Keys(n))
 	slices.Sort(keys)
 	var paths []string
-	for _, k := range keys {
+	for _, k := range slices.Compact(keys) {
 		old, was := m[k]
 		now, is := n[k]
 		p := append(slices.Clone(at), field.Key(k))
@@ -79,9 +72,9 @@ func differences(at field.Path, a, b any) []string {
 	return paths
 }
 
-// find looks for a field in the text of a file, in the object that starts at a
-// line or is the item of a List there, and returns its value and line. Without the field
-// it returns how much of the path is there, and the line of that.
+// find finds a field in the text of a file, in the object at line from or in an item of the
+// List there, and returns its value and line. If the field is missing, it returns the number
+// of existing steps and the line of the last one.
 func (p question) find(content []byte, from int, is func(tree map[string]any) bool) (v any, line, steps int, ok bool) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	for {
@@ -111,7 +104,7 @@ func (p question) find(content []byte, from int, is func(tree map[string]any) bo
 	}
 }
 
-// object is the node itself, or the item of a List.
+// object returns the node itself, or the item of a List; nil if is reports neither.
 func object(node *yaml.Node, is func(map[string]any) bool) *yaml.Node {
 	var tree map[string]any
 	if node.Decode(&tree) == nil && is(tree) {
@@ -129,7 +122,7 @@ func object(node *yaml.Node, is func(map[string]any) bool) *yaml.Node {
 	return nil
 }
 
-// below is Step.In for nodes, with the node of the key.
+// below is [field.Step.In] for nodes. It also returns the node of the key.
 func below(n *yaml.Node, s field.Step) (value, key *yaml.Node) {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -157,10 +150,10 @@ func below(n *yaml.Node, s field.Step) (value, key *yaml.Node) {
 	return nil, nil
 }
 
-// Line returns the line in which a field of an object is written, in the file and after
-// the line that the object is from; for a field that the object lacks, the line of what is
-// there and should have it. It is 0 if that is not known, as of a field that a patch sets.
-// The path is one that the API server names, "spec.ports[0].port".
+// Line returns the line of an object's field in the file of its origin. For a missing field
+// it is the line of the nearest existing parent. It is 0 if the line is not known, for
+// example because a patch sets the field. The path has the API server's syntax,
+// "spec.ports[0].port".
 func Line(files fs.FS, o *manifest.Object, path string) int {
 	p, err := field.Parse(path)
 	if err != nil || len(p) == 0 {
@@ -175,7 +168,7 @@ func Line(files fs.FS, o *manifest.Object, path string) int {
 		return line
 	}
 	if s := p[steps]; s.List && s.Match != nil {
-		// The API server may name an element by a key that it took for granted.
+		// The API server may name an element by a key with a default.
 		only := 0
 		for i, there := 0, true; there; i++ {
 			q := slices.Clone(p)
@@ -198,8 +191,8 @@ func Line(files fs.FS, o *manifest.Object, path string) int {
 	return line
 }
 
-// is returns a function that reports whether a document is that of an object, whose name
-// kustomize may have added to.
+// is returns a function that reports whether a document may be the source of an object.
+// Kustomize may have added a prefix or suffix to the name.
 func is(id manifest.ID) func(tree map[string]any) bool {
 	return func(tree map[string]any) bool {
 		name := manifest.Text(tree, "metadata", "name")

@@ -9,19 +9,17 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Find parses a question, "kind[.group]/[namespace/]name[:field]", and returns the
-// object among a cluster's that it names, and the field. A kind may be written as kubectl
-// takes it: in any case, as its plural or its short name. The namespace may be left out if
-// only one object has the name.
+// Find parses a question, "kind[.group]/[namespace/]name[:field]", and returns the object
+// of the cluster and the field. The kind may be in any case, a plural or a short name, as for
+// kubectl. The namespace may be omitted if only one object has the name.
 //
-// The error wraps [ErrNotFound] if there is no such object. It is an error, too, if
-// the question is malformed or names several objects.
+// The error wraps [ErrNotFound] if there is no such object. Find also fails if the question
+// is malformed or matches several objects.
 func Find(set *manifest.Set, text string) (manifest.ID, field.Path, error) {
-	if strings.Count(text, "/") == 0 {
+	if !strings.Contains(text, "/") {
 		return manifest.ID{}, nil, fmt.Errorf("%q: want kind[.group]/[namespace/]name, as plans show objects, and :field after it for one field", text)
 	}
-	// Names of RBAC objects have colons of their own: the longest object that
-	// there is goes first.
+	// Names of RBAC objects may have colons. The longest name that exists wins.
 	for end := len(text); end > 0; end = strings.LastIndexByte(text[:end], ':') {
 		id, err := find(set, text[:end])
 		if err != nil {
@@ -46,8 +44,8 @@ func Find(set *manifest.Set, text string) (manifest.ID, field.Path, error) {
 	return manifest.ID{}, nil, fmt.Errorf("%s: %w%s", object, ErrNotFound, similar(set, asked))
 }
 
-// kinds returns the kinds that kubectl takes a name for: of Kubernetes, and of the
-// definitions among the objects.
+// kinds returns the kinds that have a name for kubectl: built-in ones, and those that the
+// objects define.
 func kinds(set *manifest.Set, name string) []manifest.GroupKind {
 	if name == "" {
 		return nil
@@ -71,7 +69,8 @@ func kinds(set *manifest.Set, name string) []manifest.GroupKind {
 	return named
 }
 
-// find returns the one object that text names; the zero ID if there is none.
+// find returns the object that text names; the zero ID if there is none. It fails if there
+// are several.
 func find(set *manifest.Set, text string) (manifest.ID, error) {
 	typ, rest, _ := strings.Cut(text, "/")
 	kind, group, hasGroup := strings.Cut(typ, ".")

@@ -7,8 +7,8 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// A field that is wrong is found in the file of its object, though others there are of the
-// same kind, and kustomize has added to the name.
+// An invalid field is found in the file of its object, although the file has other objects
+// of the kind, and kustomize has changed the name.
 func TestLine(t *testing.T) {
 	t.Parallel()
 	files := fstest.MapFS{"a/web.yaml": {Data: []byte(`# comment

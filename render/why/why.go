@@ -1,24 +1,25 @@
-// Package why tells where an object of a cluster, or one field of it, comes from:
-// the file and line it was written at, or the package and what declared it, and
-// what changed it on its way.
+// Package why explains where an object of a cluster, or one field of it, comes from:
+// the file and line where it was written, or its package and the package's declaration,
+// and the steps that changed it.
 //
-// It finds changes by leaving things out: it removes each entry of the kustomizations
-// that the object passes through in turn, builds, and compares the results. So the
-// answer holds for every feature of kustomize. Kustomize's own transformer annotations
-// name the file of every transformer that saw the object, whether it changed it or
-// not, and no entry, line or field. A cluster's own patches are compared one after the
-// other, as they are applied.
+// It finds changes by experiment: it removes the entries of the kustomizations that the
+// object passes through, one at a time, builds, and compares the results. So the
+// answer is correct for every feature of kustomize. Kustomize's own transformer annotations
+// name the file of every transformer that saw the object, even if it changed nothing, and
+// no entry, line or field. A cluster's own patches are compared one after the other, as they
+// are applied.
 //
 // find.go parses the question, why.go answers it, build.go leaves entries out,
 // everything.go has the files to build, field.go finds fields in the files. The package
-// is pure, like package render. Which commit changed a file last is sources/git's to
-// tell, and who else writes to a live object reconcile's.
+// is pure, like package render. sources/git knows which commit changed a file last, and
+// reconcile who else writes to a live object.
 package why
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -31,43 +32,42 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// ErrNotFound is wrapped by the error for an object that is not rendered for the
-// cluster.
+// ErrNotFound is wrapped by the errors for objects that are not rendered for the cluster.
 var ErrNotFound = errors.New("is not among the cluster's objects")
 
-// Input is what a cluster is rendered from.
+// Input is the input of a cluster's rendering.
 type Input struct {
 	render.Input
-	// Packages are those of the cluster, dependencies included.
+	// Packages are the packages of the cluster, including dependencies.
 	Packages []sources.Selected
 }
 
-// Answer says where an object comes from, or a field of it.
+// Answer explains where an object or one of its fields comes from.
 type Answer struct {
-	// Object is the object as it is rendered.
+	// Object is the rendered object.
 	Object *manifest.Object
 	// Written is where the object was written, with the line of the field if
 	// the field is written there. For an object that kustomize generates it is
-	// the entry of the kustomization; if the place is unknown, the directory
-	// that is built.
+	// the entry of the kustomization. If the place is unknown, it is the directory of the
+	// build.
 	Written manifest.Origin
-	// Original is the field as it was written.
+	// Original is the field as written.
 	Original Value
-	// Field is the field as it is rendered.
+	// Field is the field as rendered.
 	Field Value
-	// Filled is where the field's value comes from when the object is applied, if it
-	// is not rendered; empty for other fields.
+	// Filled is the source of a field that is not rendered but filled in when the object
+	// is applied; empty for other fields.
 	Filled string
-	// Package is where an object of a package comes from, nil for others.
+	// Package is the package of the object; nil for other objects.
 	Package *Provenance
-	// Steps made or changed the object, in this order.
+	// Steps are the steps that made or changed the object, in order.
 	Steps []Step
 }
 
-// Value is a field's value. The zero Value is a field that is not there.
+// Value is the value of a field. The zero Value is a missing field.
 type Value struct {
 	Set bool
-	// Value in JSON's types.
+	// Value has JSON's types.
 	Value any
 }
 
@@ -75,49 +75,49 @@ type Value struct {
 type Provenance struct {
 	Name string
 	Pin  sources.Pin
-	// Needs are the packages that depend on this one, the nearest first; the
-	// last one is declared. Empty for a declared package.
+	// Needs are the packages that depend on this one, the nearest first. The last one is
+	// declared. It is empty for a declared package.
 	Needs []string
-	// Declared is where it, or the last of Needs, is declared.
+	// Declared is the declaration of the package, or of the last of Needs.
 	Declared manifest.Origin
-	// Steps set the version of the declaration.
+	// Steps are the steps that set the version of the declaration.
 	Steps []Step
 }
 
-// Effect is what a step does to an object.
+// Effect is the effect of a step on an object.
 type Effect string
 
 // The effects.
 const (
-	// Makes: without the step there is no such object.
+	// Makes means that there is no such object without the step.
 	Makes Effect = "makes"
-	// Names: without the step the object has another name.
+	// Names means that the object has another name without the step.
 	Names Effect = "names"
-	// Changes: the step changes the object, or the field.
+	// Changes means that the step changes the object, or the field.
 	Changes Effect = "changes"
-	// Unknown: without the step the build fails.
+	// Unknown means that the build fails without the step.
 	Unknown Effect = "unknown"
 )
 
 // Step is one change of an object.
 type Step struct {
-	// File and Line are where the step is written. File is empty for what
-	// gitopsd does by itself.
+	// File and Line are where the step is written. File is empty for steps that gitopsd
+	// takes by itself.
 	File string
 	Line int
 	// What is the entry of the file, "patches[1]".
 	What   string
 	Effect Effect
-	// Without is the field as it would be without the step, or was before it.
+	// Without is the field without the step, or before it.
 	Without Value
-	// Paths are the fields that the step changes, when no field was asked
-	// for.
+	// Paths are the fields that the step changes, if the question is about the whole
+	// object.
 	Paths []string
 }
 
-// Explain returns where an object comes from, or where a field of it does. The error
-// wraps [ErrNotFound] if the object is not rendered for the cluster. It is an error,
-// too, if the object does not have the field and no step removed it, if the cluster
+// Explain explains where an object comes from, or its field asked if that is not empty.
+// The error wraps [ErrNotFound] if the object is not rendered for the cluster. Explain also
+// fails if the object does not have the field and no step removed it, if the cluster
 // cannot be rendered, or if the kustomizations have too many entries.
 func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*Answer, error) {
 	e := &explainer{in: in, id: id, field: question(asked)}
@@ -125,7 +125,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 	if err != nil {
 		return nil, err
 	}
-	a := &Answer{Object: final.Objects.Get(id), Written: manifest.Origin{}}
+	a := &Answer{Object: final.Objects.Get(id)}
 	if a.Object == nil {
 		return nil, fmt.Errorf("%s: %w%s", id, ErrNotFound, similar(final.Objects, id))
 	}
@@ -153,7 +153,7 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 	}
 	var frozen []Step
 	if f, ok := final.Frozen[id]; ok {
-		// What comes before the rules is explained without them.
+		// Explain the steps before the rules without them.
 		if s, differs := e.compare(f.Before, f.After, Makes); differs {
 			s.File, s.Line, s.What = f.By.File, f.By.Line, "annotation "+manifest.ImmutableAnnotation
 			frozen = append(frozen, s)
@@ -161,9 +161,9 @@ func Explain(ctx context.Context, in Input, id manifest.ID, asked field.Path) (*
 		before = f.Before
 	}
 	var built []Step
-	switch pkg := e.holder(a.Written.Package); {
-	case id.Group == manifest.GroupPackages && e.delegated(id) != nil:
-		built, err = e.pinned(ctx, a, e.delegated(id), before)
+	switch pkg, delegated := e.holder(a.Written.Package), e.delegated(id); {
+	case id.Group == manifest.GroupPackages && delegated != nil:
+		built, err = e.pinned(ctx, a, delegated, before)
 	case pkg != nil:
 		built, err = e.packaged(ctx, a, pkg, before)
 	case a.Written.File != "":
@@ -186,12 +186,12 @@ type explainer struct {
 	renderer render.Renderer
 }
 
-// expand renders the cluster with the first patches of its own, and with conversion
+// expand renders the cluster with the first of its own patches, and with conversion
 // rules or without.
 func (e *explainer) expand(ctx context.Context, patches int, rules bool) (*render.Rendered, error) {
 	in := e.in.Input
 	in.Patches = in.Patches[:patches]
-	// What is broken is not what was asked about; if it is, it is not found.
+	// Ignore broken objects. If the question is about one, it is not found.
 	w, err := e.renderer.Want(ctx, in)
 	if w == nil {
 		return nil, err
@@ -206,9 +206,9 @@ func (e *explainer) expand(ctx context.Context, patches int, rules bool) (*rende
 	return r, nil
 }
 
-// patched is what became of an object by the cluster's own patches.
+// patched has the effects of the cluster's own patches on an object.
 type patched struct {
-	// before is the object before them, nil if it had another name.
+	// before is the object before the patches; nil if it had another name.
 	before *manifest.Object
 	steps  []Step
 }
@@ -222,22 +222,19 @@ func (e *explainer) patches(ctx context.Context) (patched, error) {
 			return p, err
 		}
 		now := rendered.Objects.Get(e.id)
-		switch {
-		case n == 0:
+		if n == 0 {
 			p.before = now
-		default:
-			if s, differs := e.compare(last, now, Names); differs {
-				s.File, s.What = sources.RegistryFile, fmt.Sprintf("cluster %s, spec.patches[%d]", e.in.Cluster, n-1)
-				p.steps = append(p.steps, s)
-			}
+		} else if s, differs := e.compare(last, now, Names); differs {
+			s.File, s.What = sources.RegistryFile, fmt.Sprintf("cluster %s, spec.patches[%d]", e.in.Cluster, n-1)
+			p.steps = append(p.steps, s)
 		}
 		last = now
 	}
 	return p, nil
 }
 
-// compare says what a step does that makes an object of another; missing is its
-// effect where there is no object without it.
+// compare returns the step between two versions of an object, and whether it has an effect.
+// missing is the effect if there is no object without the step.
 func (e *explainer) compare(without, with *manifest.Object, missing Effect) (Step, bool) {
 	switch {
 	case without == nil && with == nil:
@@ -249,38 +246,35 @@ func (e *explainer) compare(without, with *manifest.Object, missing Effect) (Ste
 	}
 	if len(e.field) > 0 {
 		was := e.field.value(without)
-		return Step{Effect: Changes, Without: was}, !equal(was, e.field.value(with))
+		return Step{Effect: Changes, Without: was}, !reflect.DeepEqual(was, e.field.value(with))
 	}
 	paths := differences(nil, without.Tree(), with.Tree())
 	return Step{Effect: Changes, Paths: paths}, len(paths) > 0
 }
 
-// holder is the selected package of a pin, nil if there is none.
-func (e *explainer) holder(pin sources.Pin) *sources.Selected {
-	if pin == (sources.Pin{}) {
-		return nil
-	}
-	i := slices.IndexFunc(e.in.Packages, func(s sources.Selected) bool { return s.Pin == pin })
+// selected returns the first selected package that is the one, or nil.
+func (e *explainer) selected(is func(s sources.Selected) bool) *sources.Selected {
+	i := slices.IndexFunc(e.in.Packages, is)
 	if i < 0 {
 		return nil
 	}
 	return &e.in.Packages[i]
 }
 
-// delegated is the selected package that an object has Crossplane install, nil if
-// it is no such object.
+// holder returns the selected package with a pin, or nil.
+func (e *explainer) holder(pin sources.Pin) *sources.Selected {
+	return e.selected(func(s sources.Selected) bool { return s.Pin == pin && pin != (sources.Pin{}) })
+}
+
+// delegated returns the selected package that an object makes Crossplane install, or nil.
 func (e *explainer) delegated(id manifest.ID) *sources.Selected {
-	i := slices.IndexFunc(e.in.Packages, func(s sources.Selected) bool {
+	return e.selected(func(s sources.Selected) bool {
 		return string(s.Declaration.Kind) == id.Kind && s.Declaration.Name == id.Name
 	})
-	if i < 0 {
-		return nil
-	}
-	return &e.in.Packages[i]
 }
 
-// pinned explains an object that has Crossplane install a package: how it was
-// declared, or what needs it, and that gitopsd pins it.
+// pinned explains an object that makes Crossplane install a package: its declaration or
+// the packages that need it, and gitopsd's pin.
 func (e *explainer) pinned(ctx context.Context, a *Answer, pkg *sources.Selected, before *manifest.Object) ([]Step, error) {
 	if pkg.Parent != "" {
 		return []Step{{What: "gitopsd, for Crossplane to install the dependency", Effect: Makes}}, e.holds(ctx, a, pkg)
@@ -300,20 +294,15 @@ func (e *explainer) pinned(ctx context.Context, a *Answer, pkg *sources.Selected
 	return steps, nil
 }
 
-// holds notes the package of an object, what needs it, and where that is
-// declared.
+// holds sets the package of an answer: the packages that need it, and the declaration.
 func (e *explainer) holds(ctx context.Context, a *Answer, pkg *sources.Selected) error {
 	a.Package = &Provenance{Name: pkg.Declaration.Name, Pin: pkg.Pin}
 	declared := pkg
 	for seen := map[string]bool{}; declared != nil && declared.Parent != "" && !seen[declared.Parent]; {
 		seen[declared.Parent] = true
 		a.Package.Needs = append(a.Package.Needs, declared.Parent)
-		i := slices.IndexFunc(e.in.Packages, func(s sources.Selected) bool { return s.Pin.Ref.Repository == declared.Parent })
-		if i < 0 {
-			declared = nil
-			break
-		}
-		declared = &e.in.Packages[i]
+		parent := declared.Parent
+		declared = e.selected(func(s sources.Selected) bool { return s.Pin.Ref.Repository == parent })
 	}
 	if declared == nil {
 		return nil
@@ -321,8 +310,8 @@ func (e *explainer) holds(ctx context.Context, a *Answer, pkg *sources.Selected)
 	return e.declaration(ctx, a.Package, declared.Declaration)
 }
 
-// packaged explains an object of a package: how it stands there, what gitopsd
-// made of it, and where the package is declared.
+// packaged explains an object of a package: the original, gitopsd's change, and the
+// declaration of the package.
 func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Selected, before *manifest.Object) ([]Step, error) {
 	if err := e.holds(ctx, a, pkg); err != nil {
 		return nil, err
@@ -352,7 +341,7 @@ func (e *explainer) packaged(ctx context.Context, a *Answer, pkg *sources.Select
 	return []Step{{What: "gitopsd, for the package's controller", Effect: Makes}}, nil
 }
 
-// declaration finds where a package is declared, and what sets its version.
+// declaration finds the declaration of a package, and the steps that set its version.
 func (e *explainer) declaration(ctx context.Context, p *Provenance, d sources.Declaration) error {
 	var builder kustomize.Builder
 	objects, _, err := builder.Build(ctx, e.in.Files, e.in.Path, e.in.Remote)
@@ -374,7 +363,7 @@ func (e *explainer) declaration(ctx context.Context, p *Provenance, d sources.De
 	return nil
 }
 
-// similar are objects of the same kind or name, for an error.
+// similar suggests objects of the same kind, or a similar kind, for an error.
 func similar(set *manifest.Set, id manifest.ID) string {
 	var same, all []string
 	for _, o := range set.All() {

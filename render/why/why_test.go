@@ -27,7 +27,7 @@ const (
 	list     = "apiVersion: v1\nkind: ConfigMapList\nitems:\n- apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: other, namespace: web}\n- apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: settings, namespace: web}\n  data: {mood: blue}\n"
 )
 
-// line is a step as the tests write it.
+// line returns a step in the form of the tests.
 func line(s Step) string {
 	text := fmt.Sprintf("%s %s:%d %s", s.Effect, s.File, s.Line, s.What)
 	if s.Without.Set {
@@ -181,7 +181,7 @@ func rendered(t *testing.T, in Input) *manifest.Set {
 	return r.Objects
 }
 
-// A CA bundle is not rendered, but where it comes from is known.
+// A CA bundle is not rendered, but its source is known.
 func TestExplainFilled(t *testing.T) {
 	t.Parallel()
 	const hooks = "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {name: h, annotations: {gitopsd.dev/inject-ca: web/s}}\nwebhooks:\n- {name: a.example.org, clientConfig: {caBundle: Cg==, service: {namespace: web, name: s}}}\n- {name: b.example.org, clientConfig: {url: 'https://x', caBundle: eA==}}\n"
@@ -262,7 +262,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestSecretsAreHidden looks for the values in everything that an answer says.
+// TestSecretsAreHidden looks for the values in all parts of an answer.
 func TestSecretsAreHidden(t *testing.T) {
 	t.Parallel()
 	in := Input{Input: render.Input{Cluster: "prod", Path: "c", Files: files(map[string]string{

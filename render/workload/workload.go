@@ -1,14 +1,9 @@
-// Package workload makes the objects that run gitopsd itself in a cluster, beside what
-// it is needed for: a Deployment without rights of its own, its ServiceAccount, the
-// Service before it, and a PodDisruptionBudget. render/converter and render/etcd have
-// one each, and add what is their own.
+// Package workload makes the objects that run a server of gitopsd in a cluster: a
+// Deployment without rights, its ServiceAccount, its Service, and a PodDisruptionBudget.
+// render/converter and render/etcd have one each, and add their own objects.
 package workload
 
-import (
-	"maps"
-
-	"gitopsd.dev/render/manifest"
-)
+import "gitopsd.dev/render/manifest"
 
 const (
 	// Container is the name of the one container of each pod.
@@ -17,51 +12,51 @@ const (
 	HealthPort = 8080
 
 	userID = 65532
-	// grace is how long a pod may take to end, in seconds. It goes on serving for a
-	// part of it, until no client has its address any more.
+	// grace is how long a pod may take to end, in seconds. For a part of it the pod
+	// still serves, until no client has its address.
 	grace = 60
 )
 
-// Workload is what runs.
+// Workload describes a server.
 type Workload struct {
-	// Namespace and Name are those of all objects. Name is a DNS label.
+	// Namespace and Name are the same for all objects. Name is a DNS label.
 	Namespace, Name string
 	// Labels select the pods, and are on all objects.
 	Labels map[string]string
-	// Image is gitopsd's; required.
+	// Image is the image of gitopsd; required.
 	Image string
 	// Replicas is the number of pods; at least one.
 	Replicas int
-	// Args are the command of gitopsd, and its arguments.
+	// Args are the command of gitopsd and its arguments.
 	Args []string
-	// Port is what the pods serve, and the Service.
+	// Port is the port of the pods and the Service.
 	Port Port
-	// Volume is the directory that they read.
+	// Volume is the directory that the pods read.
 	Volume Volume
-	// Memory is a pod's limit, such as "512Mi"; garbage is collected more often near
-	// SoftMemory, such as "440MiB".
+	// Memory is the memory limit of a pod, such as "512Mi", and SoftMemory its GOMEMLIMIT,
+	// such as "440MiB".
 	Memory, SoftMemory string
-	// Origin is where the objects come from, for errors.
+	// Origin is the origin of the objects.
 	Origin manifest.Origin
 }
 
 // Port is a port that clients connect to.
 type Port struct {
-	// Name is the port's in pods and Service.
+	// Name is the name of the port in the pods and the Service.
 	Name string
-	// Service is the number of the Service's, Pod that of the pods'.
+	// Service and Pod are the numbers of the port in the Service and the pods.
 	Service, Pod int
 }
 
-// Volume is a Secret in the pods' file system.
+// Volume is a Secret that the pods mount.
 type Volume struct {
 	Name string
 	// Secret is the name of the Secret. Pods do not start without it.
 	Secret string
-	// Path is the directory.
+	// Path is where it is mounted.
 	Path string
-	// Files are the keys of the Secret that are files, with their paths in the
-	// directory; nil for all, by their own names.
+	// Files are the keys of the Secret to mount, with their paths in the directory; nil
+	// mounts all of them by their names.
 	Files []File
 }
 
@@ -71,24 +66,24 @@ type File struct{ Key, Path string }
 // ID returns the ID of the workload's object of a kind.
 func (w *Workload) ID(kind manifest.GroupKind) manifest.ID { return kind.ID(w.Namespace, w.Name) }
 
-// ServiceAccount returns the account of the pods, which has no rights.
+// ServiceAccount returns the ServiceAccount of the pods, which has no rights.
 func (w *Workload) ServiceAccount() (*manifest.Object, error) {
 	return w.Object(manifest.ServiceAccount, nil)
 }
 
-// Service returns the Service in front of the pods, with annotations.
+// Service returns the Service of the pods, with annotations.
 func (w *Workload) Service(annotations map[string]string) (*manifest.Object, error) {
 	o, err := w.Object(manifest.Service, map[string]any{"spec": map[string]any{
 		"selector": w.labels(),
 		"ports":    []any{map[string]any{"name": w.Port.Name, "protocol": "TCP", "port": int64(w.Port.Service), "targetPort": w.Port.Name}},
 	}})
-	if err != nil || len(annotations) == 0 {
-		return o, err
+	if err != nil {
+		return nil, err
 	}
 	return o.WithMetadata(nil, annotations), nil
 }
 
-// DisruptionBudget returns the budget that lets one pod go at a time.
+// DisruptionBudget returns the PodDisruptionBudget, which allows one pod to be unavailable.
 func (w *Workload) DisruptionBudget() (*manifest.Object, error) {
 	return w.Object(manifest.DisruptionBudget, map[string]any{"spec": map[string]any{
 		"maxUnavailable": int64(1), "selector": map[string]any{"matchLabels": w.labels()},
@@ -102,29 +97,19 @@ func (w *Workload) Deployment() (*manifest.Object, error) {
 
 // Object returns an object of version v1 with the workload's name and labels.
 func (w *Workload) Object(kind manifest.GroupKind, rest map[string]any) (*manifest.Object, error) {
-	tree := map[string]any{"apiVersion": kind.APIVersion("v1"), "kind": kind.Kind, "metadata": map[string]any{
-		"name": w.Name, "namespace": w.Namespace, "labels": w.labels(),
-	}}
-	maps.Copy(tree, rest)
-	return manifest.New(tree, w.Origin)
+	o, err := manifest.New(manifest.NewTree(w.ID(kind), rest), w.Origin)
+	if err != nil {
+		return nil, err
+	}
+	return o.WithMetadata(w.Labels, nil), nil
 }
 
-func (w *Workload) labels() map[string]any {
-	labels := make(map[string]any, len(w.Labels))
-	for key, value := range w.Labels {
-		labels[key] = value
-	}
-	return labels
-}
+func (w *Workload) labels() map[string]any { return manifest.FromTextMap(w.Labels) }
 
 func (w *Workload) deployment() map[string]any {
-	args := make([]any, len(w.Args))
-	for i, a := range w.Args {
-		args[i] = a
-	}
 	container := map[string]any{
 		"name": Container, "image": w.Image, "imagePullPolicy": "IfNotPresent",
-		"args": args,
+		"args": manifest.FromTexts(w.Args),
 		"env": []any{
 			map[string]any{"name": "GITOPSD_BIND", "valueFrom": map[string]any{"fieldRef": map[string]any{"apiVersion": "v1", "fieldPath": "status.podIP"}}},
 			map[string]any{"name": "GOMEMLIMIT", "value": w.SoftMemory},
@@ -157,7 +142,7 @@ func (w *Workload) deployment() map[string]any {
 			},
 			"spec": map[string]any{
 				"serviceAccountName": w.Name, "terminationGracePeriodSeconds": int64(grace),
-				// Their variables would be taken for flags.
+				// gitopsd would read their variables as flags.
 				"enableServiceLinks": false,
 				"securityContext": map[string]any{
 					"runAsNonRoot": true, "runAsUser": int64(userID), "runAsGroup": int64(userID), "fsGroup": int64(userID),

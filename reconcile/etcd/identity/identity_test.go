@@ -168,9 +168,8 @@ func (c *cluster) connects(proxy, client mounted, secret manifest.ID) error {
 	if err != nil {
 		return err
 	}
-	id, err := etcd.ParseURI(served.ConnectionState().PeerCertificates[0].URIs[0])
-	if err != nil || id != c.wants.ID {
-		return fmt.Errorf("the client is %v, %w", id, err)
+	if uri := served.ConnectionState().PeerCertificates[0].URIs[0]; uri.String() != c.wants.ID.URI().String() {
+		return fmt.Errorf("the client is %v", uri)
 	}
 	return nil
 }

@@ -1,11 +1,11 @@
-// Package placement decides which KubernetesTarget an application runs on. It is pure:
-// equal arguments give equal decisions, in whatever order they come.
+// Package placement decides which KubernetesTarget an application runs on. It is pure, and
+// the order of its arguments does not matter.
 //
 // An application is placed once. Its placement is an argument of the next decision and
-// stays, even if the target's labels no longer match or the target is gone: only a
+// stays, even if the target's labels no longer match or the target is gone. Only a
 // person moves an application, by naming a target or by asking for another placement.
-// Who may be placed where is decided by where things stand: the applications and the
-// targets of one namespace are the arguments of one decision.
+// An application is only placed on a target of its own namespace: a decision is about the
+// applications and the targets of one namespace.
 package placement
 
 import (
@@ -23,19 +23,19 @@ import (
 type Target struct {
 	Name   string
 	Labels map[string]string
-	// Unready is why nothing new may be placed on it; empty if it is ready.
+	// Unready is the reason why nothing new may be placed on it; empty if it is ready.
 	Unready string
 }
 
 // Application is a KubernetesApplication of the namespace.
 type Application struct {
 	Name string
-	// Ref names the target that the application asks for; empty if it leaves the
-	// choice. It comes before everything else.
+	// Ref is the target that the application names; may be empty. It takes precedence
+	// over everything else.
 	Ref string
 	// Selector selects the targets to choose from; nil selects none.
 	Selector labels.Selector
-	// Placed is the target that the application is placed on; empty if on none.
+	// Placed is the target that the application is placed on; empty for none.
 	Placed string
 	// Moves reports whether the application is to leave Placed for another target.
 	Moves bool
@@ -43,22 +43,21 @@ type Application struct {
 
 // Decision is where an application runs.
 type Decision struct {
-	// Target is the name of the target; empty if there is none yet. It may be one
-	// that does not exist or is not ready, if the application is placed there already
-	// or asks for it.
+	// Target is the name of the target; empty if there is none yet. It may not exist or
+	// not be ready if the application is placed there already or names it.
 	Target string
 	// Why is one line for people: why this target was chosen, or why there is none.
 	Why string
 	// New reports whether Target differs from the application's Placed.
 	New bool
-	// Stuck reports whether the application was to move and could not; Why says why.
+	// Stuck reports whether the application could not move; Why has the reason.
 	Stuck bool
 }
 
-// Decide returns the decision for each application of a namespace, by name. An
-// application that is to be placed goes to the ready target with the fewest
-// applications of the namespace among those that its selector selects. Between equal
-// ones a hash of the two names decides, so that a preview and the daemon choose alike.
+// Decide returns the decision for each application of a namespace, by name. Of the ready
+// targets that an application's selector selects, it takes the one with the fewest
+// applications of the namespace. A hash of the two names breaks ties, so that a preview and
+// the daemon choose alike.
 func Decide(namespace string, applications []Application, targets []Target) map[string]Decision {
 	targets = slices.Clone(targets)
 	slices.SortFunc(targets, func(a, b Target) int { return strings.Compare(a.Name, b.Name) })
@@ -127,7 +126,7 @@ func evenly(n int) string {
 	return fmt.Sprintf("%d applications are placed there, and no fewer on another", n)
 }
 
-// none says why an application has no target.
+// none returns the reason why an application has no target.
 func none(namespace string, a Application, targets, selected []Target) string {
 	switch {
 	case a.Selector == nil:
@@ -154,7 +153,7 @@ func names(targets []Target) string {
 	return strings.Join(list, ", ")
 }
 
-// weight orders equal targets for an application, differently for each of them.
+// weight orders targets with equal load, differently for each application.
 func weight(namespace, application, target string) uint64 {
 	sum := sha256.Sum256([]byte(namespace + "\x00" + application + "\x00" + target))
 	return binary.BigEndian.Uint64(sum[:])

@@ -59,8 +59,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Equal targets get equally many applications, whatever the order in which they come,
-// and those that are there stay when more come.
+// Equal targets get equally many applications, in any order, and placed applications stay
+// when more are added.
 func TestDecideEvenly(t *testing.T) {
 	var targets []Target
 	for i := range 7 {
