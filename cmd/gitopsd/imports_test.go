@@ -23,7 +23,7 @@ var rooms = []struct {
 	{"sources", []string{"sources"}},
 	{"render", []string{"render", "sources!"}}, // "!": that package alone, not those below it
 	{"reconcile", []string{"reconcile", "render", "sources"}},
-	{"reconcile/problem", []string{"reconcile/problem!"}},
+	{"reconcile/problem", []string{"reconcile/problem!", "reconcile/prose!"}},
 	{"reconcile/prose", []string{"reconcile/prose!"}},
 	{"testscripts", []string{"testscripts", "sources", "cmd/gitopsd/cli"}},
 	{"cmd/gitopsd", []string{"cmd/gitopsd", "reconcile", "render", "sources"}},
