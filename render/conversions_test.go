@@ -147,7 +147,7 @@ func TestConversionFaults(t *testing.T) {
 		{name: "the package's own webhook", stream: declare("Provider", "w", "") + rulesFor("as.example.org"), pkg: "w", err: "its package brings a webhook that converts its objects: remove the rules, or"},
 		{name: "no such definition", stream: convertedCRD("as", "") + rulesFor("ass.example.org"), err: "the cluster gets no CustomResourceDefinition of that name; did you mean as.example.org?", found: true},
 		{name: "a schema with errors", stream: strings.Replace(schemaYAML, "storage: true", "storage: false", 1) + rulesFor("rev2.as.example.org"), err: "no version has storage: true"},
-		{name: "a schema without a group", stream: convertedCRD("as", "") + strings.Replace(schemaYAML, "  group: example.org\n", "", 1) + rulesFor("rev2.as.example.org"), err: "spec.names.plural and spec.group are needed", found: true},
+		{name: "a schema without a group", stream: convertedCRD("as", "") + strings.Replace(schemaYAML, "  group: example.org\n", "", 1) + rulesFor("rev2.as.example.org"), err: "spec.names.plural or spec.group is missing", found: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := convertedInput(t, tt.stream)

@@ -76,7 +76,7 @@ func newClusterFlags(cmd *cobra.Command, o *controlplane.Options) (complete func
 	cmd.Flags().BoolVar(&o.ControllerManager, "controller-manager", true,
 		"give new clusters a kube-controller-manager; without one there are no\nDeployments, no garbage collection and no service accounts, and 100 MB less")
 	cmd.Flags().BoolVar(&o.StorageMigration, "storage-migration", false,
-		"have new clusters offer storagemigration.k8s.io, which is a beta")
+		"have new clusters offer storagemigration.k8s.io, by which Kubernetes stores objects again")
 	return func() error {
 		files := []*string{&etcd.CAFile, &etcd.CertFile, &etcd.KeyFile}
 		if len(etcd.Servers) == 0 {

@@ -15,7 +15,7 @@ type APIServerConfig struct {
 	// aggregated API servers, the key that signs tokens, and the file
 	// [EgressSelectorFile].
 	Dir string
-	// StorageMigration enables the API storagemigration.k8s.io, which is a beta.
+	// StorageMigration enables the API storagemigration.k8s.io.
 	StorageMigration bool
 }
 
@@ -29,8 +29,11 @@ type EtcdClientConfig struct {
 	CAFile, CertFile, KeyFile string
 }
 
-// storageMigrationGate switches on Kubernetes' own migration of stored objects.
-const storageMigrationGate = "--feature-gates=StorageVersionMigrator=true"
+// storageMigrationGate switches Kubernetes' own migration of stored objects on or off. It
+// is on by default from 1.37, and takes minutes for a definition.
+func storageMigrationGate(on bool) string {
+	return fmt.Sprintf("--feature-gates=StorageVersionMigrator=%t", on)
+}
 
 const (
 	// ServiceCIDR is the range of Services' cluster IPs. The egress proxy connects the
@@ -43,7 +46,7 @@ const (
 // APIServer returns the arguments for a kube-apiserver with the default admission
 // plugins and RBAC.
 func APIServer(c APIServerConfig) []string {
-	args := []string{
+	return []string{
 		NameAPIServer,
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
@@ -74,11 +77,9 @@ func APIServer(c APIServerConfig) []string {
 		"--etcd-cafile=" + c.Etcd.CAFile,
 		"--etcd-certfile=" + c.Etcd.CertFile,
 		"--etcd-keyfile=" + c.Etcd.KeyFile,
+		storageMigrationGate(c.StorageMigration),
+		fmt.Sprintf("--runtime-config=storagemigration.k8s.io/v1=%t", c.StorageMigration),
 	}
-	if c.StorageMigration {
-		args = append(args, storageMigrationGate, "--runtime-config=storagemigration.k8s.io/v1beta1=true")
-	}
-	return args
 }
 
 // EgressSelectorFile is the name of the file with an [EgressSelector].
@@ -121,7 +122,7 @@ var controllers = []string{
 	"serviceaccount-controller",
 	"serviceaccount-token-controller",
 	"statefulset-controller",
-	"storage-version-migrator-controller", // does nothing without its gate
+	"storage-version-migrator-controller", // does nothing unless its gate is on
 	"ttl-after-finished-controller",
 	"validatingadmissionpolicy-status-controller",
 }
@@ -131,7 +132,7 @@ var controllers = []string{
 // verify the API server, and the key that signs tokens. storageMigration makes it
 // migrate stored objects, if the API server has the API for that.
 func ControllerManager(dir string, storageMigration bool) []string {
-	args := []string{
+	return []string{
 		NameControllerManager,
 		"--kubeconfig=" + filepath.Join(dir, "controller-manager.kubeconfig"),
 		"--secure-port=0",
@@ -143,9 +144,6 @@ func ControllerManager(dir string, storageMigration bool) []string {
 		"--kube-api-qps=500",
 		"--kube-api-burst=1000",
 		"--profiling=false",
+		storageMigrationGate(storageMigration),
 	}
-	if storageMigration {
-		args = append(args, storageMigrationGate)
-	}
-	return args
 }
