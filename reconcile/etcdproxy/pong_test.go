@@ -67,11 +67,11 @@ func testPongs(t *testing.T) {
 	for range 2 {
 		before := len(to.all())
 		write(answer(3))
-		time.Sleep(pongDelay - 1)
+		time.Sleep(pongDelay - time.Nanosecond)
 		if have := to.all(); len(have) != before {
 			t.Fatalf("writes %q, want none before pongDelay", have[before:])
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if have := to.all(); len(have) != before+1 || !bytes.Equal(have[before], answer(3)) {
 			t.Fatalf("writes %q, want the answer alone", have[before:])
