@@ -54,7 +54,7 @@ func commands() []command {
 		{"package make DIR [FIELD=TYPE]...", makePackage},
 		{"package push [-types] DIR REFERENCE", pushPackage},
 		{"sign [-bundle] [-issuer URL] SIGNER REFERENCE", signPackage},
-		{"upstream PROJECT VERSION DIR", upstreamPackage},
+		{"upstream PROJECT VERSION DIR [PATTERN]...", upstreamPackage},
 
 		{"repository serve [-auth USER:PASSWORD] [-tls] DIR", serveRepository},
 		{"repository password PASSWORD", repositoryPassword},

@@ -143,6 +143,36 @@ func onRuntime(dir, to string) ([]string, error) {
 	return []string{"--runtime-image", image}, runtimeimage.Write(image)
 }
 
+// upstreamPackage keeps the CRDs whose file names match one of the patterns, or all CRDs
+// if there are none.
 func upstreamPackage(ctx context.Context, _ *scenario, c *call) error {
-	return upstream.Write(ctx, c.args[0], c.args[1], c.ts.MkAbs(c.args[2]), os.Stderr)
+	dir := c.ts.MkAbs(c.args[2])
+	if err := upstream.Write(ctx, c.args[0], c.args[1], dir, os.Stderr); err != nil || len(c.args) == 3 {
+		return err
+	}
+	kept := make(map[string]bool)
+	for _, pattern := range c.args[3:] {
+		names, err := filepath.Glob(filepath.Join(dir, "crds", pattern))
+		if err != nil {
+			return err
+		}
+		if len(names) == 0 {
+			return fmt.Errorf("no CRD's file matches %s", pattern)
+		}
+		for _, name := range names {
+			kept[name] = true
+		}
+	}
+	all, err := filepath.Glob(filepath.Join(dir, "crds", "*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range all {
+		if !kept[name] {
+			if err := os.Remove(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
