@@ -81,7 +81,7 @@ tools:
 # The development control plane, a module of its own. Its build takes minutes on
 # a cold cache, so it happens once, and again when its sources change.
 $(DEVCLUSTER): $(shell find cmd/devcluster -name '*.go') cmd/devcluster/go.mod cmd/devcluster/go.sum
-	@echo "building devcluster: kube-apiserver, kube-controller-manager and etcd; some minutes when the cache is cold"
+	@echo "building devcluster: etcd, kube-apiserver and Kubernetes' controllers; some minutes when the cache is cold"
 	@mkdir -p $(BIN)
 	@cd cmd/devcluster && $(GO) build -ldflags '-s -w' -o $(BIN)/new/ . ./kubectl && mv $(BIN)/new/* $(BIN) && rmdir $(BIN)/new
 

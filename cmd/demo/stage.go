@@ -84,7 +84,7 @@ func (s *stage) etcdDir() string { return filepath.Join(s.dir, "etcd") }
 
 // set starts the servers and fills them.
 func (s *stage) set(ctx context.Context) error {
-	s.step("Three real control planes: kube-apiserver, controller-manager and a node each, on one etcd")
+	s.step("Three real control planes: kube-apiserver, controllers and a node each, on one etcd")
 	began := time.Now()
 	devcluster := exec.Command(s.bin("devcluster"), "up", "--foreground", "--dir", s.kubeconfigs(), "--clusters", strings.Join(clusterNames, ","))
 	if err := s.background("devcluster", devcluster); err != nil {

@@ -22,7 +22,7 @@ func newCommand() *cobra.Command {
 		Use:   "devcluster",
 		Short: "Real Kubernetes control planes on one machine",
 		Long: `devcluster runs Kubernetes control planes for development, demos and tests: a
-kube-apiserver, a kube-controller-manager and a node for each cluster, one etcd
+kube-apiserver, Kubernetes' controllers and a node for each cluster, one etcd
 for all, on free ports of the loopback interface, with TLS, RBAC and admission
 as usual. It needs neither containers nor root.
 
@@ -74,7 +74,7 @@ func newClusterFlags(cmd *cobra.Command, o *controlplane.Options) (complete func
 	cmd.Flags().StringVar(&etcd.CertFile, "etcd-certfile", "", "file with a client certificate for that etcd")
 	cmd.Flags().StringVar(&etcd.KeyFile, "etcd-keyfile", "", "file with its key")
 	cmd.Flags().BoolVar(&o.ControllerManager, "controller-manager", true,
-		"give new clusters a kube-controller-manager; without one there are no\nDeployments, no garbage collection and no service accounts, and 100 MB less")
+		"run Kubernetes' controllers in new clusters; without them there are no\nDeployments, no garbage collection and no service accounts, and 100 MB less")
 	cmd.Flags().BoolVar(&o.StorageMigration, "storage-migration", false,
 		"have new clusters offer storagemigration.k8s.io, by which Kubernetes stores objects again")
 	return func() error {

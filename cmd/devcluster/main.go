@@ -1,13 +1,15 @@
 // Devcluster runs real Kubernetes control planes on one machine, for
-// development, demos and tests: etcd, kube-apiserver, kube-controller-manager
-// and a stand-in for a node, all from this one binary. The binary is also
-// Kubernetes' sample-apiserver. Directory kubectl has the kubectl of the same version.
+// development, demos and tests: etcd, kube-apiserver, controllers of
+// kube-controller-manager and a stand-in for a node, all from this one binary. The
+// binary is also Kubernetes' sample-apiserver. Directory kubectl has the kubectl of the
+// same version.
 //
 // commands.go has the command line. Below internal/, controlplane decides which
 // processes run when, component configures them, servers runs one, process starts and
-// finds them, statedir keeps the files, pki makes certificates, and kubelet is
-// the stand-in for a node. It runs pods as processes by package pods; podspec computes
-// their environment, arguments and files, and egress connects the API server to them.
+// finds them, statedir keeps the files, and pki makes certificates. Package controllers
+// runs Kubernetes' controllers, and kubelet is the stand-in for a node. It runs pods as
+// processes by package pods; podspec computes their environment, arguments and files,
+// and egress connects the API server to them.
 package main
 
 import (

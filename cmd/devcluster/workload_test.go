@@ -101,6 +101,7 @@ func testWorkloads(t *testing.T, f *fleet) {
 		}
 	})
 	t.Run("Deployment and Service", func(t *testing.T) { testDeployment(t, client) })
+	t.Run("controllers", func(t *testing.T) { testControllers(t, client) })
 	t.Run("DaemonSet", func(t *testing.T) {
 		sets := client.AppsV1().DaemonSets(namespace)
 		if _, err := sets.Create(t.Context(), &appsv1.DaemonSet{

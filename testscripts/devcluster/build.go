@@ -83,7 +83,7 @@ func exists(path string) bool {
 
 // build makes dir with both programs.
 func build(ctx context.Context, source, dir string, log io.Writer) error {
-	fmt.Fprintln(log, "building devcluster: kube-apiserver, kube-controller-manager and etcd; some minutes when the cache is cold")
+	fmt.Fprintln(log, "building devcluster: etcd, kube-apiserver and Kubernetes' controllers; some minutes when the cache is cold")
 	start := time.Now()
 	made, err := os.MkdirTemp(filepath.Dir(dir), "new-")
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package devcluster runs the project's development control plane
-// (cmd/devcluster: real etcd, kube-apiserver and kube-controller-manager) for
-// tests, benchmarks and the demo.
+// (cmd/devcluster: real etcd, kube-apiserver and controllers) for tests, benchmarks
+// and the demo.
 //
 //   - Binary finds the binary, or builds it once and keeps it in the user's
 //     cache (build.go);

@@ -1,5 +1,5 @@
-// Package component configures the processes of a control plane: etcd,
-// kube-apiserver, kube-controller-manager and the kubelet stand-in.
+// Package component configures the processes of a control plane: etcd, kube-apiserver,
+// the controllers of kube-controller-manager, and the kubelet stand-in.
 //
 // [Etcd], [APIServer], [ControllerManager] and [Kubelet] turn a configuration
 // into arguments. Package servers runs a process with them. Package controlplane

@@ -2,16 +2,8 @@ package component
 
 import (
 	"os"
-	"slices"
 	"testing"
 )
-
-func TestControllersAreSorted(t *testing.T) {
-	t.Parallel()
-	if !slices.IsSorted(controllers) {
-		t.Error("the list is not sorted")
-	}
-}
 
 func TestEnvironment(t *testing.T) {
 	t.Setenv("GOGC", "")

@@ -19,6 +19,21 @@ type EtcdConfig struct {
 // Etcd returns the arguments for an etcd: its name, and the configuration as JSON.
 func Etcd(c EtcdConfig) []string { return withJSON(NameEtcd, c) }
 
+// ControllersConfig configures Kubernetes' controllers.
+type ControllersConfig struct {
+	// Dir has the kubeconfig of a member of system:masters
+	// ("controller-manager.kubeconfig"), the CA with which pods verify the API server
+	// ("ca.crt"), and the key that signs tokens ("sa.key").
+	Dir string
+	// StorageMigration makes them migrate stored objects, which takes minutes for a
+	// definition. The API server must have the API for that.
+	StorageMigration bool
+}
+
+// ControllerManager returns the arguments for Kubernetes' controllers: the component's
+// name, and the configuration as JSON.
+func ControllerManager(c ControllersConfig) []string { return withJSON(NameControllerManager, c) }
+
 // Kubelet returns the arguments for the kubelet stand-in: its name, and the
 // configuration as JSON.
 func Kubelet(c kubelet.Config) []string { return withJSON(NameKubelet, c) }
@@ -26,7 +41,7 @@ func Kubelet(c kubelet.Config) []string { return withJSON(NameKubelet, c) }
 func withJSON(name string, config any) []string {
 	text, err := json.Marshal(config)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // strings, numbers and booleans
 	}
 	return []string{name, string(text)}
 }

@@ -141,7 +141,10 @@ func etcdClient(dir statedir.Dir, cl statedir.Cluster, shared statedir.Etcd) com
 }
 
 func (c *command) ensureControllerManager(ctx context.Context, cl statedir.Cluster) (running, error) {
-	return c.ensure(ctx, of(cl.Name, component.NameControllerManager), component.ControllerManager(c.dir.Path(cl.Name), cl.StorageMigration))
+	return c.ensure(ctx, of(cl.Name, component.NameControllerManager), component.ControllerManager(component.ControllersConfig{
+		Dir:              c.dir.Path(cl.Name),
+		StorageMigration: cl.StorageMigration,
+	}))
 }
 
 func (c *command) ensureKubelet(ctx context.Context, cl statedir.Cluster) (running, error) {

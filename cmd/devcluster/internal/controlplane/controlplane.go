@@ -50,7 +50,7 @@ type Options struct {
 	// Clusters are the names to bring up. Without names, Up brings up the clusters
 	// in the directory.
 	Clusters []string
-	// ControllerManager gives new clusters a kube-controller-manager.
+	// ControllerManager runs Kubernetes' controllers in new clusters.
 	ControllerManager bool
 	// StorageMigration makes new clusters serve Kubernetes' own migration of stored
 	// objects.

@@ -1,6 +1,6 @@
 // Package servers runs one component of a control plane in this process, with the
-// arguments from package component. It is the only package that imports Kubernetes' own
-// servers and etcd.
+// arguments from package component. Only this package and package controllers import etcd
+// and k8s.io/kubernetes.
 package servers
 
 import (
@@ -17,10 +17,10 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/component-base/cli"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	sampleapiserver "k8s.io/sample-apiserver/pkg/cmd/server"
 
 	"gitopsd.dev/cmd/devcluster/internal/component"
+	"gitopsd.dev/cmd/devcluster/internal/controllers"
 	"gitopsd.dev/cmd/devcluster/internal/kubelet"
 	"gitopsd.dev/cmd/devcluster/internal/process"
 )
@@ -43,7 +43,7 @@ func run(args []string, stdin io.Reader) error {
 	components := map[string]func(args []string) error{
 		component.NameEtcd:              untilSignal(runEtcd),
 		component.NameAPIServer:         func(args []string) error { return runCommand(apiserver.NewAPIServerCommand(), args) },
-		component.NameControllerManager: func(args []string) error { return runCommand(controllermanager.NewControllerManagerCommand(), args) },
+		component.NameControllerManager: untilSignal(runControllers),
 		component.NameKubelet:           untilSignal(runKubelet),
 	}
 	start, ok := components[args[0]]
@@ -93,6 +93,14 @@ func runCommand(cmd *cobra.Command, args []string) error {
 	return cli.RunNoErrOutput(cmd)
 }
 
+func runControllers(ctx context.Context, args []string) error {
+	var c component.ControllersConfig
+	if err := parse(args, &c); err != nil {
+		return err
+	}
+	return controllers.Run(ctx, c)
+}
+
 func runKubelet(ctx context.Context, args []string) error {
 	var c kubelet.Config
 	if err := parse(args, &c); err != nil {
@@ -104,7 +112,7 @@ func runKubelet(ctx context.Context, args []string) error {
 	return kubelet.Run(ctx, c, reload)
 }
 
-// parse decodes the configuration in the arguments of one of our own components.
+// parse decodes the configuration in the arguments of a component.
 func parse(args []string, config any) error {
 	if len(args) != 1 {
 		return fmt.Errorf("%d arguments, want a configuration as JSON", len(args))

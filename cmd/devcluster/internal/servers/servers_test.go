@@ -3,13 +3,11 @@ package servers
 import (
 	"bytes"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"testing"
 
 	"k8s.io/component-base/version"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 
 	"gitopsd.dev/cmd/devcluster/internal/component"
 )
@@ -29,27 +27,11 @@ func TestEtcdConfig(t *testing.T) {
 	}
 }
 
-// The components accept all our flags. The test of whole clusters tests their values.
+// The API server accepts all our flags. The test of whole clusters tests their values.
 func TestKubernetesFlags(t *testing.T) {
 	t.Parallel()
 	if err := apiserver.NewAPIServerCommand().ParseFlags(component.APIServer(component.APIServerConfig{StorageMigration: true})[1:]); err != nil {
 		t.Error(err)
-	}
-	if err := controllermanager.NewControllerManagerCommand().ParseFlags(component.ControllerManager("", true)[1:]); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestControllersExist(t *testing.T) {
-	t.Parallel()
-	known := controllermanager.KnownControllers()
-	for _, arg := range component.ControllerManager("", false) {
-		names, ok := strings.CutPrefix(arg, "--controllers=")
-		for name := range strings.SplitSeq(names, ",") {
-			if ok && !slices.Contains(known, name) {
-				t.Errorf("Kubernetes has no %s", name)
-			}
-		}
 	}
 }
 

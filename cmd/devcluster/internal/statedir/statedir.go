@@ -59,7 +59,7 @@ type Cluster struct {
 	Name string `json:"name"`
 	// Port is the API server's, on 127.0.0.1.
 	Port int `json:"port"`
-	// ControllerManager is set if the cluster has a kube-controller-manager.
+	// ControllerManager is set if Kubernetes' controllers run in the cluster.
 	ControllerManager bool `json:"controllerManager"`
 	// StorageMigration is set if it offers Kubernetes' own migration of stored
 	// objects.

@@ -29,12 +29,6 @@ type EtcdClientConfig struct {
 	CAFile, CertFile, KeyFile string
 }
 
-// storageMigrationGate switches Kubernetes' own migration of stored objects on or off. It
-// is on by default from 1.37, and takes minutes for a definition.
-func storageMigrationGate(on bool) string {
-	return fmt.Sprintf("--feature-gates=StorageVersionMigrator=%t", on)
-}
-
 const (
 	// ServiceCIDR is the range of Services' cluster IPs. The egress proxy connects the
 	// API server from there to processes.
@@ -77,7 +71,8 @@ func APIServer(c APIServerConfig) []string {
 		"--etcd-cafile=" + c.Etcd.CAFile,
 		"--etcd-certfile=" + c.Etcd.CertFile,
 		"--etcd-keyfile=" + c.Etcd.KeyFile,
-		storageMigrationGate(c.StorageMigration),
+		// Kubernetes' own migration of stored objects is on by default from 1.37.
+		fmt.Sprintf("--feature-gates=StorageVersionMigrator=%t", c.StorageMigration),
 		fmt.Sprintf("--runtime-config=storagemigration.k8s.io/v1=%t", c.StorageMigration),
 	}
 }
@@ -99,51 +94,4 @@ egressSelections:
       uds:
         udsName: %q
 `, socket)
-}
-
-// controllers are the controllers that a cluster without machines, disks and clouds
-// needs. Fewer controllers mean fewer caches and a faster start.
-var controllers = []string{
-	"clusterrole-aggregation-controller",
-	"cronjob-controller",
-	"daemonset-controller",
-	"deployment-controller",
-	"disruption-controller",
-	"endpoints-controller",
-	"endpointslice-controller",
-	"endpointslice-mirroring-controller",
-	"garbage-collector-controller",
-	"job-controller",
-	"namespace-controller",
-	"node-lifecycle-controller",
-	"replicaset-controller",
-	"resourcequota-controller",
-	"root-ca-certificate-publisher-controller",
-	"serviceaccount-controller",
-	"serviceaccount-token-controller",
-	"statefulset-controller",
-	"storage-version-migrator-controller", // does nothing unless its gate is on
-	"ttl-after-finished-controller",
-	"validatingadmissionpolicy-status-controller",
-}
-
-// ControllerManager returns the arguments for a kube-controller-manager that serves
-// nothing. dir has the kubeconfig of a member of system:masters, the CA with which pods
-// verify the API server, and the key that signs tokens. storageMigration makes it
-// migrate stored objects, if the API server has the API for that.
-func ControllerManager(dir string, storageMigration bool) []string {
-	return []string{
-		NameControllerManager,
-		"--kubeconfig=" + filepath.Join(dir, "controller-manager.kubeconfig"),
-		"--secure-port=0",
-		"--leader-elect=false",
-		"--controllers=" + strings.Join(controllers, ","),
-		"--root-ca-file=" + filepath.Join(dir, "ca.crt"),
-		"--service-account-private-key-file=" + filepath.Join(dir, "sa.key"),
-		// The API server has priority and fairness; a limit here would only delay.
-		"--kube-api-qps=500",
-		"--kube-api-burst=1000",
-		"--profiling=false",
-		storageMigrationGate(storageMigration),
-	}
 }
