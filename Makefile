@@ -6,7 +6,7 @@ GO         ?= go
 BIN        := $(CURDIR)/bin
 DEVCLUSTER := $(BIN)/devcluster
 BENCH      ?= .
-FUZZTIME   ?= 3s
+FUZZTIME   ?= 1s
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
