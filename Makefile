@@ -18,7 +18,7 @@ export GITOPSD_DEVCLUSTER := $(DEVCLUSTER)
 # and profiles do without) takes a sixth of the compiler's time. Without cgo, kustomize's
 # loader cannot open Go plugins, and so the linker leaves out what nobody calls; only the
 # race detector needs cgo.
-export GOFLAGS := -trimpath -gcflags=all=-dwarf=false $(GOFLAGS)
+export GOFLAGS := -trimpath -gcflags=all=-dwarf=false -toolexec=$(CURDIR)/.ci/tool $(GOFLAGS)
 export CGO_ENABLED ?= 0
 
 .PHONY: help
