@@ -64,7 +64,7 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		return fmt.Errorf("committing %s: %w", sources.LockFile, err)
 	}
 	if wrote {
-		d.cfg.Log.Info("lock committed", "commit", short(commit.Hash), "subject", commit.Subject)
+		d.cfg.Log.Info("lock committed", "commit", sources.ShortHash(commit.Hash), "subject", commit.Subject)
 		d.cfg.Board.LockCommitted(commit.Hash)
 	}
 	d.dueSince = time.Time{}
