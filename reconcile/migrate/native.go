@@ -44,22 +44,13 @@ func (n nativeState) ended() bool { return n.succeeded || n.failed != "" }
 func stateOf(tree map[string]any, s Storage) nativeState {
 	spec := manifest.Mapping(tree, "spec")
 	n := nativeState{
-		uid:  manifest.Text(tree, "metadata", "uid"),
-		mine: manifest.Text(spec, "resource", "group") == s.objects.Group && manifest.Text(spec, "resource", "resource") == s.objects.Resource,
+		uid:       manifest.Text(tree, "metadata", "uid"),
+		mine:      manifest.Text(spec, "resource", "group") == s.objects.Group && manifest.Text(spec, "resource", "resource") == s.objects.Resource,
+		running:   manifest.ConditionTrue(tree, "Running"),
+		succeeded: manifest.ConditionTrue(tree, "Succeeded"),
 	}
-	for _, c := range manifest.List(tree, "status", "conditions") {
-		condition, _ := c.(map[string]any)
-		if manifest.Text(condition, "status") != "True" {
-			continue
-		}
-		switch manifest.Text(condition, "type") {
-		case "Running":
-			n.running = true
-		case "Succeeded":
-			n.succeeded = true
-		case "Failed":
-			n.failed = cmp.Or(manifest.Text(condition, "message"), "no reason given")
-		}
+	if c := manifest.Condition(tree, "Failed"); c["status"] == "True" {
+		n.failed = cmp.Or(manifest.Text(c, "message"), "no reason given")
 	}
 	return n
 }

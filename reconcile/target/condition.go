@@ -25,19 +25,16 @@ const readyType = "Ready"
 
 // shown returns the condition of a target; zero if it has none.
 func shown(tree map[string]any) condition {
-	for _, item := range manifest.List(tree, "status", "conditions") {
-		c, _ := item.(map[string]any)
-		if manifest.Text(c, "type") != readyType {
-			continue
-		}
-		since, _ := time.Parse(time.RFC3339, manifest.Text(c, "lastTransitionTime"))
-		generation, _ := c["observedGeneration"].(int64)
-		return condition{
-			ready: manifest.Text(c, "status") == "True", reason: manifest.Text(c, "reason"), message: manifest.Text(c, "message"),
-			secret: manifest.Text(tree, "status", "connectionSecretRef", "name"), since: since, generation: generation,
-		}
+	c := manifest.Condition(tree, readyType)
+	if c == nil {
+		return condition{}
 	}
-	return condition{}
+	since, _ := time.Parse(time.RFC3339, manifest.Text(c, "lastTransitionTime"))
+	generation, _ := c["observedGeneration"].(int64)
+	return condition{
+		ready: c["status"] == "True", reason: manifest.Text(c, "reason"), message: manifest.Text(c, "message"),
+		secret: manifest.Text(tree, "status", "connectionSecretRef", "name"), since: since, generation: generation,
+	}
 }
 
 // show sets the condition of a target if it differs.

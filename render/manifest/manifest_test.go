@@ -124,6 +124,21 @@ func TestAccessors(t *testing.T) {
 	}
 }
 
+func TestCondition(t *testing.T) {
+	tree := manifesttest.Tree(t, "{status: {conditions: [null, {type: A, status: 'False', reason: R}, {type: B, status: 'True'}]}}")
+	for kind, want := range map[string]bool{"A": false, "B": true, "C": false, "": false} {
+		if have := manifest.ConditionTrue(tree, kind); have != want {
+			t.Errorf("%q: have %t", kind, have)
+		}
+	}
+	if have := manifest.Text(manifest.Condition(tree, "A"), "reason"); have != "R" {
+		t.Errorf("the reason of A is %q", have)
+	}
+	if have := manifest.Condition(tree, "C"); have != nil {
+		t.Errorf("C is %v", have)
+	}
+}
+
 func TestWithMetadata(t *testing.T) {
 	o := object(t, "{apiVersion: v1, kind: A, metadata: {name: a, labels: {b: c, d: e}}, spec: {x: [1]}}")
 	before := string(o.AppendJSON(nil))

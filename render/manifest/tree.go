@@ -60,6 +60,21 @@ func Texts(tree map[string]any, path ...string) []string {
 	return all
 }
 
+// Condition returns the entry of status.conditions with a type, or nil.
+func Condition(tree map[string]any, kind string) map[string]any {
+	for _, item := range List(tree, "status", "conditions") {
+		if c, _ := item.(map[string]any); c["type"] == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+// ConditionTrue reports whether the condition with a type is True.
+func ConditionTrue(tree map[string]any, kind string) bool {
+	return Condition(tree, kind)["status"] == "True"
+}
+
 func at[T any](tree map[string]any, path []string) T {
 	last := len(path) - 1
 	v, _ := Mapping(tree, path[:last]...)[path[last]].(T)
