@@ -289,7 +289,7 @@ func (tm *team) is(name, state, on, message string) map[string]any {
 func (tm *team) settings(c *kube.Client) (by string) {
 	tm.t.Helper()
 	tree, err := tm.get(c, manifest.ConfigMap, tm.name+"-in", "settings")
-	if class := kube.ClassOf(err); err != nil && class != kube.NotFound && class != kube.NoNamespace {
+	if err != nil && !kube.IsMissing(err) {
 		tm.t.Fatal(err)
 	}
 	return manifest.Text(tree, "data", "by")

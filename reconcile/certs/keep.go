@@ -154,7 +154,7 @@ func (w *work) createRecord(ctx context.Context, s *service) error {
 	}
 	body := o.AppendJSON(nil)
 	_, err = w.Client.Apply(ctx, secrets, s.journal, body, kube.ApplyOptions{})
-	if class := kube.ClassOf(err); class != kube.NoNamespace && class != kube.NotFound {
+	if !kube.IsMissing(err) {
 		return err
 	}
 	ns := manifest.Namespace.ID("", apply.Namespace)

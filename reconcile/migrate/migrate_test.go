@@ -200,7 +200,7 @@ func (b *bench) migrator(progress func(Progress)) *Migrator {
 	m, err := New(Config{
 		Cluster: b.cluster, Rate: 1e4, Settle: time.Second, Progress: progress, Log: slog.New(slog.DiscardHandler),
 		batch: batch, page: 3 * batch / 2,
-		pause: func(ctx context.Context, d time.Duration) error { return pause(ctx, min(d, 200*time.Millisecond)) },
+		pause: func(ctx context.Context, d time.Duration) error { return kube.Sleep(ctx, min(d, 200*time.Millisecond)) },
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -523,7 +523,7 @@ webhooks:
 	waited := false
 	m.cfg.pause = func(ctx context.Context, d time.Duration) error {
 		if waited {
-			return pause(ctx, d)
+			return kube.Sleep(ctx, d)
 		}
 		waited = true
 		close(release)

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"time"
+
+	"gitopsd.dev/reconcile/kube"
 )
 
 // reloadPause is the interval at which the files are read. A kubelet takes about a minute to
@@ -51,12 +53,7 @@ func LoadCertificates(dir string, log *slog.Logger) (*Certificates, error) {
 // used.
 func (c *Certificates) Follow(ctx context.Context) {
 	told := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(reloadPause):
-		}
+	for kube.Sleep(ctx, reloadPause) == nil {
 		text := ""
 		changed, err := c.reload()
 		if err != nil {

@@ -42,8 +42,7 @@ func typeOf(id manifest.ID) kube.Type {
 // Get implements [identity.Store].
 func (s *store) Get(ctx context.Context, id manifest.ID) (identity.Stored, error) {
 	tree, meta, err := s.client.Get(ctx, typeOf(id), id)
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace:
+	if kube.IsMissing(err) {
 		delete(s.keys, id)
 		return identity.Stored{}, nil
 	}
