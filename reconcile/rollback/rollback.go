@@ -110,18 +110,8 @@ const hashLabel = "pod-template-hash"
 
 // plain returns a template without the fields that its ReplicaSet adds.
 func plain(template map[string]any) map[string]any {
-	meta := maps.Clone(manifest.Mapping(template, "metadata"))
-	if meta == nil {
-		return template
-	}
-	delete(meta, "creationTimestamp") // null, from older API servers
-	if labels := maps.Clone(manifest.Mapping(meta, "labels")); labels != nil {
-		delete(labels, hashLabel)
-		meta["labels"] = labels
-	}
-	template = maps.Clone(template)
-	template["metadata"] = meta
-	return template
+	template = manifest.Without(template, "metadata", "creationTimestamp") // null, from older API servers
+	return manifest.Without(template, "metadata", "labels", hashLabel)
 }
 
 // Known is the known state of the cluster. The caller reads more of it if [Decide] needs it.
@@ -453,15 +443,12 @@ func (d Decision) Apply(desired *manifest.Object) (*manifest.Object, error) {
 	if d.Record == (Record{}) {
 		return desired, nil
 	}
-	tree := maps.Clone(desired.WithMetadata(nil, map[string]string{manifest.RollbackAnnotation: d.Record.String()}).Tree())
-	spec := maps.Clone(manifest.Mapping(tree, "spec"))
+	tree := desired.WithMetadata(nil, map[string]string{manifest.RollbackAnnotation: d.Record.String()}).Tree()
 	switch {
 	case d.Unknown:
-		delete(spec, "template")
-		tree["spec"] = spec
-		return desired.Complete(tree, "spec.template")
+		return desired.Complete(manifest.Without(tree, "spec", "template"), "spec.template")
 	case d.Template != nil:
-		spec["template"], tree["spec"] = d.Template, spec
+		tree = manifest.With(tree, d.Template, "spec", "template")
 	}
 	return desired.Complete(tree)
 }

@@ -60,6 +60,33 @@ func Texts(tree map[string]any, path ...string) []string {
 	return all
 }
 
+// With returns a copy of a tree with another value at a path, and makes mappings that are
+// missing on the way. The copy shares unchanged parts.
+func With(tree map[string]any, value any, path ...string) map[string]any {
+	copied := make(map[string]any, len(tree)+1)
+	maps.Copy(copied, tree)
+	if len(path) > 1 {
+		value = With(Mapping(tree, path[0]), value, path[1:]...)
+	}
+	copied[path[0]] = value
+	return copied
+}
+
+// Without returns a copy of a tree without the field at a path, or the tree itself if it has
+// no such field. The copy shares unchanged parts.
+func Without(tree map[string]any, path ...string) map[string]any {
+	last := len(path) - 1
+	parent := Mapping(tree, path[:last]...)
+	if _, there := parent[path[last]]; !there {
+		return tree
+	}
+	parent = maps.Clone(parent)
+	if delete(parent, path[last]); last == 0 {
+		return parent
+	}
+	return With(tree, parent, path[:last]...)
+}
+
 // Condition returns the entry of status.conditions with a type, or nil.
 func Condition(tree map[string]any, kind string) map[string]any {
 	for _, item := range List(tree, "status", "conditions") {
