@@ -109,8 +109,7 @@ func Objects(c Config) ([]*manifest.Object, error) {
 		Volume: workload.Volume{Name: "tls", Secret: secretName, Path: tlsDir},
 		Memory: memory, SoftMemory: softMemory, Origin: manifest.Origin{For: "spec.conversion of the Cluster"},
 	}
-	var objects []*manifest.Object
-	for _, make := range []func() (*manifest.Object, error){
+	return workload.Objects(
 		w.ServiceAccount,
 		func() (*manifest.Object, error) {
 			return w.Object(manifest.Role, map[string]any{"rules": []any{map[string]any{
@@ -127,12 +126,5 @@ func Objects(c Config) ([]*manifest.Object, error) {
 			return w.Service(map[string]string{manifest.ServingCertAnnotation: secretName})
 		},
 		w.DisruptionBudget, w.Deployment,
-	} {
-		o, err := make()
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, o)
-	}
-	return objects, nil
+	)
 }
