@@ -101,11 +101,6 @@ func (c *Certificates) read() (*loaded, error) {
 	if l.certificate, err = tls.X509KeyPair(texts[0], texts[1]); err != nil {
 		return nil, fmt.Errorf("tls.crt and tls.key: %w", err)
 	}
-	if l.certificate.Leaf == nil {
-		if l.certificate.Leaf, err = x509.ParseCertificate(l.certificate.Certificate[0]); err != nil {
-			return nil, fmt.Errorf("tls.crt: %w", err)
-		}
-	}
 	if l.authority = texts[2]; l.authority != nil && !x509.NewCertPool().AppendCertsFromPEM(l.authority) {
 		return nil, errors.New("ca.crt holds no certificate in PEM")
 	}
