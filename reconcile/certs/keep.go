@@ -138,8 +138,7 @@ func (s *source) Record(ctx context.Context, data map[string][]byte) error {
 	}
 	version := manifest.Text(s.record, "metadata", "resourceVersion")
 	err := s.Client.Patch(ctx, secrets, s.journal, map[string]any{"data": patch}, version)
-	switch kube.ClassOf(err) {
-	case kube.Changed, kube.NotFound:
+	if kube.IsStale(err) {
 		return nil
 	}
 	return err

@@ -195,6 +195,10 @@ func IsClusterWide(err error) bool {
 // IsMissing reports whether err means that an object, or its namespace, does not exist.
 func IsMissing(err error) bool { return ClassOf(err) == NotFound || ClassOf(err) == NoNamespace }
 
+// IsStale reports whether err means that an object was written to or deleted since it was
+// read.
+func IsStale(err error) bool { return ClassOf(err) == Changed || ClassOf(err) == NotFound }
+
 // errorf returns an error about an operation.
 func (c *Client) errorf(op operation, class Class, format string, args ...any) *Error {
 	return &Error{Class: class, Cluster: c.name, Verb: op.verb, ID: op.id, Message: fmt.Sprintf(format, args...)}

@@ -63,8 +63,7 @@ func (p *pass) show(ctx context.Context, k *known, c condition) error {
 		return err
 	}
 	applied, err := p.Client.Apply(ctx, targetType, id, body, kube.ApplyOptions{Status: true, Force: true})
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.Changed: // it was deleted, or made anew
+	if kube.IsStale(err) { // it was deleted, or made anew
 		return nil
 	}
 	if err != nil {

@@ -139,8 +139,7 @@ func (p *pass) show(ctx context.Context, t *task, s *state) error {
 	}
 	// Nobody else owns the status.
 	_, err = p.Client.Apply(ctx, namespaceType, id, body, kube.ApplyOptions{Status: true, Force: true})
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.Changed: // it was deleted, or another has its name
+	if kube.IsStale(err) { // it was deleted, or another has its name
 		return nil
 	}
 	if err != nil {

@@ -107,8 +107,7 @@ func (s *store) Put(ctx context.Context, id manifest.ID, data map[string][]byte,
 		}
 	}
 	err := s.client.Patch(ctx, typeOf(id), id, map[string]any{"data": values}, version)
-	switch kube.ClassOf(err) {
-	case kube.Changed, kube.NotFound:
+	if kube.IsStale(err) {
 		return identity.ErrChanged
 	}
 	return err
