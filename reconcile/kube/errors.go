@@ -186,6 +186,15 @@ func ClassOf(err error) Class {
 	return ""
 }
 
+// MessageOf returns the message of an error of this package, without the cluster and the
+// request, and the text of any other.
+func MessageOf(err error) string {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
+}
+
 // IsClusterWide reports whether err is an [Error] that concerns the whole cluster.
 func IsClusterWide(err error) bool {
 	e, ok := errors.AsType[*Error](err)

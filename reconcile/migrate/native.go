@@ -85,7 +85,7 @@ func (m *Migrator) native(ctx context.Context, s Storage) (bool, error) {
 	case errors.Is(err, errMoved), kube.IsClusterWide(err) && limited.Err() == nil:
 		return false, err
 	}
-	m.cfg.Log.Info("Kubernetes' own migration failed; gitopsd goes through the objects", "cluster", m.cfg.Cluster.Name(), "definition", s.Name, "reason", reason(err))
+	m.cfg.Log.Info("Kubernetes' own migration failed; gitopsd goes through the objects", "cluster", m.cfg.Cluster.Name(), "definition", s.Name, "reason", kube.MessageOf(err))
 	return false, nil
 }
 
@@ -187,6 +187,6 @@ func (n *nativeRun) remove(ctx context.Context) {
 		_, _, err = n.cfg.Cluster.Delete(ctx, n.t, n.id, state.uid)
 	}
 	if err != nil && kube.ClassOf(err) != kube.NotFound && kube.ClassOf(err) != kube.Forbidden {
-		n.cfg.Log.Warn("a request to Kubernetes' own migrator stays", "cluster", n.cfg.Cluster.Name(), "object", n.id, "reason", reason(err))
+		n.cfg.Log.Warn("a request to Kubernetes' own migrator stays", "cluster", n.cfg.Cluster.Name(), "object", n.id, "reason", kube.MessageOf(err))
 	}
 }
