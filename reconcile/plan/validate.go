@@ -16,6 +16,7 @@ import (
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/render/validate"
+	"gitopsd.dev/render/webhook"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -342,9 +343,6 @@ func mutates(tree map[string]any, of schema.GroupResource) bool {
 func matches(rules []any, of schema.GroupResource) bool {
 	return slices.ContainsFunc(rules, func(r any) bool {
 		rule, _ := r.(map[string]any)
-		has := func(field string, wanted ...string) bool {
-			return slices.ContainsFunc(manifest.Texts(rule, field), func(v string) bool { return slices.Contains(wanted, v) })
-		}
-		return has("operations", "*", "CREATE", "UPDATE") && has("apiGroups", "*", of.Group) && has("resources", "*", "*/*", of.Resource)
+		return webhook.Matches(rule, of.Group, of.Resource, "CREATE", "UPDATE")
 	})
 }
