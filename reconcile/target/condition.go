@@ -47,10 +47,9 @@ func (p *pass) show(ctx context.Context, k *known, c condition) error {
 		return nil
 	}
 	id := k.id()
-	status := map[string]any{"conditions": []any{map[string]any{
-		"type": readyType, "status": truth(c.ready), "reason": c.reason, "message": c.message,
-		"lastTransitionTime": c.since.Format(time.RFC3339), "observedGeneration": c.generation,
-	}}}
+	entry := manifest.NewCondition(readyType, c.ready, c.reason, c.message, c.since.Format(time.RFC3339))
+	entry["observedGeneration"] = c.generation
+	status := map[string]any{"conditions": []any{entry}}
 	if c.secret != "" {
 		status["connectionSecretRef"] = map[string]any{"name": c.secret}
 	}
@@ -74,11 +73,4 @@ func (p *pass) show(ctx context.Context, k *known, c condition) error {
 	}
 	k.shown, k.version = c, applied.Meta.ResourceVersion
 	return nil
-}
-
-func truth(b bool) string {
-	if b {
-		return "True"
-	}
-	return "False"
 }

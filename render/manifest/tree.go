@@ -87,6 +87,15 @@ func Without(tree map[string]any, path ...string) map[string]any {
 	return With(tree, parent, path[:last]...)
 }
 
+// NewCondition returns an entry of status.conditions. since is in RFC 3339.
+func NewCondition(kind string, holds bool, reason, message, since string) map[string]any {
+	status := "False"
+	if holds {
+		status = "True"
+	}
+	return map[string]any{"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+}
+
 // Condition returns the entry of status.conditions with a type, or nil.
 func Condition(tree map[string]any, kind string) map[string]any {
 	for _, item := range List(tree, "status", "conditions") {

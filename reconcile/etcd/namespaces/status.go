@@ -155,14 +155,9 @@ func (p *pass) show(ctx context.Context, t *task, s *state) error {
 func (s *shown) tree() map[string]any {
 	var conditions []any
 	for _, c := range s.conditions {
-		status := "False"
-		if c.ok {
-			status = "True"
-		}
-		conditions = append(conditions, map[string]any{
-			"type": c.kind, "status": status, "reason": c.reason, "message": c.message,
-			"lastTransitionTime": c.since.Format(time.RFC3339), "observedGeneration": s.generation,
-		})
+		entry := manifest.NewCondition(c.kind, c.ok, c.reason, c.message, c.since.Format(time.RFC3339))
+		entry["observedGeneration"] = s.generation
+		conditions = append(conditions, entry)
 	}
 	tree := map[string]any{"conditions": conditions, "observedGeneration": s.generation}
 	if s.address != "" {
