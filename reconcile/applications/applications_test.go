@@ -1,7 +1,6 @@
 package applications
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"gitopsd.dev/render/manifest"
 	published "gitopsd.dev/render/target"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -31,24 +31,7 @@ func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 // is a target's cluster, too.
 type world struct {
 	home, other *kube.Client
-	log         syncBuffer
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
+	log         await.Log
 }
 
 var shared struct {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/registry"
 )
 
@@ -545,22 +546,7 @@ func TestWaiters(t *testing.T) {
 }
 
 // capture is a log that a test can read.
-type capture struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (c *capture) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.buf.Write(p)
-}
-
-func (c *capture) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.buf.String()
-}
+type capture struct{ await.Log }
 
 func (c *capture) logger() *slog.Logger { return slog.New(slog.NewTextHandler(c, nil)) }
 
