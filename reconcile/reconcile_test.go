@@ -54,11 +54,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	server, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close() })
+	server := gitserver.Start(t, gitserver.Config{})
 	repo, err := server.Create(t.Context(), "fleet")
 	if err != nil {
 		t.Fatal(err)

@@ -31,12 +31,7 @@ func newRegistry(t *testing.T, cfg registry.Config) *registry.Registry {
 	if cfg.Auth != registry.NoAuth {
 		cfg.Username, cfg.Password = "alice", password
 	}
-	reg, err := registry.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(reg.Close)
-	return reg
+	return registry.Start(t, cfg)
 }
 
 // newClient returns a client that trusts reg and has its credentials.
