@@ -19,8 +19,8 @@ import (
 	"gitopsd.dev/reconcile/target/connection"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	published "gitopsd.dev/render/target"
-	"gitopsd.dev/sources"
 	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
@@ -178,11 +178,7 @@ func newTeam(t *testing.T) *team {
 // put applies objects; $TEAM in them is the test's namespace.
 func (tm *team) put(c *kube.Client, text string) {
 	tm.t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(strings.ReplaceAll(text, "$TEAM", tm.name)), sources.Limits{})
-	if err != nil {
-		tm.t.Fatal(err)
-	}
-	for _, d := range docs {
+	for _, d := range manifesttest.Documents(tm.t, strings.ReplaceAll(text, "$TEAM", tm.name)) {
 		put(tm.t, c, d.Tree)
 	}
 }

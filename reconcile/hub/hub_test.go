@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/testscripts/await"
@@ -189,13 +189,10 @@ func kubeconfigOf(t *testing.T, account string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs, err := sources.DecodeYAML(bytes.NewReader(text), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	user := docs[0].Tree["users"].([]any)[0].(map[string]any)["user"].(map[string]any)
+	tree := manifesttest.Tree(t, string(text))
+	user := tree["users"].([]any)[0].(map[string]any)["user"].(map[string]any)
 	user["as"] = "system:serviceaccount:" + DefaultNamespace + ":" + account
-	if text, err = json.Marshal(docs[0].Tree); err != nil {
+	if text, err = json.Marshal(tree); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "hub.yaml")

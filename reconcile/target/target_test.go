@@ -249,10 +249,7 @@ func (b *bed) moved() string {
 // apply applies an object; TEAM in it is the test's namespace.
 func (b *bed) apply(c *kube.Client, text string) {
 	b.Helper()
-	o, err := manifest.New(manifesttest.Tree(b.T, strings.ReplaceAll(text, "TEAM", b.team)), manifest.Origin{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	o := manifesttest.Object(b.T, strings.ReplaceAll(text, "TEAM", b.team))
 	if err := apply(b.Context(), c, o); err != nil {
 		b.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func TestRestart(t *testing.T) {
 	}
 	reg.Close()
 	cfg.Addr = reg.Host()
-	again := registry.Start(t, cfg)
+	registry.Start(t, cfg)
 	for tag, img := range map[string]*xpkg.Image{"v1": one, "v2": one, "latest": two} {
 		d, err := client.Resolve(t.Context(), sources.Ref{Repository: repository, Tag: tag})
 		if err != nil || d != img.Digest() {
