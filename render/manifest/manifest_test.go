@@ -139,7 +139,7 @@ func TestWith(t *testing.T) {
 		{"removed", manifest.Without(tree, "a", "c", "d"), `{"a":{"b":1,"c":{}},"e":"text"}`},
 		{"removed from the root", manifest.Without(tree, "a"), `{"e":"text"}`},
 		{"not there", manifest.Without(tree, "e", "f"), before},
-		{"nowhere", manifest.Without(nil, "a"), "{}"},
+		{"nowhere", manifest.Without(nil, "a"), "null"},
 	} {
 		if have := string(manifest.AppendJSON(nil, tt.have)); have != tt.want {
 			t.Errorf("%s: have %s, want %s", tt.name, have, tt.want)
