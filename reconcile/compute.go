@@ -86,7 +86,7 @@ func (d *Daemon) impatient() <-chan time.Time {
 }
 
 func (d *Daemon) giveUp() {
-	d.cfg.Log.Info("computing is given up: there is a newer commit", "commit", short(d.computing.commit.Hash))
+	d.cfg.Log.Info("computing is given up: there is a newer commit", "commit", sources.ShortHash(d.computing.commit.Hash))
 	d.computing.givenUp = true
 	d.computing.cancel()
 	d.givenUp++
@@ -108,7 +108,7 @@ func (d *Daemon) takeUp(ctx context.Context) error {
 	case c.givenUp || ctx.Err() != nil:
 	default:
 		d.givenUp = 0
-		err = fmt.Errorf("commit %s: %w", short(c.commit.Hash), c.err)
+		err = fmt.Errorf("commit %s: %w", sources.ShortHash(c.commit.Hash), c.err)
 		d.tellPanic(c.commit, c.err)
 		if c.of == nil {
 			d.refuse(ctx, c)
@@ -150,6 +150,6 @@ func (d *Daemon) refuse(ctx context.Context, c *computation) {
 // tellPanic logs the stack if an error was a panic.
 func (d *Daemon) tellPanic(commit sources.Commit, err error) {
 	if p, ok := errors.AsType[*errgroup.PanicError](err); ok {
-		d.cfg.Log.Error(p.Error()+"; the daemon goes on", "commit", short(commit.Hash), "stack", string(p.Stack))
+		d.cfg.Log.Error(p.Error()+"; the daemon goes on", "commit", sources.ShortHash(commit.Hash), "stack", string(p.Stack))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/sources"
 )
 
 // A unit that depends on others gets the objects of a commit only when these others are
@@ -104,7 +105,7 @@ func (ws *workers) heldBack(ctx context.Context, w *worker, why string) unit.Out
 	if o.Phase != status.Unreachable {
 		o.Phase = status.Waiting
 	}
-	why += "; is kept at commit " + short(w.allowed.of.commit.Hash)
+	why += "; is kept at commit " + sources.ShortHash(w.allowed.of.commit.Hash)
 	if o.Message != "" {
 		why += ": " + o.Message
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"gitopsd.dev/sources"
 )
 
 // maxLookBack bounds how many commits are read to find out whether one comes after
@@ -78,7 +80,7 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 	}
 	head, err := h.newest(ctx)
 	if err != nil {
-		return fmt.Errorf("commit %s was applied by another process, and whether %s comes after it cannot be told: %w", short(applied), short(commit), err)
+		return fmt.Errorf("commit %s was applied by another process, and whether %s comes after it cannot be told: %w", sources.ShortHash(applied), sources.ShortHash(commit), err)
 	}
 	h.mu.Lock()
 	as := h.as[head]
@@ -92,7 +94,7 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 		return err
 	}
 	if !older {
-		return fmt.Errorf("commit %s was applied by another process of this fleet, and the branch has moved on from %s: nothing is done for it, the newest commit is followed next", short(applied), short(commit))
+		return fmt.Errorf("commit %s was applied by another process of this fleet, and the branch has moved on from %s: nothing is done for it, the newest commit is followed next", sources.ShortHash(applied), sources.ShortHash(commit))
 	}
 	return nil
 }

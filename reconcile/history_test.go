@@ -3,6 +3,8 @@ package reconcile
 import (
 	"strings"
 	"testing"
+
+	"gitopsd.dev/sources"
 )
 
 // Which of two commits is to be applied, as processes see it that heard of them at
@@ -48,7 +50,7 @@ func TestSupersedes(t *testing.T) {
 			d.history.saw(c)
 		}
 		err := d.Supersedes(t.Context(), tt.commit, tt.applied)
-		if older := err != nil && strings.Contains(err.Error(), "the branch has moved on from "+short(tt.commit)); older != tt.older || err != nil && !older {
+		if older := err != nil && strings.Contains(err.Error(), "the branch has moved on from "+sources.ShortHash(tt.commit)); older != tt.older || err != nil && !older {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}

@@ -64,7 +64,7 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		return fmt.Errorf("committing %s: %w", sources.LockFile, err)
 	}
 	if wrote {
-		d.cfg.Log.Info("lock committed", "commit", short(commit.Hash), "subject", commit.Subject)
+		d.cfg.Log.Info("lock committed", "commit", sources.ShortHash(commit.Hash), "subject", commit.Subject)
 		d.cfg.Board.LockCommitted(commit.Hash)
 	}
 	d.dueSince = time.Time{}
@@ -96,7 +96,7 @@ func lockMessage(before, after *lockfile.File) string {
 			if !old[line] {
 				changes = append(changes, "+ "+line)
 				fields := strings.Fields(line)
-				subject[fields[1][strings.LastIndexByte(fields[1], '/')+1:]+" "+shortVersion(fields[2])] = true
+				subject[fields[1][strings.LastIndexByte(fields[1], '/')+1:]+" "+sources.Abbreviate(fields[2])] = true
 			}
 		}
 	}
@@ -125,13 +125,6 @@ func lines(f *lockfile.File, cluster string) map[string]bool {
 		found[c.String()] = true
 	}
 	return found
-}
-
-func shortVersion(v string) string {
-	if d, err := sources.ParseDigest(v); err == nil {
-		return "sha256:" + d.Short()
-	}
-	return v
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

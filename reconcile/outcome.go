@@ -62,7 +62,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 // log logs an outcome if it is new, and each new problem.
 func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	log := ws.cfg.Log.With("cluster", w.id.String())
-	outcome := log.With("commit", short(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
+	outcome := log.With("commit", sources.ShortHash(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
 	if len(o.Problems) > 0 {
 		outcome = outcome.With("problems", len(o.Problems))
 	}

@@ -460,7 +460,7 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 	}
 	d.head = commit
 	d.history.saw(commit.Hash)
-	d.cfg.Log.Info("new commit", "commit", short(commit.Hash), "subject", commit.Subject)
+	d.cfg.Log.Info("new commit", "commit", sources.ShortHash(commit.Hash), "subject", commit.Subject)
 	return true, nil
 }
 
@@ -478,7 +478,7 @@ func (d *Daemon) follow(now *revision) {
 	if len(problems) > 0 {
 		d.again = true
 		if !problem.Unchanged(all, before) {
-			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", short(state.Commit.Hash), "problems", len(problems))
+			d.cfg.Log.Error("the commit has errors; everything else goes on", "commit", sources.ShortHash(state.Commit.Hash), "problems", len(problems))
 		}
 		// A problem that another cluster gets is new for that cluster alone.
 		for _, p := range problem.Merge(problem.News(all, before, problem.Problem.String)) {
@@ -549,6 +549,3 @@ func (d *Daemon) await(ctx context.Context, tried []<-chan struct{}, grace <-cha
 		}
 	}
 }
-
-// short returns a commit's hash for people.
-func short(hash string) string { return hash[:min(10, len(hash))] }

@@ -26,6 +26,7 @@ import (
 	"gitopsd.dev/sources/git"
 	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/resolve"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/gitserver"
 )
 
@@ -53,11 +54,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	server, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close() })
+	server := gitserver.Start(t, gitserver.Config{})
 	repo, err := server.Create(t.Context(), "fleet")
 	if err != nil {
 		t.Fatal(err)
@@ -234,13 +231,7 @@ func (w *world) gives(name string, o unit.Outcome) {
 // eventually waits for a condition, for as long as the test may take.
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("never: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	await.True(w.t, what, ok)
 }
 
 func (w *world) log() []string {

@@ -64,7 +64,7 @@ func (d *Daemon) resume() *revision {
 		return nil
 	}
 	d.cfg.Log.Info("the commit is the one that the clusters were left with; nothing is computed unless one is not as it was",
-		"commit", short(d.head.Hash), "clusters", len(r.at))
+		"commit", sources.ShortHash(d.head.Hash), "clusters", len(r.at))
 	return r
 }
 
@@ -79,7 +79,7 @@ func (d *Daemon) inputOf(s *desired.State) string {
 	}
 	content, err := files.Content(sources.LockFile)
 	if err != nil {
-		d.cfg.Log.Error("reading the commit", "commit", short(s.Commit.Hash), "error", err)
+		d.cfg.Log.Error("reading the commit", "commit", sources.ShortHash(s.Commit.Hash), "error", err)
 		return ""
 	}
 	return string(sources.DigestOf([]byte(d.cfg.Settings + "\x00" + content + "\x00" + string(s.Lock.Format()))))

@@ -177,10 +177,7 @@ func registered(o *manifest.Object, pkg string, service webhook.Service) (*manif
 		return nil, err
 	}
 	if o.ID().Is(manifest.Webhooks...) {
-		meta := maps.Clone(manifest.Mapping(tree, "metadata"))
-		meta["name"] = webhook.Name(pkg, o.ID().Name)
-		tree = maps.Clone(tree)
-		tree["metadata"] = meta
+		tree = manifest.With(tree, webhook.Name(pkg, o.ID().Name), "metadata", "name")
 	}
 	if o, err = manifest.New(tree, o.Origin()); err != nil {
 		return nil, err

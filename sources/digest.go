@@ -48,3 +48,12 @@ func (d Digest) Short() string {
 	h := d.Hex()
 	return h[:min(12, len(h))]
 }
+
+// Abbreviate returns a version for people: "sha256:" and the digits of [Digest.Short] for a
+// digest, and the version itself for anything else.
+func Abbreviate(version string) string {
+	if d, err := ParseDigest(version); err == nil {
+		return "sha256:" + d.Short()
+	}
+	return version
+}

@@ -1,6 +1,9 @@
 package sources
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // Distance returns the edit distance of a and b: the number of bytes to add, remove,
 // replace or swap with the next.
@@ -44,4 +47,10 @@ func Meant(name string, candidates []string) string {
 		return "; did you mean " + c + "?"
 	}
 	return ""
+}
+
+// MeantOrAll is [Meant], or "; there are <candidates>" if no candidate is near. It is for
+// short lists.
+func MeantOrAll(name string, candidates []string) string {
+	return cmp.Or(Meant(name, candidates), "; there are "+strings.Join(candidates, ", "))
 }

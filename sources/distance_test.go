@@ -1,6 +1,8 @@
 package sources_test
 
 import (
+	"cmp"
+	"strings"
 	"testing"
 
 	"gitopsd.dev/sources"
@@ -45,6 +47,10 @@ func TestMeant(t *testing.T) {
 	} {
 		if have := sources.Meant(tt.name, tt.candidates); have != tt.want {
 			t.Errorf("%q among %q: have %q, want %q", tt.name, tt.candidates, have, tt.want)
+		}
+		all := cmp.Or(tt.want, "; there are "+strings.Join(tt.candidates, ", "))
+		if have := sources.MeantOrAll(tt.name, tt.candidates); have != all {
+			t.Errorf("%q among %q: have %q, want %q", tt.name, tt.candidates, have, all)
 		}
 	}
 }

@@ -45,6 +45,9 @@ type Commit struct {
 	Files fs.FS
 }
 
+// ShortHash returns the first ten digits of a commit's hash, for people.
+func ShortHash(hash string) string { return hash[:min(10, len(hash))] }
+
 // ContentFS is a file system that can name its content, as a Git tree can.
 type ContentFS interface {
 	fs.FS

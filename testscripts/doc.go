@@ -13,5 +13,6 @@
 // The packages below are shared with the tests of other packages, the demo and the
 // benchmarks. Servers are devcluster (control planes), etcdserver, gitserver, registry
 // and sigstore; packages are made by runtimeimage and upstream; and confined,
-// etcdclient, load and webhookserver are programs that scripts run.
+// etcdclient, load and webhookserver are programs that scripts run. await is for tests that
+// wait.
 package testscripts

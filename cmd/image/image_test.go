@@ -119,11 +119,7 @@ func TestImage(t *testing.T) {
 		t.Errorf("the layout has %d manifests, and %s first; want the image, and its modules for each platform", len(all.Manifests), first)
 	}
 
-	server, err := registry.New(registry.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
+	server := registry.Start(t, registry.Config{})
 	tag := tagIn(t, server.Host())
 	if err := i.push(t.Context(), tag, time.Hour); err != nil {
 		t.Fatal(err)
@@ -386,11 +382,7 @@ func tagIn(t *testing.T, host string) name.Tag {
 // When a registry refuses the credentials, the error says what to do, and no tag is pushed.
 func TestPushRefused(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
-	server, err := registry.New(registry.Config{Auth: registry.BasicAuth, Username: "robot", Password: "s3cret"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
+	server := registry.Start(t, registry.Config{Auth: registry.BasicAuth, Username: "robot", Password: "s3cret"})
 	i, tag := tiny(t, server.Host())
 	if err := i.push(t.Context(), tag, time.Hour); err == nil || !strings.Contains(err.Error(), "log in with `docker login "+server.Host()+"`") {
 		t.Errorf("have %v", err)

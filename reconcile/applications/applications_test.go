@@ -1,7 +1,6 @@
 package applications
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,8 +19,9 @@ import (
 	"gitopsd.dev/reconcile/target/connection"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	published "gitopsd.dev/render/target"
-	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -31,24 +31,7 @@ func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 // is a target's cluster, too.
 type world struct {
 	home, other *kube.Client
-	log         syncBuffer
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
+	log         await.Log
 }
 
 var shared struct {
@@ -195,11 +178,7 @@ func newTeam(t *testing.T) *team {
 // put applies objects; $TEAM in them is the test's namespace.
 func (tm *team) put(c *kube.Client, text string) {
 	tm.t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(strings.ReplaceAll(text, "$TEAM", tm.name)), sources.Limits{})
-	if err != nil {
-		tm.t.Fatal(err)
-	}
-	for _, d := range docs {
+	for _, d := range manifesttest.Documents(tm.t, strings.ReplaceAll(text, "$TEAM", tm.name)) {
 		put(tm.t, c, d.Tree)
 	}
 }
@@ -289,7 +268,7 @@ func (tm *team) is(name, state, on, message string) map[string]any {
 func (tm *team) settings(c *kube.Client) (by string) {
 	tm.t.Helper()
 	tree, err := tm.get(c, manifest.ConfigMap, tm.name+"-in", "settings")
-	if class := kube.ClassOf(err); err != nil && class != kube.NotFound && class != kube.NoNamespace {
+	if err != nil && !kube.IsMissing(err) {
 		tm.t.Fatal(err)
 	}
 	return manifest.Text(tree, "data", "by")

@@ -9,7 +9,7 @@ import (
 
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/sources"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 // A plan says where the applications of a repository will be placed, next to those that
@@ -28,7 +28,7 @@ func TestPreview(t *testing.T) {
 	tm.app("waits", "targetSelector: {matchLabels: {wanted: 'true'}}", "")
 	tm.app("waits-for-another", "targetSelector: {matchLabels: {wanted: never}}", "")
 	tm.is("waits", "Pending", "", "")
-	docs, err := sources.DecodeYAML(strings.NewReader(strings.ReplaceAll(`
+	docs := manifesttest.Documents(t, strings.ReplaceAll(`
 apiVersion: workload.crossplane.io/v1alpha1
 kind: KubernetesTarget
 metadata: {name: new, namespace: $TEAM, labels: {all: "true", wanted: "true"}}
@@ -52,10 +52,7 @@ apiVersion: workload.crossplane.io/v1alpha2
 kind: KubernetesApplication
 metadata: {name: broken, namespace: $TEAM}
 spec: {targetSelector: {}, resourceTemplates: []}
-`, "$TEAM", tm.name)), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
+`, "$TEAM", tm.name))
 	var objects []*manifest.Object
 	for _, d := range docs {
 		o, err := manifest.New(d.Tree, manifest.Origin{File: "apps.yaml", Line: d.Line})

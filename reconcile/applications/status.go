@@ -222,11 +222,7 @@ func (s *state) tree() map[string]any {
 		left = append(left, map[string]any{"name": name})
 	}
 	for _, c := range s.conditions {
-		status := "False"
-		if c.true {
-			status = "True"
-		}
-		conditions = append(conditions, map[string]any{"type": c.kind, "status": status, "reason": c.reason, "message": c.message, "lastTransitionTime": c.since})
+		conditions = append(conditions, manifest.NewCondition(c.kind, c.true, c.reason, c.message, c.since))
 	}
 	total := 0
 	for _, r := range s.resources {

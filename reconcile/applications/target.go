@@ -1,6 +1,7 @@
 package applications
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,17 +92,11 @@ func readTarget(tree map[string]any) *target {
 	if t.secret = manifest.Text(tree, "spec", "connectionSecretRef", "name"); t.secret == "" {
 		t.secret = manifest.Text(tree, "status", "connectionSecretRef", "name")
 	}
-	for _, item := range manifest.List(tree, "status", "conditions") {
-		condition, _ := item.(map[string]any)
-		if manifest.Text(condition, "type") != "Ready" {
-			continue
-		}
-		if t.unready = ""; manifest.Text(condition, "status") != "True" {
-			t.unready = manifest.Text(condition, "message")
-			if t.unready == "" {
-				t.unready = "it is not ready"
-			}
-		}
+	switch c := manifest.Condition(tree, "Ready"); {
+	case c["status"] == "True":
+		t.unready = ""
+	case c != nil:
+		t.unready = cmp.Or(manifest.Text(c, "message"), "it is not ready")
 	}
 	if manifest.Text(tree, "metadata", "deletionTimestamp") != "" {
 		t.unready = "it is being deleted"

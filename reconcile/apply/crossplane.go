@@ -224,16 +224,9 @@ func (c condition) text() string {
 
 // conditionOf returns a condition of the object's current generation.
 func conditionOf(u *unstructured.Unstructured, kind string) condition {
-	list := manifest.List(u.Object, "status", "conditions")
-	for _, item := range list {
-		m, _ := item.(map[string]any)
-		if m["type"] != kind {
-			continue
-		}
-		if seen, _ := m["observedGeneration"].(int64); seen != 0 && seen < u.GetGeneration() {
-			return condition{}
-		}
-		return condition{manifest.Text(m, "status"), manifest.Text(m, "reason"), manifest.Text(m, "message")}
+	c := manifest.Condition(u.Object, kind)
+	if seen, _ := c["observedGeneration"].(int64); seen != 0 && seen < u.GetGeneration() {
+		return condition{}
 	}
-	return condition{}
+	return condition{manifest.Text(c, "status"), manifest.Text(c, "reason"), manifest.Text(c, "message")}
 }

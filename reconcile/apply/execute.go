@@ -510,12 +510,9 @@ func (x *execution) stale(s *plan.Step) *Result {
 
 // because returns why a step was not done.
 func (x *execution) because(r *Result) string {
-	e, _ := errors.AsType[*kube.Error](r.Err)
 	switch {
-	case e != nil:
-		return e.Message
 	case r.Err != nil:
-		return r.Err.Error()
+		return kube.MessageOf(r.Err)
 	case r.Reason == notTried:
 		return "comes first"
 	case r.Reason != "":

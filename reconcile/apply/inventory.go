@@ -317,8 +317,7 @@ func (x *execution) removeParent(ctx context.Context) error {
 	}
 	x.parent = nil
 	err := x.cluster.DeleteUnchanged(ctx, configMaps, x.set.parent, p.uid, p.version)
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.Changed:
+	if kube.IsStale(err) {
 		return nil
 	}
 	return err

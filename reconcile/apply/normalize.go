@@ -35,15 +35,12 @@ func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]boo
 			continue
 		}
 		other, err := o.Rewrite(func(o *manifest.Object) map[string]any {
-			tree := maps.Clone(o.Tree())
+			tree := o.Tree()
 			if stray {
-				meta := maps.Clone(tree["metadata"].(map[string]any)) // manifest.New has checked it
-				delete(meta, "namespace")
-				tree["metadata"] = meta
+				tree = manifest.Without(tree, "metadata", "namespace")
 			}
 			if plain, ok := plainData(o); ok {
-				delete(tree, "stringData")
-				tree["data"] = plain
+				tree = manifest.With(manifest.Without(tree, "stringData"), plain, "data")
 			}
 			return tree
 		})

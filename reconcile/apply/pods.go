@@ -103,10 +103,8 @@ func faultOf(pod map[string]any) string {
 			}
 		}
 	}
-	for _, s := range manifest.List(pod, "status", "conditions") {
-		if c, _ := s.(map[string]any); c["type"] == "PodScheduled" && c["status"] == "False" {
-			return "no node takes it: " + manifest.Text(c, "message")
-		}
+	if c := manifest.Condition(pod, "PodScheduled"); c["status"] == "False" {
+		return "no node takes it: " + manifest.Text(c, "message")
 	}
 	return ""
 }

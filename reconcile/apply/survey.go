@@ -108,7 +108,7 @@ func (a *Applier) survey(ctx context.Context, s *plan.Step, lives *sync.Map, fat
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return &harm.Survey{Unknown: reasonOf(err), At: begun}, nil
+		return &harm.Survey{Unknown: kube.MessageOf(err), At: begun}, nil
 	}
 	live, err := a.liveDefinition(ctx, s.ID, lives)
 	if err != nil {
@@ -232,9 +232,9 @@ func look(ctx context.Context, cluster *kube.Client, judge *harm.Judge, version 
 	case kube.IsClusterWide(err):
 		return nil, err
 	case kube.ClassOf(err) == kube.Forbidden:
-		stop = fmt.Errorf("the account may not list the objects (%s)", reasonOf(err))
+		stop = fmt.Errorf("the account may not list the objects (%s)", kube.MessageOf(err))
 	case err != nil:
-		stop = errors.New(reasonOf(err))
+		stop = errors.New(kube.MessageOf(err))
 	}
 	return stop, nil
 }
@@ -271,12 +271,4 @@ func (x *execution) again(ctx context.Context, batch []*Result) ([]*Result, erro
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(batch), func(r *Result) bool { return kept[r] }), nil
-}
-
-// reasonOf returns the text of an error without the cluster and the request.
-func reasonOf(err error) string {
-	if e, ok := errors.AsType[*kube.Error](err); ok {
-		return e.Message
-	}
-	return err.Error()
 }

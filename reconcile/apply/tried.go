@@ -81,7 +81,7 @@ func (a *Applier) tryOn(ctx context.Context, id manifest.ID, rules *render.Conve
 	case kube.IsClusterWide(err) && ctx.Err() == nil:
 		return nil, stored, err
 	case err != nil:
-		return &prove.Live{Stopped: "none was read: " + reasonOf(err)}, stored, nil
+		return &prove.Live{Stopped: "none was read: " + kube.MessageOf(err)}, stored, nil
 	}
 	d := types.Read(tree)
 	stored.All = d.StoredVersions()
@@ -134,7 +134,7 @@ func Try(ctx context.Context, cluster *kube.Client, t kube.Type, served []string
 	case kube.IsClusterWide(err):
 		return nil, err
 	case err != nil:
-		stop = errors.New(reasonOf(err))
+		stop = errors.New(kube.MessageOf(err))
 	}
 	if stop != nil {
 		result.Stopped = "not all were tried: " + stop.Error()

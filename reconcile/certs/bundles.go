@@ -3,7 +3,6 @@ package certs
 import (
 	"encoding/base64"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -43,7 +42,8 @@ type slot struct {
 	path string
 	// value is the bundle in base64.
 	value string
-	set   func(tree map[string]any, value string)
+	// with returns a copy of the object with another bundle.
+	with func(tree map[string]any, value string) map[string]any
 }
 
 // slots returns the fields for CA bundles in a webhook configuration, a CRD or an APIService.
@@ -60,11 +60,10 @@ func slots(tree map[string]any) []slot {
 			all = append(all, slot{
 				path:  fmt.Sprintf("webhooks[name=%v].clientConfig.caBundle", hook["name"]),
 				value: manifest.Text(hook, "clientConfig", field),
-				set: func(tree map[string]any, value string) {
+				with: func(tree map[string]any, value string) map[string]any {
 					list := slices.Clone(manifest.List(tree, "webhooks"))
-					hook := maps.Clone(list[i].(map[string]any))
-					put(hook, value, "clientConfig", field)
-					list[i], tree["webhooks"] = hook, list
+					list[i] = manifest.With(list[i].(map[string]any), value, "clientConfig", field)
+					return manifest.With(tree, list, "webhooks")
 				},
 			})
 		}
@@ -78,31 +77,20 @@ func slots(tree map[string]any) []slot {
 }
 
 func at(tree map[string]any, path ...string) slot {
-	return slot{strings.Join(path, "."), manifest.Text(tree, path...), func(tree map[string]any, value string) { put(tree, value, path...) }}
-}
-
-// put sets a field, and copies the mappings that contain it.
-func put(tree map[string]any, value any, path ...string) {
-	for _, field := range path[:len(path)-1] {
-		inner, _ := tree[field].(map[string]any)
-		if inner = maps.Clone(inner); inner == nil {
-			inner = make(map[string]any)
-		}
-		tree[field], tree = inner, inner
-	}
-	tree[path[len(path)-1]] = value
+	with := func(tree map[string]any, value string) map[string]any { return manifest.With(tree, value, path...) }
+	return slot{strings.Join(path, "."), manifest.Text(tree, path...), with}
 }
 
 // fill returns the object with a bundle, in PEM, in each slot. If the bundle is nil, the slots
 // are unknown.
 func fill(o *manifest.Object, bundle []byte) (*manifest.Object, error) {
-	tree := maps.Clone(o.Tree())
+	tree := o.Tree()
 	var unknown []string
 	for _, s := range slots(o.Tree()) {
 		if bundle == nil {
 			unknown = append(unknown, s.path)
 		} else {
-			s.set(tree, base64.StdEncoding.EncodeToString(bundle))
+			tree = s.with(tree, base64.StdEncoding.EncodeToString(bundle))
 		}
 	}
 	return o.Complete(tree, unknown...)

@@ -293,8 +293,7 @@ func (w *work) serve(ctx context.Context, s *service) (trust, error) {
 // get reads a Secret; nil if there is none.
 func (w *work) get(ctx context.Context, id manifest.ID) (map[string]any, *metav1.ObjectMeta, error) {
 	tree, meta, err := w.Client.Get(ctx, secrets, id)
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace:
+	if kube.IsMissing(err) {
 		return nil, nil, nil
 	}
 	if err != nil {

@@ -404,7 +404,7 @@ func TestRepair(t *testing.T) {
 		{name: "bundle-garbled", keeps: true, do: func(b *bed) {
 			live := b.send(http.MethodGet, webhook(b), "")
 			for _, s := range slots(live) {
-				s.set(live, "")
+				live = s.with(live, "")
 			}
 			text, _ := json.Marshal(map[string]any{"webhooks": live["webhooks"]})
 			b.send(http.MethodPatch, webhook(b), string(text))

@@ -138,8 +138,7 @@ func (s *source) Record(ctx context.Context, data map[string][]byte) error {
 	}
 	version := manifest.Text(s.record, "metadata", "resourceVersion")
 	err := s.Client.Patch(ctx, secrets, s.journal, map[string]any{"data": patch}, version)
-	switch kube.ClassOf(err) {
-	case kube.Changed, kube.NotFound:
+	if kube.IsStale(err) {
 		return nil
 	}
 	return err
@@ -154,7 +153,7 @@ func (w *work) createRecord(ctx context.Context, s *service) error {
 	}
 	body := o.AppendJSON(nil)
 	_, err = w.Client.Apply(ctx, secrets, s.journal, body, kube.ApplyOptions{})
-	if class := kube.ClassOf(err); class != kube.NoNamespace && class != kube.NotFound {
+	if !kube.IsMissing(err) {
 		return err
 	}
 	ns := manifest.Namespace.ID("", apply.Namespace)

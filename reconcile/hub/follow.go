@@ -40,10 +40,7 @@ func (h *Hub) Follow(ctx context.Context, log *slog.Logger) {
 			told = true
 			log.Warn("kubeconfig Secrets in the hub cannot be followed: a replaced one is read when the old one fails; allow the verbs list and watch", "namespace", h.cfg.Namespace, "error", err)
 		}
-		select {
-		case <-time.After(followPause(err, time.Since(began))):
-		case <-ctx.Done():
-		}
+		kube.Sleep(ctx, followPause(err, time.Since(began)))
 	}
 }
 

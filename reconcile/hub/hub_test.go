@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,8 +14,10 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -188,13 +189,10 @@ func kubeconfigOf(t *testing.T, account string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs, err := sources.DecodeYAML(bytes.NewReader(text), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	user := docs[0].Tree["users"].([]any)[0].(map[string]any)["user"].(map[string]any)
+	tree := manifesttest.Tree(t, string(text))
+	user := tree["users"].([]any)[0].(map[string]any)["user"].(map[string]any)
 	user["as"] = "system:serviceaccount:" + DefaultNamespace + ":" + account
-	if text, err = json.Marshal(docs[0].Tree); err != nil {
+	if text, err = json.Marshal(tree); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "hub.yaml")
@@ -629,7 +627,7 @@ func TestFollow(t *testing.T) {
 		{"deleted", func() { remove(t, DefaultNamespace, "followed") }, true},
 	} {
 		step.do()
-		eventually(t, step.name, func() bool {
+		await.True(t, step.name, func() bool {
 			now, known := connector.Version(cluster)
 			done := known && now != last && (now == "") == step.gone
 			if done {
@@ -657,7 +655,7 @@ func TestFollowForbidden(t *testing.T) {
 		}
 		c.Close()
 	}
-	eventually(t, "a warning", func() bool { return strings.Contains(log(), "allow the verbs list and watch") })
+	await.True(t, "a warning", func() bool { return strings.Contains(log(), "allow the verbs list and watch") })
 	if text := log(); strings.Contains(text, hidden) || strings.Count(text, "\n") != 1 {
 		t.Errorf("log %q", text)
 	}
@@ -693,7 +691,7 @@ func TestHubKubeconfig(t *testing.T) {
 
 // follow follows the hub until the test ends, and returns the log so far.
 func follow(t *testing.T, h *Hub) func() string {
-	var log lockedBuffer
+	var log await.Log
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() { h.Follow(ctx, slog.New(slog.NewTextHandler(&log, nil))) })
@@ -702,30 +700,4 @@ func follow(t *testing.T, h *Hub) func() string {
 		done.Wait()
 	})
 	return log.String
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
 }

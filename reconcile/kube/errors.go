@@ -186,6 +186,15 @@ func ClassOf(err error) Class {
 	return ""
 }
 
+// MessageOf returns the message of an error of this package, without the cluster and the
+// request, and the text of any other.
+func MessageOf(err error) string {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
+}
+
 // IsClusterWide reports whether err is an [Error] that concerns the whole cluster.
 func IsClusterWide(err error) bool {
 	e, ok := errors.AsType[*Error](err)
@@ -194,6 +203,10 @@ func IsClusterWide(err error) bool {
 
 // IsMissing reports whether err means that an object, or its namespace, does not exist.
 func IsMissing(err error) bool { return ClassOf(err) == NotFound || ClassOf(err) == NoNamespace }
+
+// IsStale reports whether err means that an object was written to or deleted since it was
+// read.
+func IsStale(err error) bool { return ClassOf(err) == Changed || ClassOf(err) == NotFound }
 
 // errorf returns an error about an operation.
 func (c *Client) errorf(op operation, class Class, format string, args ...any) *Error {

@@ -206,11 +206,7 @@ func (c *Client) checkScope(op operation, t Type) error {
 
 // Get reads a whole object.
 func (c *Client) Get(ctx context.Context, t Type, id manifest.ID) (map[string]any, *metav1.PartialObjectMetadata, error) {
-	op := operation{verb: "get", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return nil, nil, err
-	}
-	answer, _, err := c.do(ctx, op, request{method: http.MethodGet, path: t.path(id.Namespace, id.Name), accept: mimeJSON})
+	op, answer, err := c.get(ctx, t, id, mimeJSON)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -219,15 +215,20 @@ func (c *Client) Get(ctx context.Context, t Type, id manifest.ID) (map[string]an
 
 // GetMetadata reads an object's metadata.
 func (c *Client) GetMetadata(ctx context.Context, t Type, id manifest.ID) (*metav1.PartialObjectMetadata, error) {
-	op := operation{verb: "get", id: id}
-	if err := c.checkScope(op, t); err != nil {
-		return nil, err
-	}
-	answer, _, err := c.do(ctx, op, request{method: http.MethodGet, path: t.path(id.Namespace, id.Name), accept: mimeMetadata})
+	op, answer, err := c.get(ctx, t, id, mimeMetadata)
 	if err != nil {
 		return nil, err
 	}
 	return c.decodeMetadata(op, answer)
+}
+
+func (c *Client) get(ctx context.Context, t Type, id manifest.ID, accept string) (op operation, answer []byte, err error) {
+	op = operation{verb: "get", id: id}
+	if err := c.checkScope(op, t); err != nil {
+		return op, nil, err
+	}
+	answer, _, err = c.do(ctx, op, request{method: http.MethodGet, path: t.path(id.Namespace, id.Name), accept: accept})
+	return op, answer, err
 }
 
 // ListOptions select objects of a list.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -204,13 +203,7 @@ func (c *Client) merge(ctx context.Context, op operation, t Type, patch map[stri
 // Patch merges fields into an object, as a JSON merge patch (RFC 7386). If the object is
 // no longer at the given resourceVersion, the error is of class Changed.
 func (c *Client) Patch(ctx context.Context, t Type, id manifest.ID, fields map[string]any, version string) error {
-	patch := maps.Clone(fields)
-	metadata := maps.Clone(manifest.Mapping(patch, "metadata"))
-	if metadata == nil {
-		metadata = make(map[string]any)
-	}
-	metadata["resourceVersion"] = version // as a precondition
-	patch["metadata"] = metadata
+	patch := manifest.With(fields, version, "metadata", "resourceVersion") // as a precondition
 	_, err := c.merge(ctx, operation{verb: "patch", id: id}, t, patch, request{query: url.Values{"fieldValidation": {"Strict"}}})
 	return err
 }
@@ -230,12 +223,9 @@ func (c *Client) Merged(ctx context.Context, t Type, id manifest.ID, from, to ma
 
 // withoutServers returns an object without the metadata that the API server alone writes.
 func withoutServers(tree map[string]any) map[string]any {
-	tree = maps.Clone(tree)
-	metadata := maps.Clone(manifest.Mapping(tree, "metadata"))
 	for _, key := range []string{"creationTimestamp", "generation", "managedFields", "resourceVersion", "uid"} {
-		delete(metadata, key)
+		tree = manifest.Without(tree, "metadata", key)
 	}
-	tree["metadata"] = metadata
 	return tree
 }
 

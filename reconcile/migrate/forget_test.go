@@ -10,6 +10,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/conversion/stash"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/testscripts/await"
 )
 
 // keep creates an object with that text in the annotation of conversions; empty for none.
@@ -90,7 +91,7 @@ func TestForget(t *testing.T) {
 	}
 	b.remove(manifest.ValidatingPolicyBinding, "forget.example")
 	a := b.widgets().ID("default", "a")
-	b.eventually("the policy is gone", func() bool { return b.cluster.Rewrite(t.Context(), b.widgets(), a) == nil })
+	await.True(b, "the policy is gone", func() bool { return b.cluster.Rewrite(t.Context(), b.widgets(), a) == nil })
 	f, err = m.Forget(t.Context(), b.crd(), "v1beta1", true)
 	if err != nil || f.Objects != 1 || f.Done != 1 || len(f.Failures) > 0 {
 		t.Errorf("%+v, %v", f, err)

@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/testscripts/await"
 )
 
 // kept is a Keeper at work, and what it says.
@@ -138,9 +139,9 @@ func TestKeeper(t *testing.T) {
 
 	k.answer()
 	k.Keep([]Wanted{{Name: b.crd()}})
-	b.eventually("everything is stored again", k.Settled)
+	await.True(b, "everything is stored again", k.Settled)
 	b.want([]string{"v1"}, map[string]int{"v1": n})
-	b.eventually("the daemon is told", func() bool {
+	await.True(b, "the daemon is told", func() bool {
 		shown, told := k.status()
 		return told == 1 && len(shown) == 0
 	})
@@ -157,7 +158,7 @@ func TestKeeper(t *testing.T) {
 	if k.Settled() {
 		t.Error("it is settled though the definition was written")
 	}
-	b.eventually("everything is stored once more", k.Settled)
+	await.True(b, "everything is stored once more", k.Settled)
 	b.want([]string{"v1alpha1"}, map[string]int{"v1alpha1": n})
 }
 
@@ -171,7 +172,7 @@ func TestKeeperFails(t *testing.T) {
 	b.refuse(seven.Name)
 	k := keep(t, b, -1)
 	k.Keep([]Wanted{{Name: b.crd()}})
-	b.eventually("the migration fails", func() bool {
+	await.True(b, "the migration fails", func() bool {
 		shown, _ := k.status()
 		return len(shown) == 1 && shown[0].State == status.MigrationFailed
 	})
@@ -181,6 +182,6 @@ func TestKeeperFails(t *testing.T) {
 		t.Errorf("the status is %+v, told %d times", f, told)
 	}
 	b.remove(manifest.ValidatingPolicyBinding, b.group)
-	b.eventually("it is done at last", k.Settled)
+	await.True(b, "it is done at last", k.Settled)
 	b.want([]string{"v1"}, map[string]int{"v1": 12})
 }

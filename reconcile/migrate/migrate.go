@@ -102,19 +102,9 @@ func New(cfg Config) (*Migrator, error) {
 		cfg.Progress = func(Progress) {}
 	}
 	if cfg.pause == nil {
-		cfg.pause = pause
+		cfg.pause = kube.Sleep
 	}
 	return &Migrator{cfg: cfg, reached: make(map[string]reached)}, nil
-}
-
-// pause waits, or returns why ctx ended.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // Result is the result of a migration of one CRD.

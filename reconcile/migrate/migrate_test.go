@@ -23,6 +23,7 @@ import (
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources/errgroup"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -101,7 +102,7 @@ spec:
   - {name: v1alpha1, served: true, storage: %t, schema: *s}
 `, b.crd(), b.group, storage == "v1", storage == "v1alpha1"))
 	probe := b.widgets().ID("default", "probe")
-	b.eventually("the API server stores in "+storage, func() bool {
+	await.True(b, "the API server stores in "+storage, func() bool {
 		body := []byte(`{"apiVersion":"` + b.group + `/v1","kind":"Widget","metadata":{"name":"probe"}}`)
 		if _, err := b.cluster.Create(b.Context(), b.widgets(), probe, body); err != nil {
 			return false
@@ -114,17 +115,6 @@ spec:
 
 func (b *bench) widgets() kube.Type {
 	return kube.Type{Group: b.group, Version: "v1", Kind: "Widget", Resource: "widgets", Namespaced: true}
-}
-
-func (b *bench) eventually(what string, done func() bool) {
-	b.Helper()
-	for range 300 {
-		if done() {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	b.Fatalf("it did not happen that %s", what)
 }
 
 // create creates n objects.
@@ -200,7 +190,7 @@ func (b *bench) migrator(progress func(Progress)) *Migrator {
 	m, err := New(Config{
 		Cluster: b.cluster, Rate: 1e4, Settle: time.Second, Progress: progress, Log: slog.New(slog.DiscardHandler),
 		batch: batch, page: 3 * batch / 2,
-		pause: func(ctx context.Context, d time.Duration) error { return pause(ctx, min(d, 200*time.Millisecond)) },
+		pause: func(ctx context.Context, d time.Duration) error { return kube.Sleep(ctx, min(d, 200*time.Millisecond)) },
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -315,7 +305,7 @@ func TestRefused(t *testing.T) {
 	}
 
 	b.remove(manifest.ValidatingPolicyBinding, "refused.example")
-	b.eventually("the policy is gone", func() bool {
+	await.True(b, "the policy is gone", func() bool {
 		return b.cluster.Rewrite(t.Context(), b.widgets(), seven) == nil
 	})
 	if r, err := b.migrator(nil).Run(t.Context(), b.crd()); err != nil || len(r.Failures) > 0 {
@@ -346,7 +336,7 @@ kind: ValidatingAdmissionPolicyBinding
 metadata: {name: %[1]s}
 spec: {policyName: %[1]s, validationActions: [Deny]}
 `, b.group))
-	b.eventually("the policy is enforced", func() bool {
+	await.True(b, "the policy is enforced", func() bool {
 		return kube.ClassOf(b.cluster.Rewrite(b.Context(), b.widgets(), canary)) == kube.Refused
 	})
 	b.delete(canary.Name)
@@ -523,7 +513,7 @@ webhooks:
 	waited := false
 	m.cfg.pause = func(ctx context.Context, d time.Duration) error {
 		if waited {
-			return pause(ctx, d)
+			return kube.Sleep(ctx, d)
 		}
 		waited = true
 		close(release)

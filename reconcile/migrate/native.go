@@ -44,22 +44,13 @@ func (n nativeState) ended() bool { return n.succeeded || n.failed != "" }
 func stateOf(tree map[string]any, s Storage) nativeState {
 	spec := manifest.Mapping(tree, "spec")
 	n := nativeState{
-		uid:  manifest.Text(tree, "metadata", "uid"),
-		mine: manifest.Text(spec, "resource", "group") == s.objects.Group && manifest.Text(spec, "resource", "resource") == s.objects.Resource,
+		uid:       manifest.Text(tree, "metadata", "uid"),
+		mine:      manifest.Text(spec, "resource", "group") == s.objects.Group && manifest.Text(spec, "resource", "resource") == s.objects.Resource,
+		running:   manifest.ConditionTrue(tree, "Running"),
+		succeeded: manifest.ConditionTrue(tree, "Succeeded"),
 	}
-	for _, c := range manifest.List(tree, "status", "conditions") {
-		condition, _ := c.(map[string]any)
-		if manifest.Text(condition, "status") != "True" {
-			continue
-		}
-		switch manifest.Text(condition, "type") {
-		case "Running":
-			n.running = true
-		case "Succeeded":
-			n.succeeded = true
-		case "Failed":
-			n.failed = cmp.Or(manifest.Text(condition, "message"), "no reason given")
-		}
+	if c := manifest.Condition(tree, "Failed"); c["status"] == "True" {
+		n.failed = cmp.Or(manifest.Text(c, "message"), "no reason given")
 	}
 	return n
 }
@@ -94,7 +85,7 @@ func (m *Migrator) native(ctx context.Context, s Storage) (bool, error) {
 	case errors.Is(err, errMoved), kube.IsClusterWide(err) && limited.Err() == nil:
 		return false, err
 	}
-	m.cfg.Log.Info("Kubernetes' own migration failed; gitopsd goes through the objects", "cluster", m.cfg.Cluster.Name(), "definition", s.Name, "reason", reason(err))
+	m.cfg.Log.Info("Kubernetes' own migration failed; gitopsd goes through the objects", "cluster", m.cfg.Cluster.Name(), "definition", s.Name, "reason", kube.MessageOf(err))
 	return false, nil
 }
 
@@ -196,6 +187,6 @@ func (n *nativeRun) remove(ctx context.Context) {
 		_, _, err = n.cfg.Cluster.Delete(ctx, n.t, n.id, state.uid)
 	}
 	if err != nil && kube.ClassOf(err) != kube.NotFound && kube.ClassOf(err) != kube.Forbidden {
-		n.cfg.Log.Warn("a request to Kubernetes' own migrator stays", "cluster", n.cfg.Cluster.Name(), "object", n.id, "reason", reason(err))
+		n.cfg.Log.Warn("a request to Kubernetes' own migrator stays", "cluster", n.cfg.Cluster.Name(), "object", n.id, "reason", kube.MessageOf(err))
 	}
 }

@@ -224,7 +224,7 @@ func (w *writer) note(n name, err error) error {
 	case stored:
 		w.stored++
 	case later, refused:
-		w.failures[n] = reason(err)
+		w.failures[n] = kube.MessageOf(err)
 	}
 	if v == later {
 		w.again = append(w.again, n)
@@ -233,12 +233,4 @@ func (w *writer) note(n name, err error) error {
 		return errTooMany
 	}
 	return nil
-}
-
-// reason returns the text of an error without cluster and object.
-func reason(err error) string {
-	if e, ok := errors.AsType[*kube.Error](err); ok {
-		return e.Message
-	}
-	return err.Error()
 }

@@ -68,19 +68,12 @@ func read(tree map[string]any) Storage {
 		s.Blocked = "it is being deleted"
 	case s.Version == "":
 		s.Blocked = "it has no storage version"
-	case !slices.Contains(s.Stored, s.Version) || !established(tree):
+	case !slices.Contains(s.Stored, s.Version) || !manifest.ConditionTrue(tree, "Established"):
 		s.Blocked = "the API server has not established it yet; see its status.conditions"
 	case !served:
 		s.Blocked = fmt.Sprintf("its storage version %s is not served, and a write in another version may drop fields; serve it", s.Version)
 	}
 	return s
-}
-
-func established(tree map[string]any) bool {
-	return slices.ContainsFunc(manifest.List(tree, "status", "conditions"), func(c any) bool {
-		condition, _ := c.(map[string]any)
-		return manifest.Text(condition, "type") == "Established" && manifest.Text(condition, "status") == "True"
-	})
 }
 
 // lastChange returns when anything but the status was last written, by the API server's clock;

@@ -157,13 +157,10 @@ func (d *differ) value(path field.Path, old, now any, was, is bool) {
 func below(path field.Path, s field.Step) field.Path { return append(slices.Clip(path), s) }
 
 func withoutLastApplied(v any) any {
-	m, ok := v.(map[string]any)
-	if _, there := m[field.LastApplied]; !ok || !there {
-		return v
+	if m, ok := v.(map[string]any); ok {
+		return manifest.Without(m, field.LastApplied)
 	}
-	m = maps.Clone(m)
-	delete(m, field.LastApplied)
-	return m
+	return v
 }
 
 // identifying are the fields that identify list elements, in the order in which they are

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/render/validate"
+	"gitopsd.dev/render/webhook"
 	"gitopsd.dev/sources/errgroup"
 )
 
@@ -184,7 +184,7 @@ func (c *objectCheck) judge(ctx context.Context, s *Step, definition *manifest.O
 	}
 	switch {
 	case !t.Namespaced():
-		tree = withoutNamespace(tree)
+		tree = manifest.Without(tree, "metadata", "namespace")
 	case s.ID.Namespace == "":
 		return &validate.Refusal{Causes: []string{"its kind is namespaced, and it has no namespace; set metadata.namespace"}, Early: true}
 	}
@@ -251,18 +251,6 @@ func (c *objectCheck) notServed(s *Step, definition *manifest.Object) string {
 		text += fmt.Sprintf("; write it for %s", prose.Some(served, 3))
 	}
 	return text
-}
-
-// withoutNamespace returns the tree of a cluster-scoped object, without a namespace.
-func withoutNamespace(tree map[string]any) map[string]any {
-	meta := manifest.Mapping(tree, "metadata")
-	if _, ok := meta["namespace"]; !ok {
-		return tree
-	}
-	tree, meta = maps.Clone(tree), maps.Clone(meta)
-	delete(meta, "namespace")
-	tree["metadata"] = meta
-	return tree
 }
 
 // settle records a verdict in a plan.
@@ -355,9 +343,6 @@ func mutates(tree map[string]any, of schema.GroupResource) bool {
 func matches(rules []any, of schema.GroupResource) bool {
 	return slices.ContainsFunc(rules, func(r any) bool {
 		rule, _ := r.(map[string]any)
-		has := func(field string, wanted ...string) bool {
-			return slices.ContainsFunc(manifest.Texts(rule, field), func(v string) bool { return slices.Contains(wanted, v) })
-		}
-		return has("operations", "*", "CREATE", "UPDATE") && has("apiGroups", "*", of.Group) && has("resources", "*", "*/*", of.Resource)
+		return webhook.Matches(rule, of.Group, of.Resource, "CREATE", "UPDATE")
 	})
 }

@@ -110,18 +110,8 @@ const hashLabel = "pod-template-hash"
 
 // plain returns a template without the fields that its ReplicaSet adds.
 func plain(template map[string]any) map[string]any {
-	meta := maps.Clone(manifest.Mapping(template, "metadata"))
-	if meta == nil {
-		return template
-	}
-	delete(meta, "creationTimestamp") // null, from older API servers
-	if labels := maps.Clone(manifest.Mapping(meta, "labels")); labels != nil {
-		delete(labels, hashLabel)
-		meta["labels"] = labels
-	}
-	template = maps.Clone(template)
-	template["metadata"] = meta
-	return template
+	template = manifest.Without(template, "metadata", "creationTimestamp") // null, from older API servers
+	return manifest.Without(template, "metadata", "labels", hashLabel)
 }
 
 // Known is the known state of the cluster. The caller reads more of it if [Decide] needs it.
@@ -352,7 +342,7 @@ func why(seen string) string {
 
 // refused returns why the pods of a revision cannot be created. common is as for faultOf.
 func refused(deployment, failing, ready map[string]any) (fault string, common bool) {
-	c := condition(deployment, "ReplicaFailure")
+	c := manifest.Condition(deployment, "ReplicaFailure")
 	message := manifest.Text(c, "message")
 	switch {
 	case c["status"] != "True":
@@ -368,11 +358,11 @@ func refused(deployment, failing, ready map[string]any) (fault string, common bo
 // faultOf returns why a pod is not ready, without its name and anything else that changes over
 // time. common reports whether a pod of the ready template would fail as well.
 func faultOf(pod, failing, ready map[string]any) (fault string, common bool) {
-	if manifest.Text(pod, "metadata", "deletionTimestamp") != "" || condition(pod, "DisruptionTarget")["status"] == "True" ||
+	if manifest.Text(pod, "metadata", "deletionTimestamp") != "" || manifest.ConditionTrue(pod, "DisruptionTarget") ||
 		manifest.Text(pod, "status", "reason") == "NodeLost" {
 		return "its pods are being taken off their node", true
 	}
-	if c := condition(pod, "PodScheduled"); c["status"] == "False" {
+	if c := manifest.Condition(pod, "PodScheduled"); c["status"] == "False" {
 		return "no node takes its pods", sameNeeds(failing, ready)
 	}
 	for _, field := range []string{"initContainer", "container"} {
@@ -453,15 +443,12 @@ func (d Decision) Apply(desired *manifest.Object) (*manifest.Object, error) {
 	if d.Record == (Record{}) {
 		return desired, nil
 	}
-	tree := maps.Clone(desired.WithMetadata(nil, map[string]string{manifest.RollbackAnnotation: d.Record.String()}).Tree())
-	spec := maps.Clone(manifest.Mapping(tree, "spec"))
+	tree := desired.WithMetadata(nil, map[string]string{manifest.RollbackAnnotation: d.Record.String()}).Tree()
 	switch {
 	case d.Unknown:
-		delete(spec, "template")
-		tree["spec"] = spec
-		return desired.Complete(tree, "spec.template")
+		return desired.Complete(manifest.Without(tree, "spec", "template"), "spec.template")
 	case d.Template != nil:
-		spec["template"], tree["spec"] = d.Template, spec
+		tree = manifest.With(tree, d.Template, "spec", "template")
 	}
 	return desired.Complete(tree)
 }
@@ -499,8 +486,7 @@ func progress(deployment map[string]any) string {
 	if generation == 0 || observed < generation {
 		return ""
 	}
-	reason, _ := condition(deployment, "Progressing")["reason"].(string)
-	return reason
+	return manifest.Text(manifest.Condition(deployment, "Progressing"), "reason")
 }
 
 // wanted returns the number of desired replicas of a Deployment.
@@ -552,16 +538,7 @@ func exceeded(deployment map[string]any) bool {
 // outdated reports whether the condition Progressing is about another ReplicaSet than the
 // current one, which may not exist yet.
 func outdated(deployment, current map[string]any) bool {
-	_, rest, named := strings.Cut(manifest.Text(condition(deployment, "Progressing"), "message"), `ReplicaSet "`)
+	_, rest, named := strings.Cut(manifest.Text(manifest.Condition(deployment, "Progressing"), "message"), `ReplicaSet "`)
 	name, _, _ := strings.Cut(rest, `"`)
 	return named && name != manifest.Text(current, "metadata", "name")
-}
-
-func condition(o map[string]any, kind string) map[string]any {
-	for _, v := range manifest.List(o, "status", "conditions") {
-		if c, _ := v.(map[string]any); strings.EqualFold(manifest.Text(c, "type"), kind) {
-			return c
-		}
-	}
-	return nil
 }

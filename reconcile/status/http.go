@@ -29,24 +29,21 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 	}
 
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /healthz", probe(func(*http.Request) string {
 		if since := time.Since(b.Snapshot().Turned); since > stall {
-			http.Error(w, fmt.Sprintf("the loop has stood still for %s", since.Round(time.Second)), http.StatusServiceUnavailable)
-			return
+			return fmt.Sprintf("the loop has stood still for %s", since.Round(time.Second))
 		}
-		fmt.Fprintln(w, "ok")
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if s := b.Snapshot(); s.Commit == "" {
-			reason := "no commit was read yet"
-			if s.PollError != "" && access.allowed(r) {
-				reason += ": " + s.PollError
-			}
-			http.Error(w, reason, http.StatusServiceUnavailable)
-			return
+		return ""
+	}))
+	mux.HandleFunc("GET /readyz", probe(func(r *http.Request) string {
+		switch s := b.Snapshot(); {
+		case s.Commit != "":
+			return ""
+		case s.PollError != "" && access.allowed(r):
+			return "no commit was read yet: " + s.PollError
 		}
-		fmt.Fprintln(w, "ok")
-	})
+		return "no commit was read yet"
+	}))
 	mux.Handle("GET /metrics", access.guard(metricsHandler(metrics...)))
 	mux.Handle("GET /status", access.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -55,6 +52,27 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 		_ = enc.Encode(b.Snapshot()) // fails only if the client is gone
 	})))
 	return mux
+}
+
+// PodHandler serves /healthz, /readyz and /metrics of a process that has no [Board]. unready
+// returns why the process is not ready; empty if it is.
+func PodHandler(unready func() string, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", probe(func(*http.Request) string { return "" }))
+	mux.HandleFunc("GET /readyz", probe(func(*http.Request) string { return unready() }))
+	mux.Handle("GET /metrics", metrics)
+	return mux
+}
+
+// probe answers a kubelet. why returns why not to answer "ok"; empty to do so.
+func probe(why func(*http.Request) string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if text := why(r); text != "" {
+			http.Error(w, text, http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}
 }
 
 // metricsHandler serves metrics, and those of the Go process, to Prometheus.

@@ -3,6 +3,8 @@ package status
 import (
 	"fmt"
 	"slices"
+
+	"gitopsd.dev/sources"
 )
 
 // Unready returns the reasons why the fleet is not Ready, one a line; nil if it is. It is Ready
@@ -19,7 +21,7 @@ func (s *Snapshot) Unready(only ...string) []string {
 	case s.Commit == "":
 		return append(why, "no commit was read yet")
 	case s.Computing != "":
-		why = append(why, "commit "+short(s.Computing)+" is being computed")
+		why = append(why, "commit "+sources.ShortHash(s.Computing)+" is being computed")
 	}
 	for _, p := range s.Problems {
 		if p.Cluster == "" || asked(p.Cluster) {
@@ -39,7 +41,7 @@ func (s *Snapshot) Unready(only ...string) []string {
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(s.Clusters, func(u Unit) bool { return u.Name == name }) {
-			why = append(why, "cluster "+name+": no such cluster is registered in commit "+short(s.Commit))
+			why = append(why, "cluster "+name+": no such cluster is registered in commit "+sources.ShortHash(s.Commit))
 		}
 	}
 	return why
@@ -53,12 +55,9 @@ func (u *Unit) unready(commit string) string {
 	case u.Phase == Ready && u.Commit == commit:
 		return ""
 	case u.Phase == Ready:
-		return fmt.Sprintf("it is Ready with commit %s, and commit %s is next", short(u.Commit), short(commit))
+		return fmt.Sprintf("it is Ready with commit %s, and commit %s is next", sources.ShortHash(u.Commit), sources.ShortHash(commit))
 	case u.Message == "":
 		return string(u.Phase)
 	}
 	return string(u.Phase) + ": " + u.Message
 }
-
-// short returns a commit for people.
-func short(hash string) string { return hash[:min(10, len(hash))] }

@@ -25,19 +25,16 @@ const readyType = "Ready"
 
 // shown returns the condition of a target; zero if it has none.
 func shown(tree map[string]any) condition {
-	for _, item := range manifest.List(tree, "status", "conditions") {
-		c, _ := item.(map[string]any)
-		if manifest.Text(c, "type") != readyType {
-			continue
-		}
-		since, _ := time.Parse(time.RFC3339, manifest.Text(c, "lastTransitionTime"))
-		generation, _ := c["observedGeneration"].(int64)
-		return condition{
-			ready: manifest.Text(c, "status") == "True", reason: manifest.Text(c, "reason"), message: manifest.Text(c, "message"),
-			secret: manifest.Text(tree, "status", "connectionSecretRef", "name"), since: since, generation: generation,
-		}
+	c := manifest.Condition(tree, readyType)
+	if c == nil {
+		return condition{}
 	}
-	return condition{}
+	since, _ := time.Parse(time.RFC3339, manifest.Text(c, "lastTransitionTime"))
+	generation, _ := c["observedGeneration"].(int64)
+	return condition{
+		ready: c["status"] == "True", reason: manifest.Text(c, "reason"), message: manifest.Text(c, "message"),
+		secret: manifest.Text(tree, "status", "connectionSecretRef", "name"), since: since, generation: generation,
+	}
 }
 
 // show sets the condition of a target if it differs.
@@ -50,10 +47,9 @@ func (p *pass) show(ctx context.Context, k *known, c condition) error {
 		return nil
 	}
 	id := k.id()
-	status := map[string]any{"conditions": []any{map[string]any{
-		"type": readyType, "status": truth(c.ready), "reason": c.reason, "message": c.message,
-		"lastTransitionTime": c.since.Format(time.RFC3339), "observedGeneration": c.generation,
-	}}}
+	entry := manifest.NewCondition(readyType, c.ready, c.reason, c.message, c.since.Format(time.RFC3339))
+	entry["observedGeneration"] = c.generation
+	status := map[string]any{"conditions": []any{entry}}
 	if c.secret != "" {
 		status["connectionSecretRef"] = map[string]any{"name": c.secret}
 	}
@@ -66,8 +62,7 @@ func (p *pass) show(ctx context.Context, k *known, c condition) error {
 		return err
 	}
 	applied, err := p.Client.Apply(ctx, targetType, id, body, kube.ApplyOptions{Status: true, Force: true})
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.Changed: // it was deleted, or made anew
+	if kube.IsStale(err) { // it was deleted, or made anew
 		return nil
 	}
 	if err != nil {
@@ -78,11 +73,4 @@ func (p *pass) show(ctx context.Context, k *known, c condition) error {
 	}
 	k.shown, k.version = c, applied.Meta.ResourceVersion
 	return nil
-}
-
-func truth(b bool) string {
-	if b {
-		return "True"
-	}
-	return "False"
 }

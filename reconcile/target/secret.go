@@ -86,8 +86,7 @@ func (p *pass) look(ctx context.Context, k *known) error {
 
 func (p *pass) readSecret(ctx context.Context, k *known) error {
 	tree, meta, err := p.Client.Get(ctx, secretType, k.secretID())
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace:
+	if kube.IsMissing(err) {
 		k.held = held{}
 		return nil
 	}
@@ -284,13 +283,12 @@ func (p *pass) use(ctx context.Context, k *known) (condition, error) {
 		return b.condition, nil
 	}
 	tree, meta, err := p.Client.Get(ctx, secretType, id)
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace:
+	switch {
+	case kube.IsMissing(err):
 		return missing, nil
-	case kube.Invalid:
+	case kube.ClassOf(err) == kube.Invalid:
 		return condition{reason: secretRefused, message: err.Error()}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return condition{}, err
 	}
 	c := condition{ready: true, reason: available, message: fmt.Sprintf("the connection is in Secret %s", id.Name), secret: id.Name}

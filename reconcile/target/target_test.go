@@ -1,7 +1,6 @@
 package target
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -28,6 +27,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/target"
 	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -42,8 +42,8 @@ type bed struct {
 	team      string
 	home      *home.Home
 
+	log   await.Log
 	mu    sync.Mutex
-	log   bytes.Buffer
 	told  string
 	clock atomic.Int64 // added to the time, in nanoseconds
 	phase atomic.Value
@@ -141,7 +141,7 @@ func (b *bed) run(publish string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.home, err = home.New(home.Config{Client: client, Controllers: []home.Controller{c}, Tell: b.tell, Log: slog.New(slog.NewTextHandler(b, nil))})
+	b.home, err = home.New(home.Config{Client: client, Controllers: []home.Controller{c}, Tell: b.tell, Log: slog.New(slog.NewTextHandler(&b.log, nil))})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -167,13 +167,6 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 		c.requests.Add(1)
 	}
 	return c.next.RoundTrip(r)
-}
-
-// Write takes the log.
-func (b *bed) Write(line []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.log.Write(line)
 }
 
 // tell takes what is reported.
@@ -256,10 +249,7 @@ func (b *bed) moved() string {
 // apply applies an object; TEAM in it is the test's namespace.
 func (b *bed) apply(c *kube.Client, text string) {
 	b.Helper()
-	o, err := manifest.New(manifesttest.Tree(b.T, strings.ReplaceAll(text, "TEAM", b.team)), manifest.Origin{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	o := manifesttest.Object(b.T, strings.ReplaceAll(text, "TEAM", b.team))
 	if err := apply(b.Context(), c, o); err != nil {
 		b.Fatal(err)
 	}
@@ -274,17 +264,8 @@ func (b *bed) makes(name, spec string) {
 // eventually waits until something is so.
 func (b *bed) eventually(what string, so func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !so(); {
-		if time.Now().After(deadline) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.Fatalf("%s: not after 30s; the log is\n%s", what, b.log.String())
-		}
-		select {
-		case <-b.Context().Done():
-			b.Fatal(b.Context().Err())
-		case <-time.After(50 * time.Millisecond):
-		}
+	if !await.Soon(so) {
+		b.Fatalf("%s: not after a minute; the log is\n%s", what, &b.log)
 	}
 }
 

@@ -183,12 +183,7 @@ func (c *Connection) Apply(ctx context.Context, want *desired.Unit) (o Outcome) 
 	underWay := func() bool {
 		return o.Phase == status.Leaving && o.Actions[string(plan.Prune)]+o.Actions[string(plan.Wait)] > 0
 	}
-	for round := 1; round < emptyRounds && underWay(); round++ {
-		select {
-		case <-ctx.Done():
-			return o
-		case <-time.After(emptyPause):
-		}
+	for round := 1; round < emptyRounds && underWay() && kube.Sleep(ctx, emptyPause) == nil; round++ {
 		o = c.apply(ctx, want)
 	}
 	return o

@@ -23,7 +23,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/sources"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/testscripts/devcluster"
 )
@@ -146,20 +146,8 @@ data: {mood: good}
 // wants has the unit have these objects; $NAME in them is the bed's name.
 func (b *bed) wants(text string) {
 	b.t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(strings.ReplaceAll(text, "$NAME", b.name)), sources.Limits{})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	var objects []*manifest.Object
-	for _, d := range docs {
-		o, err := manifest.New(d.Tree, manifest.Origin{File: "test.yaml", Line: d.Line})
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		objects = append(objects, o)
-	}
 	b.want = desired.Registered(clusters.Cluster{Name: b.name}, "c1")
-	b.want.Objects, _ = manifest.NewSet(objects)
+	b.want.Objects = manifesttest.Set(b.t, strings.ReplaceAll(text, "$NAME", b.name))
 }
 
 // plan returns the steps of a preview that change something, with their changes.

@@ -5,17 +5,15 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 )
 
 // provider returns a version of a package with one type, with or without a controller.
 func provider(t *testing.T, version string, runnable bool) *sources.Package {
 	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: widgets.acme.example}, spec: {
-	 group: acme.example, scope: Namespaced, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}`), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	docs := manifesttest.Documents(t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: widgets.acme.example}, spec: {
+	 group: acme.example, scope: Namespaced, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}`)
 	return &sources.Package{Repository: "reg.io/acme/widgets", Digest: sources.DigestOf([]byte(version)), Documents: docs, Runnable: runnable,
 		Meta: sources.PackageMeta{Kind: sources.Provider, Name: "widgets"}}
 }

@@ -207,7 +207,7 @@ func (u *Upgrader) candidates(ctx context.Context, state *desired.State, p *Vers
 	}
 	switch {
 	case errors.Is(err, versions.ErrNotVersion):
-		p.Note = fmt.Sprintf("%s %v", Short(p.Current), versions.ErrNotVersion)
+		p.Note = fmt.Sprintf("%s %v", sources.Abbreviate(p.Current), versions.ErrNotVersion)
 		return
 	case err != nil:
 		p.Error = fmt.Sprintf("%s: %v", p.Repository, err)
@@ -261,7 +261,7 @@ func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Version
 			return err
 		}
 		if p.pkg == nil {
-			return fmt.Errorf("%s %s could not be read, to compare it with what is newer", p.Repository, Short(p.Current))
+			return fmt.Errorf("%s %s could not be read, to compare it with what is newer", p.Repository, sources.Abbreviate(p.Current))
 		}
 		pkg := r.newest
 		if pkg == nil || pkg.Digest != c.Digest {

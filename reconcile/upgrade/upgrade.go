@@ -134,11 +134,3 @@ func definitions(pkg *sources.Package) compat.Set {
 	}
 	return found
 }
-
-// Short returns a version for people: a tag, or the first digits of a digest.
-func Short(version string) string {
-	if d, err := sources.ParseDigest(version); err == nil {
-		return "sha256:" + d.Short()
-	}
-	return version
-}

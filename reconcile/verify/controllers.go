@@ -48,9 +48,9 @@ func (x *images) name(id string) string {
 	case !ok:
 		return "image ID " + id
 	case len(x.names[d]) > 0:
-		return x.names[d][0] + " (" + short(d) + ")"
+		return x.names[d][0] + " (" + sources.Abbreviate(string(d)) + ")"
 	}
-	return "unknown image " + short(d)
+	return "unknown image " + sources.Abbreviate(string(d))
 }
 
 // rendered returns a controller's rendered image in words, by the name of the
@@ -58,14 +58,12 @@ func (x *images) name(id string) string {
 func (x *images) rendered(c *Controller, d sources.Digest) string {
 	switch {
 	case slices.Contains(x.names[d], c.Source):
-		return c.Source + " (" + short(d) + ")"
+		return c.Source + " (" + sources.Abbreviate(string(d)) + ")"
 	case len(x.names[d]) > 0:
 		return x.name(string(d))
 	}
-	return short(d)
+	return sources.Abbreviate(string(d))
 }
-
-func short(d sources.Digest) string { return "sha256:" + d.Short() }
 
 // verdict is the result for a controller in one cluster.
 type verdict struct {
@@ -152,7 +150,7 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 		switch {
 		case err != nil && hasDigest:
 			same = append(same, p.Name+" "+string(digest))
-			runs = append(runs, p.Value+" ("+short(digest)+")")
+			runs = append(runs, p.Value+" ("+sources.Abbreviate(string(digest))+")")
 		case err == nil && hasDigest && x.stands(digest, rendered):
 			same = append(same, p.Name+" "+p.Value)
 			runs = append(runs, x.rendered(c, rendered))

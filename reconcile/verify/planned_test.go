@@ -14,10 +14,7 @@ import (
 // What was refused or not applied yet is told as that, and what somebody changed as
 // that.
 func TestPlanned(t *testing.T) {
-	object, err := manifest.New(manifesttest.Tree(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: z}}"), manifest.Origin{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	object := manifesttest.Object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: z}}")
 	widget, gadget := definitionID("Widget"), definitionID("Gadget")
 	workload := manifest.Deployment.ID("gitopsd-system", "widgets")
 	webhook := manifest.ValidatingWebhooks.ID("", "widgets")

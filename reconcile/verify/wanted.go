@@ -1,10 +1,8 @@
 package verify
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/problem"
@@ -107,7 +105,7 @@ func (r *Repository) typesOf(o *manifest.Object) ([]types.Type, error) {
 	if all, known := r.types[o]; known {
 		return all, nil
 	}
-	all, err := Types(o.Tree())
+	all, err := types.Sorted(o.Tree())
 	if err != nil {
 		return nil, err
 	}
@@ -116,13 +114,6 @@ func (r *Repository) typesOf(o *manifest.Object) ([]types.Type, error) {
 	}
 	r.types[o] = all
 	return all, nil
-}
-
-// Types returns the types of a definition, sorted, so that lists can be compared.
-func Types(tree map[string]any) ([]types.Type, error) {
-	all, err := types.Of(tree)
-	slices.SortFunc(all, func(a, b types.Type) int { return cmp.Compare(a.String(), b.String()) })
-	return all, err
 }
 
 // Resources returns the plural names of a definition's types, and their scope if they

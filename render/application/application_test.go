@@ -77,11 +77,7 @@ func TestRenderWordPress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs, err := sources.DecodeYAML(strings.NewReader(string(text)), sources.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := Read(docs[0].Tree)
+	a, err := Read(manifesttest.Tree(t, string(text)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package application
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"gitopsd.dev/render/manifest"
@@ -81,8 +80,7 @@ func (r *Rendered) Refuse(id manifest.ID, err error) {
 // render returns the object of a template first, and its Secrets.
 func (a *Application) render(resource Resource, secrets *secrets) ([]*manifest.Object, error) {
 	origin := manifest.Origin{File: fmt.Sprintf("KubernetesApplication %s, resource %s", a, resource.Name)}
-	tree := maps.Clone(resource.Template)
-	delete(tree, "status") // samples that were read from a cluster have one
+	tree := manifest.Without(resource.Template, "status") // samples that were read from a cluster have one
 	object, err := manifest.New(tree, origin)
 	if err != nil {
 		return nil, err

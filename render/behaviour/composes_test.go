@@ -34,15 +34,7 @@ func composites(t *testing.T) []*manifest.Object {
 ---
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: buckets, namespace: ns}, spec: {selector: {matchLabels: {a: b}}, template: {spec: {containers: [{name: c, image: 'i:v1'}]}}}}
 `)
-	var all []*manifest.Object
-	for _, doc := range strings.Split(text.String(), "---\n") {
-		o, err := manifest.New(manifesttest.Tree(t, doc), manifest.Origin{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, o)
-	}
-	return all
+	return manifesttest.Objects(t, text.String())
 }
 
 // Composed types are part of a composite type's identity, at any depth.
@@ -51,11 +43,7 @@ func TestComposes(t *testing.T) {
 		var all []*manifest.Object
 		for _, o := range composites(t) {
 			text := change(string(manifest.AppendJSON(nil, o.Tree())))
-			changed, err := manifest.New(manifesttest.Tree(t, text), manifest.Origin{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, changed)
+			all = append(all, manifesttest.Object(t, text))
 		}
 		set, _ := manifest.NewSet(all)
 		i, err := NewIndex(set, nil).Of(set.Get(manifest.XRD.ID("", "ones.acme.example")))
@@ -99,11 +87,7 @@ func TestFunctionSettings(t *testing.T) {
 			`{apiVersion: apiextensions.crossplane.io/v1, kind: Composition, metadata: {name: one}, spec: {compositeTypeRef: {apiVersion: acme.example/v1, kind: One}, mode: Pipeline, pipeline: [{step: a, functionRef: {name: patch}}, {step: b, functionRef: {name: other}}]}}`,
 			`{apiVersion: pkg.crossplane.io/v1beta1, kind: DeploymentRuntimeConfig, metadata: {name: tuned}, spec: {` + config + `}}`,
 		} {
-			o, err := manifest.New(manifesttest.Tree(t, doc), manifest.Origin{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, o)
+			all = append(all, manifesttest.Object(t, doc))
 		}
 		set, _ := manifest.NewSet(all)
 		i, err := NewIndex(set, []sources.Selected{

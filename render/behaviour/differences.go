@@ -48,14 +48,11 @@ func (d Difference) String() string {
 
 // brief shortens a digest.
 func brief(value string) string {
-	if d, err := sources.ParseDigest(value); err == nil {
-		return "sha256:" + d.Short()
-	}
 	const shown = len("h1:") + 12
 	if strings.HasPrefix(value, "h1:") && len(value) > shown {
 		return value[:shown]
 	}
-	return cmp.Or(value, "not declared")
+	return cmp.Or(sources.Abbreviate(value), "not declared")
 }
 
 // Differences returns the parts that differ between two behaviours, in the order of

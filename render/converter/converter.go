@@ -12,7 +12,6 @@ package converter
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -84,33 +83,19 @@ func Require(deployment *manifest.Object, sets []*conversion.Set) (*manifest.Obj
 		required = append(required, "--require="+Argument(s))
 	}
 	slices.Sort(required)
-	tree := maps.Clone(deployment.Tree())
-	at := tree
-	for _, field := range []string{"spec", "template", "spec"} {
-		inner, _ := at[field].(map[string]any)
-		inner = maps.Clone(inner)
-		if inner == nil {
-			inner = make(map[string]any)
-		}
-		at[field], at = inner, inner
-	}
+	way := []string{"spec", "template", "spec", "containers"}
 	told := false
-	containers := slices.Clone(manifest.List(at, "containers"))
+	containers := slices.Clone(manifest.List(deployment.Tree(), way...))
 	for i, c := range containers {
 		if container, _ := c.(map[string]any); container["name"] == workload.Container {
-			container = maps.Clone(container)
-			args := slices.Clone(manifest.List(container, "args"))
-			for _, r := range required {
-				args = append(args, r)
-			}
-			container["args"], containers[i], told = args, container, true
+			args := slices.Concat(manifest.List(container, "args"), manifest.FromTexts(required))
+			containers[i], told = manifest.With(container, args, "args"), true
 		}
 	}
 	if !told {
 		return nil, fmt.Errorf("%s has no container %s after spec.patches, and so no arguments that name the conversion rules that its pods need: keep the name of the container", deployment.ID(), workload.Container)
 	}
-	at["containers"] = containers
-	return manifest.New(tree, deployment.Origin())
+	return manifest.New(manifest.With(deployment.Tree(), containers, way...), deployment.Origin())
 }
 
 // Objects returns the workload's objects, without the ConfigMaps of the bundles. The
@@ -124,8 +109,7 @@ func Objects(c Config) ([]*manifest.Object, error) {
 		Volume: workload.Volume{Name: "tls", Secret: secretName, Path: tlsDir},
 		Memory: memory, SoftMemory: softMemory, Origin: manifest.Origin{For: "spec.conversion of the Cluster"},
 	}
-	var objects []*manifest.Object
-	for _, make := range []func() (*manifest.Object, error){
+	return workload.Objects(
 		w.ServiceAccount,
 		func() (*manifest.Object, error) {
 			return w.Object(manifest.Role, map[string]any{"rules": []any{map[string]any{
@@ -142,12 +126,5 @@ func Objects(c Config) ([]*manifest.Object, error) {
 			return w.Service(map[string]string{manifest.ServingCertAnnotation: secretName})
 		},
 		w.DisruptionBudget, w.Deployment,
-	} {
-		o, err := make()
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, o)
-	}
-	return objects, nil
+	)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -146,27 +145,13 @@ func rest(root map[string]any) map[string]any {
 	if !strings.HasSuffix(manifest.Text(root, "kind"), "List") {
 		return nil
 	}
-	m := maps.Clone(root)
-	delete(m, "items")
-	return m
+	return manifest.Without(root, "items")
 }
 
 // annotated returns a copy of an object with the annotation.
 func annotated(object any, key, value string) any {
-	root := clone(object)
-	meta := clone(root["metadata"])
-	annotations := clone(meta["annotations"])
-	annotations[key] = value
-	meta["annotations"], root["metadata"] = annotations, meta
-	return root
-}
-
-// clone copies a mapping's first level. Anything else becomes an empty mapping.
-func clone(v any) map[string]any {
-	m := make(map[string]any)
-	old, _ := v.(map[string]any)
-	maps.Copy(m, old)
-	return m
+	tree, _ := object.(map[string]any)
+	return manifest.With(tree, value, "metadata", "annotations", key)
 }
 
 func read(root *yaml.Node, key string) Object {

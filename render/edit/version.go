@@ -170,14 +170,8 @@ func cutVersion(ref string) (repository, version string) {
 // Version returns a reference as written, which may lack the registry, with the tag and
 // digest of to.
 func Version(written string, to sources.Ref) string {
-	repository, _ := cutVersion(written)
-	if to.Tag != "" {
-		repository += ":" + to.Tag
-	}
-	if to.Digest != "" {
-		repository += "@" + string(to.Digest)
-	}
-	return repository
+	to.Repository, _ = cutVersion(written)
+	return to.String()
 }
 
 // Apply returns the changed files, with the new text for the reference at each place. It

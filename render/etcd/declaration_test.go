@@ -15,14 +15,9 @@ import (
 
 const head = "apiVersion: gitopsd.dev/v1alpha1\nkind: EtcdNamespace\nmetadata: {name: sample-apiserver, namespace: default}\n"
 
-func object(t testing.TB, text string) *manifest.Object {
-	t.Helper()
-	return manifesttest.Objects(t, text)[0]
-}
-
 func TestRead(t *testing.T) {
 	t.Parallel()
-	d, err := Read(object(t, head+`
+	d, err := Read(manifesttest.Object(t, head+`
 spec:
   prefix: /team/widgets
   quota: {storage: 512Mi, keys: 1000000, writeBytesPerSecond: 2M}
@@ -47,7 +42,7 @@ status: {address: somewhere}
 	if !reflect.DeepEqual(d, want) {
 		t.Errorf("read  %+v\nwant %+v", d, want)
 	}
-	if d, err := Read(object(t, head)); err != nil || d.Delete || d.Prefix != "" || d.Quota != (Quota{}) {
+	if d, err := Read(manifesttest.Object(t, head)); err != nil || d.Delete || d.Prefix != "" || d.Quota != (Quota{}) {
 		t.Errorf("without a spec: %+v, %v", d, err)
 	}
 }
@@ -86,7 +81,7 @@ func TestReadFaults(t *testing.T) {
 		{spec("{prefix: /gitopsd.dev}"), "spec.prefix: keys under /gitopsd.dev/ are gitopsd's own; leave the field out for a prefix there, or choose another"},
 		{spec("{prefix: 5}"), "spec.prefix: want a string, have 5; quote it"},
 	} {
-		if _, err := Read(object(t, tt.text)); err == nil || err.Error() != tt.want {
+		if _, err := Read(manifesttest.Object(t, tt.text)); err == nil || err.Error() != tt.want {
 			t.Errorf("%s\n%v\nwant\n%s", tt.text, err, tt.want)
 		}
 	}
@@ -119,7 +114,7 @@ func TestDefinition(t *testing.T) {
 		head + "spec: {deletion: Orphan}":                  false,
 		strings.Replace(head, "sample-apiserver", "9a", 1): false,
 	} {
-		o := object(t, text)
+		o := manifesttest.Object(t, text)
 		_, err := Read(o)
 		if (err == nil) != valid {
 			t.Errorf("%s\nis read with %v", text, err)
@@ -162,7 +157,7 @@ func FuzzRead(f *testing.F) {
 // The Service selects the pods, and Beside returns every object that Objects makes.
 func TestObjects(t *testing.T) {
 	t.Parallel()
-	d, err := Read(object(t, head))
+	d, err := Read(manifesttest.Object(t, head))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,13 +31,8 @@ func (d decoder) fail(field, format string, args ...any) {
 // known refuses fields with other names.
 func (d decoder) known(names ...string) {
 	for _, field := range slices.Sorted(maps.Keys(d.fields)) {
-		if slices.Contains(names, field) {
-			continue
-		}
-		if meant := sources.Meant(field, names); meant != "" {
-			d.fail(field, "is not a field here%s", meant)
-		} else {
-			d.fail(field, "is not a field here; there are %s", strings.Join(names, ", "))
+		if !slices.Contains(names, field) {
+			d.fail(field, "is not a field here%s", sources.MeantOrAll(field, names))
 		}
 	}
 }

@@ -100,17 +100,8 @@ func Objects(d *Declaration, p Proxy) ([]*manifest.Object, error) {
 	if p.GRPCGo {
 		w.Args = append(w.Args, "--grpc-go")
 	}
-	var objects []*manifest.Object
-	for _, make := range []func() (*manifest.Object, error){
-		w.ServiceAccount, func() (*manifest.Object, error) { return w.Service(nil) }, w.DisruptionBudget, w.Deployment,
-	} {
-		o, err := make()
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, o)
-	}
-	return objects, nil
+	service := func() (*manifest.Object, error) { return w.Service(nil) }
+	return workload.Objects(w.ServiceAccount, service, w.DisruptionBudget, w.Deployment)
 }
 
 // Beside returns the IDs of the objects that [Objects] makes.

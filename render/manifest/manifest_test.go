@@ -124,6 +124,47 @@ func TestAccessors(t *testing.T) {
 	}
 }
 
+func TestWith(t *testing.T) {
+	tree := manifesttest.Tree(t, "{a: {b: 1, c: {d: 2}}, e: text}")
+	before := string(manifest.AppendJSON(nil, tree))
+	for _, tt := range []struct {
+		name string
+		have map[string]any
+		want string
+	}{
+		{"replaced", manifest.With(tree, "x", "a", "b"), `{"a":{"b":"x","c":{"d":2}},"e":"text"}`},
+		{"added", manifest.With(tree, "x", "a", "c", "f", "g"), `{"a":{"b":1,"c":{"d":2,"f":{"g":"x"}}},"e":"text"}`},
+		{"below a text", manifest.With(tree, "x", "e", "f"), `{"a":{"b":1,"c":{"d":2}},"e":{"f":"x"}}`},
+		{"to nothing", manifest.With(nil, "x", "a"), `{"a":"x"}`},
+		{"removed", manifest.Without(tree, "a", "c", "d"), `{"a":{"b":1,"c":{}},"e":"text"}`},
+		{"removed from the root", manifest.Without(tree, "a"), `{"e":"text"}`},
+		{"not there", manifest.Without(tree, "e", "f"), before},
+		{"nowhere", manifest.Without(nil, "a"), "null"},
+	} {
+		if have := string(manifest.AppendJSON(nil, tt.have)); have != tt.want {
+			t.Errorf("%s: have %s, want %s", tt.name, have, tt.want)
+		}
+	}
+	if have := string(manifest.AppendJSON(nil, tree)); have != before {
+		t.Errorf("the tree changed to %s", have)
+	}
+}
+
+func TestCondition(t *testing.T) {
+	tree := manifesttest.Tree(t, "{status: {conditions: [null, {type: A, status: 'False', reason: R}, {type: B, status: 'True'}]}}")
+	for kind, want := range map[string]bool{"A": false, "B": true, "C": false, "": false} {
+		if have := manifest.ConditionTrue(tree, kind); have != want {
+			t.Errorf("%q: have %t", kind, have)
+		}
+	}
+	if have := manifest.Text(manifest.Condition(tree, "A"), "reason"); have != "R" {
+		t.Errorf("the reason of A is %q", have)
+	}
+	if have := manifest.Condition(tree, "C"); have != nil {
+		t.Errorf("C is %v", have)
+	}
+}
+
 func TestWithMetadata(t *testing.T) {
 	o := object(t, "{apiVersion: v1, kind: A, metadata: {name: a, labels: {b: c, d: e}}, spec: {x: [1]}}")
 	before := string(o.AppendJSON(nil))

@@ -60,6 +60,57 @@ func Texts(tree map[string]any, path ...string) []string {
 	return all
 }
 
+// With returns a copy of a tree with another value at a path, and makes mappings that are
+// missing on the way. The copy shares unchanged parts.
+func With(tree map[string]any, value any, path ...string) map[string]any {
+	copied := make(map[string]any, len(tree)+1)
+	maps.Copy(copied, tree)
+	if len(path) > 1 {
+		value = With(Mapping(tree, path[0]), value, path[1:]...)
+	}
+	copied[path[0]] = value
+	return copied
+}
+
+// Without returns a copy of a tree without the field at a path, or the tree itself if it has
+// no such field. The copy shares unchanged parts.
+func Without(tree map[string]any, path ...string) map[string]any {
+	last := len(path) - 1
+	parent := Mapping(tree, path[:last]...)
+	if _, there := parent[path[last]]; !there {
+		return tree
+	}
+	parent = maps.Clone(parent)
+	if delete(parent, path[last]); last == 0 {
+		return parent
+	}
+	return With(tree, parent, path[:last]...)
+}
+
+// NewCondition returns an entry of status.conditions. since is in RFC 3339.
+func NewCondition(kind string, holds bool, reason, message, since string) map[string]any {
+	status := "False"
+	if holds {
+		status = "True"
+	}
+	return map[string]any{"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+}
+
+// Condition returns the entry of status.conditions with a type, or nil.
+func Condition(tree map[string]any, kind string) map[string]any {
+	for _, item := range List(tree, "status", "conditions") {
+		if c, _ := item.(map[string]any); c["type"] == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+// ConditionTrue reports whether the condition with a type is True.
+func ConditionTrue(tree map[string]any, kind string) bool {
+	return Condition(tree, kind)["status"] == "True"
+}
+
 func at[T any](tree map[string]any, path []string) T {
 	last := len(path) - 1
 	v, _ := Mapping(tree, path[:last]...)[path[last]].(T)

@@ -2,11 +2,10 @@ package types
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/sources"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 func TestRead(t *testing.T) {
@@ -35,11 +34,7 @@ spec: {group: g.io, names: {kind: Thing, plural: things}, versions: [{name: v1, 
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			docs, err := sources.DecodeYAML(strings.NewReader(tt.doc), sources.Limits{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := Read(docs[0].Tree)
+			d := Read(manifesttest.Tree(t, tt.doc))
 			have := fmt.Sprint(d.Group, " ", d.Names.Kind, " ", d.Names.Plural, " ", d.Names.Singular, " ", d.Names.ListKind, " claims: ", d.Claims.Kind, " ", d.Scope)
 			for _, v := range d.Versions() {
 				have += fmt.Sprint(" ", v.Name, ":", v.Served, ":", v.Storage)

@@ -59,6 +59,14 @@ func Of(object map[string]any) ([]Type, error) {
 	return list(func(f *former) error { return f.object(object) })
 }
 
+// Sorted returns the types of a definition in an order of their own, so that lists can be
+// compared: the order of versions has no meaning to the API server. Errors are those of [Of].
+func Sorted(definition map[string]any) ([]Type, error) {
+	all, err := Of(definition)
+	slices.SortFunc(all, func(a, b Type) int { return cmp.Compare(a.String(), b.String()) })
+	return all, err
+}
+
 // All returns the types that documents define, sorted by group, version and kind. It
 // fails as [Of] does, and if a type is defined twice.
 func All(docs []sources.Document) ([]Type, error) {

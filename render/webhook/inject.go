@@ -148,11 +148,15 @@ func Open(o *manifest.Object) (*manifest.Object, error) {
 		hooks := slices.Clone(manifest.List(tree, "webhooks"))
 		for _, i := range open {
 			hook, _ := hooks[i].(map[string]any) // it has a clientConfig
-			hooks[i] = with(hook, "clientConfig", without(all[i].config, bundleField))
+			hooks[i] = manifest.Without(hook, "clientConfig", bundleField)
 		}
-		tree = with(tree, "webhooks", hooks)
+		tree = manifest.With(tree, hooks, "webhooks")
 	} else {
-		tree = replaced(tree, all[0].path, without(all[0].config, bundleField))
+		var path []string
+		for _, step := range all[0].path {
+			path = append(path, step.Key)
+		}
+		tree = manifest.Without(tree, append(path, bundleField)...)
 	}
 	opened, err := manifest.New(tree, o.Origin())
 	if err != nil {
@@ -246,18 +250,4 @@ func Misuse(o *manifest.Object, get func(manifest.ID) *manifest.Object) error {
 			manifest.InjectCAAnnotation, source.Object, manifest.ServingCertAnnotation)
 	}
 	return nil
-}
-
-func without(m map[string]any, key string) map[string]any {
-	copied := with(m, key, nil)
-	delete(copied, key)
-	return copied
-}
-
-// replaced returns a copy of m with another mapping at a path of keys.
-func replaced(m map[string]any, path field.Path, value map[string]any) map[string]any {
-	if len(path) == 0 {
-		return value
-	}
-	return with(m, path[0].Key, replaced(manifest.Mapping(m, path[0].Key), path[1:], value))
 }

@@ -122,16 +122,22 @@ func Traps(objects []*manifest.Object, o *manifest.Object) (resources []string, 
 			}
 			if !slices.Contains(resources, need.resource) && slices.ContainsFunc(manifest.List(hook, "rules"), func(r any) bool {
 				rule, _ := r.(map[string]any)
-				has := func(field string, wanted ...string) bool {
-					return slices.ContainsFunc(manifest.Texts(rule, field), func(v string) bool { return slices.Contains(wanted, v) })
-				}
-				return rule["scope"] != "Cluster" && has("apiGroups", "*", need.group) && has("resources", "*", "*/*", need.resource) && has("operations", "*", need.operation)
+				return rule["scope"] != "Cluster" && Matches(rule, need.group, need.resource, need.operation)
 			}) {
 				resources, namespace = append(resources, need.resource), in
 			}
 		}
 	}
 	return resources, namespace
+}
+
+// Matches reports whether a rule of a webhook or policy matches one of some operations on a
+// resource, in any version and scope.
+func Matches(rule map[string]any, group, resource string, operations ...string) bool {
+	has := func(field string, wanted ...string) bool {
+		return slices.ContainsFunc(manifest.Texts(rule, field), func(v string) bool { return v == "*" || slices.Contains(wanted, v) })
+	}
+	return has("apiGroups", group) && has("resources", "*/*", resource) && has("operations", operations...)
 }
 
 // namespaceLabels returns the known labels of a namespace.

@@ -73,7 +73,7 @@ func Idle(tree map[string]any) bool {
 // WithoutConversion returns a copy of a CRD without its conversion webhook. The copy shares
 // unchanged parts.
 func WithoutConversion(tree map[string]any) map[string]any {
-	return with(tree, "spec", with(manifest.Mapping(tree, "spec"), "conversion", map[string]any{"strategy": "None"}))
+	return manifest.With(tree, map[string]any{"strategy": "None"}, "spec", "conversion")
 }
 
 // Complete returns a copy of a [Needed] object that names the Service. The copy has no CA
@@ -95,24 +95,22 @@ func Complete(tree map[string]any, service Service) (map[string]any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("webhooks.%d.clientConfig: %w", i, err)
 		}
-		completed[i] = with(webhook, "clientConfig", config)
+		completed[i] = manifest.With(webhook, config, "clientConfig")
 	}
-	return with(tree, "webhooks", completed), nil
+	return manifest.With(tree, completed, "webhooks"), nil
 }
 
 func withoutInjectors(tree map[string]any) map[string]any {
-	meta := manifest.Mapping(tree, "metadata")
-	annotations := maps.Clone(manifest.Mapping(meta, "annotations"))
-	maps.DeleteFunc(annotations, func(key string, _ any) bool { return otherInjector(key) })
-	if len(annotations) == len(manifest.Mapping(meta, "annotations")) {
-		return tree
+	for key := range manifest.Mapping(tree, "metadata", "annotations") {
+		if otherInjector(key) {
+			tree = manifest.Without(tree, "metadata", "annotations", key)
+		}
 	}
-	return with(tree, "metadata", with(meta, "annotations", annotations))
+	return tree
 }
 
 func completeConversion(tree map[string]any, service Service) (map[string]any, error) {
-	spec := manifest.Mapping(tree, "spec")
-	conversion := manifest.Mapping(spec, "conversion")
+	conversion := manifest.Mapping(tree, "spec", "conversion")
 	webhook, ok := conversion["webhook"].(map[string]any)
 	if !ok && conversion["webhook"] != nil {
 		return nil, errors.New("spec.conversion.webhook: want a mapping")
@@ -121,12 +119,12 @@ func completeConversion(tree map[string]any, service Service) (map[string]any, e
 	if err != nil {
 		return nil, fmt.Errorf("spec.conversion.webhook.clientConfig: %w", err)
 	}
-	webhook = with(webhook, "clientConfig", config)
+	webhook = manifest.With(webhook, config, "clientConfig")
 	if len(manifest.List(webhook, "conversionReviewVersions")) == 0 {
 		// Required by the API; packages leave it to the package manager.
-		webhook = with(webhook, "conversionReviewVersions", []any{"v1"})
+		webhook = manifest.With(webhook, []any{"v1"}, "conversionReviewVersions")
 	}
-	return with(tree, "spec", with(spec, "conversion", with(conversion, "webhook", webhook))), nil
+	return manifest.With(tree, webhook, "spec", "conversion", "webhook"), nil
 }
 
 func clientConfig(v any, service Service) (map[string]any, error) {
@@ -146,15 +144,7 @@ func clientConfig(v any, service Service) (map[string]any, error) {
 	completed["namespace"] = service.Namespace
 	completed["name"] = service.Name
 	completed["port"] = service.Port
-	config = with(config, "service", completed)
+	config = manifest.With(config, completed, "service")
 	delete(config, bundleField)
 	return config, nil
-}
-
-// with returns a copy of m in which one key has another value.
-func with(m map[string]any, key string, value any) map[string]any {
-	copied := make(map[string]any, len(m)+1)
-	maps.Copy(copied, m)
-	copied[key] = value
-	return copied
 }

@@ -63,6 +63,20 @@ type Volume struct {
 // File is a key of a Secret, and the path of its file.
 type File struct{ Key, Path string }
 
+// Objects calls the functions, methods of a Workload mostly, and returns their objects. It
+// ends at the first error.
+func Objects(all ...func() (*manifest.Object, error)) ([]*manifest.Object, error) {
+	var objects []*manifest.Object
+	for _, f := range all {
+		o, err := f()
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
 // ID returns the ID of the workload's object of a kind.
 func (w *Workload) ID(kind manifest.GroupKind) manifest.ID { return kind.ID(w.Namespace, w.Name) }
 

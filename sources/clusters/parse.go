@@ -1,7 +1,6 @@
 package clusters
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -136,7 +135,7 @@ func (p *parser) document(c chunk) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(cl.Annotations)) {
 		if strings.HasPrefix(key, "gitopsd.dev/") && !slices.Contains(annotations, key) {
-			p.fail(at.line("metadata", "annotations", key), "metadata.annotations."+key, "is no annotation of a Cluster%s", cmp.Or(sources.Meant(key, annotations), "; there are "+strings.Join(annotations, ", ")))
+			p.fail(at.line("metadata", "annotations", key), "metadata.annotations."+key, "is no annotation of a Cluster%s", sources.MeantOrAll(key, annotations))
 		}
 	}
 	if len(p.errs) == before {

@@ -100,11 +100,7 @@ func TestPollErrors(t *testing.T) {
 		{
 			name: "ssh, another host key", is: ErrHostKey, config: func(f *fixture, c *Config) {
 				c.URL, c.SSHKeyFile = f.server.SSHURL("fleet"), f.server.SSHKeyFile
-				other, err := gitserver.New(gitserver.Config{Root: f.TempDir()})
-				if err != nil {
-					f.Fatal(err)
-				}
-				defer other.Close()
+				other := gitserver.Start(f, gitserver.Config{})
 				line, _ := os.ReadFile(other.KnownHostsFile)
 				mine, _ := os.ReadFile(f.server.KnownHostsFile)
 				host, _, _ := strings.Cut(string(mine), " ")
@@ -116,11 +112,7 @@ func TestPollErrors(t *testing.T) {
 		},
 		{
 			name: "ssh, unknown key", is: ErrAuthentication, config: func(f *fixture, c *Config) {
-				other, err := gitserver.New(gitserver.Config{Root: f.TempDir()})
-				if err != nil {
-					f.Fatal(err)
-				}
-				defer other.Close()
+				other := gitserver.Start(f, gitserver.Config{})
 				c.URL, c.SSHKeyFile, c.KnownHostsFile = f.server.SSHURL("fleet"), other.SSHKeyFile, f.server.KnownHostsFile
 			},
 			want: []string{"authentication failed", "does not let in git with the key", "SHA256:"},

@@ -82,13 +82,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, w way) *fixture {
 	t.Helper()
-	cfg := w.server
-	cfg.Root = t.TempDir()
-	s, err := gitserver.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
+	s := gitserver.Start(t, w.server)
 	repo, err := s.Create(t.Context(), "fleet")
 	if err != nil {
 		t.Fatal(err)

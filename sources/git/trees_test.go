@@ -23,13 +23,9 @@ import (
 // that is not the newest.
 func other(t *testing.T, cfg gitserver.Config) (s *gitserver.Server, repo *gitserver.Repo, of sources.Tree) {
 	t.Helper()
-	cfg.Root = t.TempDir()
-	s, err := gitserver.New(cfg)
+	s = gitserver.Start(t, cfg)
+	repo, err := s.Create(t.Context(), "bases")
 	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	if repo, err = s.Create(t.Context(), "bases"); err != nil {
 		t.Fatal(err)
 	}
 	first, err := repo.Commit(t.Context(), "main", "first", map[string]string{"x/kustomization.yaml": "resources: []\n", "y": "1"})

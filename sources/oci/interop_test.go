@@ -61,11 +61,7 @@ func crossplaneLayer(t *testing.T, labels map[string]string, what, file, content
 
 func start(t *testing.T) (*registry.Registry, *oci.Client) {
 	t.Helper()
-	reg, err := registry.New(registry.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(reg.Close)
+	reg := registry.Start(t, registry.Config{})
 	c, err := oci.New(oci.Config{})
 	if err != nil {
 		t.Fatal(err)

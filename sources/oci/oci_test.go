@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/registry"
 )
 
@@ -30,12 +31,7 @@ func newRegistry(t *testing.T, cfg registry.Config) *registry.Registry {
 	if cfg.Auth != registry.NoAuth {
 		cfg.Username, cfg.Password = "alice", password
 	}
-	reg, err := registry.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(reg.Close)
-	return reg
+	return registry.Start(t, cfg)
 }
 
 // newClient returns a client that trusts reg and has its credentials.
@@ -545,22 +541,7 @@ func TestWaiters(t *testing.T) {
 }
 
 // capture is a log that a test can read.
-type capture struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (c *capture) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.buf.Write(p)
-}
-
-func (c *capture) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.buf.String()
-}
+type capture struct{ await.Log }
 
 func (c *capture) logger() *slog.Logger { return slog.New(slog.NewTextHandler(c, nil)) }
 

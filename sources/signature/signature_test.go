@@ -32,11 +32,7 @@ type shop struct {
 // newShop is a registry with a package, and a client of it that waits so long.
 func newShop(t *testing.T, patience time.Duration) *shop {
 	t.Helper()
-	reg, err := registry.New(registry.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(reg.Close)
+	reg := registry.Start(t, registry.Config{})
 	client, err := oci.New(oci.Config{Timeout: patience})
 	if err != nil {
 		t.Fatal(err)

@@ -71,13 +71,10 @@ func unknownFields(value any, known fields, path string, say func(format string,
 			where := strings.TrimPrefix(path+"."+key, ".")
 			inner, there := known[key]
 			switch {
-			case there && inner != nil:
+			case !there:
+				say("%s: is not a field here%s", where, sources.MeantOrAll(key, names))
+			case inner != nil:
 				unknownFields(value[key], inner, where, say)
-			case there:
-			case sources.Closest(key, names) != "":
-				say("%s: is not a field here%s", where, sources.Meant(key, names))
-			default:
-				say("%s: is not a field here; there are %s", where, strings.Join(names, ", "))
 			}
 		}
 	}

@@ -48,11 +48,7 @@ spec:
 // with TLS and tokens, and back.
 func TestPublish(t *testing.T) {
 	t.Parallel()
-	reg, err := registry.New(registry.Config{TLS: true, Auth: registry.TokenAuth, Username: "alice", Password: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reg.Close()
+	reg := registry.Start(t, registry.Config{TLS: true, Auth: registry.TokenAuth, Username: "alice", Password: "secret"})
 	client := newClient(t, reg)
 
 	dir := fstest.MapFS{
@@ -120,11 +116,7 @@ func TestPublish(t *testing.T) {
 // has.
 func TestRuntimeFromRegistry(t *testing.T) {
 	t.Parallel()
-	reg, err := registry.New(registry.Config{TLS: true, Auth: registry.TokenAuth, Username: "alice", Password: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reg.Close()
+	reg := registry.Start(t, registry.Config{TLS: true, Auth: registry.TokenAuth, Username: "alice", Password: "secret"})
 	client := newClient(t, reg)
 	ref, err := sources.ParseRef(reg.Host() + "/acme/controller:v1.0.0")
 	if err != nil {
@@ -163,11 +155,7 @@ func TestRuntimeFromRegistry(t *testing.T) {
 // for a broken package, and leaves the cache sound.
 func TestRegistryFaults(t *testing.T) {
 	t.Parallel()
-	reg, err := registry.New(registry.Config{TLS: true, Auth: registry.BasicAuth, Username: "alice", Password: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reg.Close()
+	reg := registry.Start(t, registry.Config{TLS: true, Auth: registry.BasicAuth, Username: "alice", Password: "secret"})
 	client := newClient(t, reg)
 	img, err := xpkg.Build(fstest.MapFS{"crossplane.yaml": {Data: []byte(meta)}, "crd.yaml": {Data: []byte(crd)}})
 	if err != nil {

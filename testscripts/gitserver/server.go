@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // Config says what to serve. Root is required.
@@ -66,6 +67,21 @@ type Server struct {
 	faults   []*Fault
 	requests []string
 	password string
+}
+
+// Start starts a server that is closed when the test ends. Its Root is temporary if it is
+// empty.
+func Start(t testing.TB, cfg Config) *Server {
+	t.Helper()
+	if cfg.Root == "" {
+		cfg.Root = t.TempDir()
+	}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
 }
 
 // New starts a server on free loopback ports.

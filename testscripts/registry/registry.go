@@ -21,6 +21,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 
 	ggcr "github.com/google/go-containerregistry/pkg/registry"
 )
@@ -67,6 +68,17 @@ type Registry struct {
 	mu     sync.Mutex
 	faults []*activeFault
 	counts map[string]int
+}
+
+// Start starts a registry that is closed when the test ends.
+func Start(t testing.TB, cfg Config) *Registry {
+	t.Helper()
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
 }
 
 // New starts a registry.

@@ -59,11 +59,7 @@ func TestRestart(t *testing.T) {
 	}
 	reg.Close()
 	cfg.Addr = reg.Host()
-	again, err := registry.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close()
+	registry.Start(t, cfg)
 	for tag, img := range map[string]*xpkg.Image{"v1": one, "v2": one, "latest": two} {
 		d, err := client.Resolve(t.Context(), sources.Ref{Repository: repository, Tag: tag})
 		if err != nil || d != img.Digest() {
@@ -85,11 +81,7 @@ func TestRestart(t *testing.T) {
 // the requests are counted.
 func TestFault(t *testing.T) {
 	t.Parallel()
-	reg, err := registry.New(registry.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reg.Close()
+	reg := registry.Start(t, registry.Config{})
 	get := func(method, path string) string {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+reg.Host()+path, nil)
@@ -140,11 +132,7 @@ func TestFault(t *testing.T) {
 // client asked for that.
 func TestTokens(t *testing.T) {
 	t.Parallel()
-	reg, err := registry.New(registry.Config{Auth: registry.TokenAuth, Username: "alice", Password: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reg.Close()
+	reg := registry.Start(t, registry.Config{Auth: registry.TokenAuth, Username: "alice", Password: "secret"})
 	client, err := oci.New(oci.Config{})
 	if err != nil {
 		t.Fatal(err)

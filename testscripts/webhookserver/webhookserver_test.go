@@ -20,13 +20,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"gitopsd.dev/testscripts/await"
 )
 
 // issue writes a new self-signed certificate, and returns a client that trusts it alone
@@ -73,30 +74,12 @@ func write(t *testing.T, dir, name string, text []byte) {
 	}
 }
 
-// buffer is written by the server and read by the test.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // running is a server that runs.
 type running struct {
 	t              *testing.T
 	stop           func()
 	code           chan int
-	stdout, stderr buffer
+	stdout, stderr await.Log
 }
 
 func start(t *testing.T, certs string, args ...string) *running {
@@ -120,19 +103,10 @@ func (r *running) end() int {
 
 var address = regexp.MustCompile(`address=(\S+)`)
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for wait := time.Now(); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(wait) > 20*time.Second {
-			t.Fatal(what)
-		}
-	}
-}
-
 // url returns the address of a path, once the server listens.
 func (r *running) url(path string) string {
 	r.t.Helper()
-	eventually(r.t, "the server does not listen", func() bool { return address.MatchString(r.stderr.String()) })
+	await.True(r.t, "the server listens", func() bool { return address.MatchString(r.stderr.String()) })
 	return "https://" + address.FindStringSubmatch(r.stderr.String())[1] + path
 }
 
@@ -258,7 +232,7 @@ func TestRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, dir)
-	eventually(t, "it does not say that it waits", func() bool { return strings.Contains(s.stderr.String(), "waiting for the certificate") })
+	await.True(t, "it says that it waits", func() bool { return strings.Contains(s.stderr.String(), "waiting for the certificate") })
 	if address.MatchString(s.stderr.String()) {
 		t.Error("it listens without a certificate")
 	}
@@ -275,12 +249,12 @@ func TestRotation(t *testing.T) {
 		t.Error("the first certificate is not served")
 	}
 	write(t, dir, "tls.crt", []byte("garbage"))
-	eventually(t, "garbage is not noticed", func() bool { return strings.Contains(s.stderr.String(), "certificate not read") })
+	await.True(t, "garbage is noticed", func() bool { return strings.Contains(s.stderr.String(), "certificate not read") })
 	if !healthy(first) {
 		t.Error("garbage took the place of the first certificate")
 	}
 	second := issue(t, dir, 2)
-	eventually(t, "the second certificate is not served", func() bool { return healthy(second) })
+	await.True(t, "the second certificate is served", func() bool { return healthy(second) })
 	if healthy(first) {
 		t.Error("the first certificate is still served")
 	}
@@ -308,7 +282,7 @@ func TestShutdown(t *testing.T) {
 		}
 		answered <- err
 	}()
-	eventually(t, "the request does not arrive", func() bool {
+	await.True(t, "the request arrives", func() bool {
 		response, err := client.Get(s.url("/metrics"))
 		if err != nil {
 			t.Fatal(err)

@@ -176,7 +176,7 @@ func printBump(w io.Writer, b *upgrade.Bump, details bool) {
 }
 
 func moved(m *upgrade.Move) string {
-	from, to := upgrade.Short(m.From), upgrade.Short(m.To)
+	from, to := sources.Abbreviate(m.From), sources.Abbreviate(m.To)
 	switch {
 	case m.From == "":
 		return m.Repository + " " + to + ", new"

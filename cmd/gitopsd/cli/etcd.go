@@ -22,6 +22,7 @@ import (
 	"gitopsd.dev/reconcile/etcd/namespaces"
 	"gitopsd.dev/reconcile/etcd/publish"
 	"gitopsd.dev/reconcile/etcdproxy/member"
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
 	names "gitopsd.dev/render/etcd"
 )
@@ -67,12 +68,7 @@ const compactPause = 5 * time.Minute
 // compact compacts the etcd from time to time until ctx ends.
 func compact(ctx context.Context, c *etcd.Compactor, log *slog.Logger) {
 	told := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(compactPause):
-		}
+	for kube.Sleep(ctx, compactPause) == nil {
 		text := ""
 		if _, err := c.Compact(ctx); err != nil && ctx.Err() == nil {
 			text = err.Error()

@@ -319,11 +319,11 @@ func (p asked) judge(ctx context.Context, names []string) (found []*judged, miss
 	var errs []error
 	for i, name := range names {
 		v, id, err := p.look(ctx, client, served, name)
-		switch class := kube.ClassOf(err); {
+		switch {
 		case err == nil:
 			j := judge(v, judged{Cluster: p.Name, Object: id.String()})
 			found[i] = &j
-		case errors.Is(err, errNoKind), class == kube.NotFound, class == kube.NoNamespace:
+		case errors.Is(err, errNoKind), kube.IsMissing(err):
 			missing[i] = problem.In(p.Name, err)
 		default:
 			errs = append(errs, problem.In(p.Name, err))

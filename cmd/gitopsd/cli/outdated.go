@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/render/types/compat"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/resolve"
 )
 
@@ -142,7 +143,7 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool
 		fmt.Fprintln(t, "PACKAGE\tCLUSTERS\tCURRENT\tUPDATE\tLATEST\tTYPES")
 		for _, p := range shown {
 			update, latest := p.Update, p.Latest
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Repository, prose.Some(p.Clusters, 4), upgrade.Short(p.Current), candidate(update), candidate(latest), effect(p))
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Repository, prose.Some(p.Clusters, 4), sources.Abbreviate(p.Current), candidate(update), candidate(latest), effect(p))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -151,7 +152,7 @@ func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool
 	if o.details {
 		for _, p := range shown {
 			for _, c := range candidates(p) {
-				fmt.Fprintf(w, "\n%s %s -> %s\n", p.Repository, upgrade.Short(p.Current), c.Version)
+				fmt.Fprintf(w, "\n%s %s -> %s\n", p.Repository, sources.Abbreviate(p.Current), c.Version)
 				writeChanges(w, "  ", c.Changes, true)
 				writeController(w, "  ", c)
 			}
@@ -226,10 +227,10 @@ func effect(p *upgrade.Versions) string {
 	}
 	parts = append(parts, p.Skipped...)
 	if p.Excluded != "" {
-		parts = append(parts, upgrade.Short(p.Current)+" is excluded: "+p.Excluded)
+		parts = append(parts, sources.Abbreviate(p.Current)+" is excluded: "+p.Excluded)
 	}
 	if p.Retracted != "" {
-		parts = append(parts, upgrade.Short(p.Current)+" is retracted: "+p.Retracted)
+		parts = append(parts, sources.Abbreviate(p.Current)+" is retracted: "+p.Retracted)
 	}
 	if p.Replaces != "" {
 		parts = append(parts, p.Replaces)
@@ -252,7 +253,7 @@ func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all i
 	}
 	fmt.Fprint(w, "| Package | Clusters | Current | Update | Latest | Types |\n|---|---|---|---|---|---|\n")
 	for _, p := range shown {
-		cells := []string{"`" + p.Repository + "`", strings.Join(p.Clusters, ", "), "`" + upgrade.Short(p.Current) + "`", candidate(p.Update), candidate(p.Latest), effect(p)}
+		cells := []string{"`" + p.Repository + "`", strings.Join(p.Clusters, ", "), "`" + sources.Abbreviate(p.Current) + "`", candidate(p.Update), candidate(p.Latest), effect(p)}
 		for i, c := range cells {
 			cells[i] = show.Sentence(c)
 		}
@@ -266,7 +267,7 @@ func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all i
 			var b strings.Builder
 			writeChanges(&b, "", c.Changes, true)
 			writeController(&b, "", c)
-			fmt.Fprint(w, show.Details(fmt.Sprintf("%s %s → %s", p.Repository, upgrade.Short(p.Current), c.Version), "", b.String()))
+			fmt.Fprint(w, show.Details(fmt.Sprintf("%s %s → %s", p.Repository, sources.Abbreviate(p.Current), c.Version), "", b.String()))
 		}
 	}
 	return nil

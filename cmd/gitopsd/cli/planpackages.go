@@ -140,6 +140,5 @@ func revisionOf(root string, tree *workingTree) string {
 	if same(commit.Files, tree.commit.Files) != nil || same(tree.commit.Files, commit.Files) != nil {
 		return ""
 	}
-	const digits = 10 // as elsewhere
-	return commit.Hash[:min(digits, len(commit.Hash))]
+	return sources.ShortHash(commit.Hash)
 }

@@ -372,5 +372,5 @@ func (h *history) read(file string) changed {
 	if err != nil || !found {
 		return changed{}
 	}
-	return changed{hash: c.Hash, text: fmt.Sprintf(" (%s %s: %s)", c.Hash[:10], c.Time.Format("2006-01-02"), c.Subject)}
+	return changed{hash: c.Hash, text: fmt.Sprintf(" (%s %s: %s)", sources.ShortHash(c.Hash), c.Time.Format("2006-01-02"), c.Subject)}
 }

@@ -293,7 +293,7 @@ func writePackageWhy(w io.Writer, format string, all []*packageWhy, h *history) 
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "%s %s, in cluster %s\n", a.Package, upgrade.Short(a.Version), strings.Join(a.Clusters, ", "))
+		fmt.Fprintf(w, "%s %s, in cluster %s\n", a.Package, sources.Abbreviate(a.Version), strings.Join(a.Clusters, ", "))
 		a.write(w, h)
 	}
 	return nil
@@ -315,7 +315,7 @@ func (a *packageWhy) write(w io.Writer, h *history) {
 	var show func(list []neededBy, indent string)
 	show = func(list []neededBy, indent string) {
 		for _, n := range list {
-			text := fmt.Sprintf("%s%s %s, which needs %s", indent, n.Package, upgrade.Short(n.Version), n.Constraint)
+			text := fmt.Sprintf("%s%s %s, which needs %s", indent, n.Package, sources.Abbreviate(n.Version), n.Constraint)
 			if n.Declared != nil {
 				text += "; declared at " + n.Declared.text(h)
 			}

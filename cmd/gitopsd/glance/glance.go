@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
 )
 
 // stall is how long the daemon's loop may stand still before the text says so.
@@ -34,12 +35,12 @@ func WriteText(w io.Writer, s *status.Snapshot, o show.Options) error {
 func writeFleet(t *show.Text, s *status.Snapshot) {
 	t.Say(show.Plain, s.Repository+", branch "+s.Branch)
 	if s.Commit != "" {
-		t.Say(show.Plain, "commit "+short(s.Commit)+" "+s.Subject)
+		t.Say(show.Plain, "commit "+sources.ShortHash(s.Commit)+" "+s.Subject)
 	}
 	verdict, colour := verdict(s)
 	t.Say(colour, verdict)
 	if s.Computing != "" {
-		t.Say(show.Yellow, "commit "+short(s.Computing)+" is being computed; clusters follow it after that")
+		t.Say(show.Yellow, "commit "+sources.ShortHash(s.Computing)+" is being computed; clusters follow it after that")
 	}
 	if s.PollError != "" {
 		since := "yet"
@@ -99,9 +100,6 @@ func colourOf(p status.Phase) show.Colour {
 	}
 	return show.Yellow
 }
-
-// short shortens the hash of a commit.
-func short(hash string) string { return hash[:min(10, len(hash))] }
 
 // at formats a time.
 func at(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }

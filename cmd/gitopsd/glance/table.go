@@ -10,6 +10,7 @@ import (
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
 )
 
 // mostRows is how many clusters may each have a row. In a larger fleet clusters that agree share
@@ -87,7 +88,7 @@ func rowOf(u *status.Unit) *row {
 		}
 	}
 	one := func(n int) span { return span{n, n} }
-	return &row{clusters: []string{u.Name}, phase: u.Phase, commit: short(u.Commit), objects: one(u.Objects), packages: one(len(u.Packages)), unready: one(unready)}
+	return &row{clusters: []string{u.Name}, phase: u.Phase, commit: sources.ShortHash(u.Commit), objects: one(u.Objects), packages: one(len(u.Packages)), unready: one(unready)}
 }
 
 // writeColumns writes aligned columns. The second has the colour of its line.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
 )
 
 // Own returns the entry of our applies; nil if there is none.
@@ -42,13 +43,13 @@ func OwnSame(a, b *metav1.ObjectMeta) bool {
 // Owns reports whether a field of an object is ours.
 func Owns(m *metav1.ObjectMeta, path ...string) bool {
 	set, err := fieldsOf(Own(m))
-	return err == nil && touches(set, fieldpath.MakePathOrDie(elements(path)...))
+	return err == nil && touches(set, fieldpath.MakePathOrDie(manifest.FromTexts(path)...))
 }
 
 // Foreign reports whether others own something under a field of an object. It ignores the
 // annotation by which kubectl restarts pods.
 func Foreign(m *metav1.ObjectMeta, path ...string) bool {
-	under := fieldpath.MakePathOrDie(elements(path)...)
+	under := fieldpath.MakePathOrDie(manifest.FromTexts(path)...)
 	for i := range m.ManagedFields {
 		e := &m.ManagedFields[i]
 		if e.Manager == kube.FieldManager {
@@ -95,14 +96,6 @@ func ImageSetBy(m *metav1.ObjectMeta, list, container string) (manager string, a
 func restart(p fieldpath.Path) bool {
 	last := p[len(p)-1].FieldName
 	return last != nil && (*last == "kubectl.kubernetes.io/restartedAt" || *last == "annotations")
-}
-
-func elements(path []string) []any {
-	all := make([]any, len(path))
-	for i, p := range path {
-		all[i] = p
-	}
-	return all
 }
 
 // fieldsOf decodes the fields of an entry.

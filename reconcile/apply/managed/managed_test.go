@@ -15,11 +15,7 @@ import (
 
 func object(t testing.TB, text string) *manifest.Object {
 	t.Helper()
-	o, err := manifest.New(manifesttest.Tree(t, "apiVersion: apps/v1\nkind: Deployment\n"+text), manifest.Origin{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
+	return manifesttest.Object(t, "apiVersion: apps/v1\nkind: Deployment\n"+text)
 }
 
 // entries are "manager: fields", one a line; a manager with a slash has a
@@ -166,10 +162,7 @@ func TestEdits(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			kind := cmp.Or(tt.kind, "apiVersion: apps/v1\nkind: Deployment\n")
-			o, err := manifest.New(manifesttest.Tree(t, kind+text), manifest.Origin{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := manifesttest.Object(t, kind+text)
 			own := ours
 			if tt.name == "lost to kubectl" {
 				own = strings.Replace(ours, `"f:a":{},`, "", 1)
@@ -180,10 +173,7 @@ func TestEdits(t *testing.T) {
 			}
 		})
 	}
-	o, err := manifest.New(manifesttest.Tree(t, "apiVersion: apps/v1\nkind: Deployment\n"+text), manifest.Origin{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := manifesttest.Object(t, "apiVersion: apps/v1\nkind: Deployment\n"+text)
 	if e := FindEdits(o, entries(ours, `+kubectl: {"f:spec":{"f:a":{}}}`)); !e.Shared() || e.Text() != "" {
 		t.Errorf("what kubectl applied as well is %+v", e)
 	}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"time"
+
+	"gitopsd.dev/reconcile/kube"
 )
 
 // reloadPause is the interval at which the files are read. A kubelet takes about a minute to
@@ -51,12 +53,7 @@ func LoadCertificates(dir string, log *slog.Logger) (*Certificates, error) {
 // used.
 func (c *Certificates) Follow(ctx context.Context) {
 	told := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(reloadPause):
-		}
+	for kube.Sleep(ctx, reloadPause) == nil {
 		text := ""
 		changed, err := c.reload()
 		if err != nil {
@@ -103,11 +100,6 @@ func (c *Certificates) read() (*loaded, error) {
 	var err error
 	if l.certificate, err = tls.X509KeyPair(texts[0], texts[1]); err != nil {
 		return nil, fmt.Errorf("tls.crt and tls.key: %w", err)
-	}
-	if l.certificate.Leaf == nil {
-		if l.certificate.Leaf, err = x509.ParseCertificate(l.certificate.Certificate[0]); err != nil {
-			return nil, fmt.Errorf("tls.crt: %w", err)
-		}
 	}
 	if l.authority = texts[2]; l.authority != nil && !x509.NewCertPool().AppendCertsFromPEM(l.authority) {
 		return nil, errors.New("ca.crt holds no certificate in PEM")

@@ -150,26 +150,15 @@ func (d *Daemon) Complete(ctx context.Context, r unit.Request) (unit.Completion,
 // fill fills in the CA bundle of a definition. The bundle is unknown if this process does not
 // serve, and left out if API servers trust the CA anyway.
 func (d *Daemon) fill(o *manifest.Object) (*manifest.Object, error) {
-	way := []string{"spec", "conversion", "webhook", "clientConfig"}
+	way := []string{"spec", "conversion", "webhook", "clientConfig", "caBundle"}
 	if d.Certificates == nil {
-		return o.Complete(o.Tree(), strings.Join(way, ".")+".caBundle")
+		return o.Complete(o.Tree(), strings.Join(way, "."))
 	}
 	authority := d.Certificates.Authority()
 	if authority == nil {
 		return o.Complete(o.Tree())
 	}
-	tree := maps.Clone(o.Tree())
-	at := tree
-	for _, field := range way {
-		inner, _ := at[field].(map[string]any)
-		inner = maps.Clone(inner)
-		if inner == nil {
-			inner = make(map[string]any)
-		}
-		at[field], at = inner, inner
-	}
-	at["caBundle"] = base64.StdEncoding.EncodeToString(authority)
-	return o.Complete(tree)
+	return o.Complete(manifest.With(o.Tree(), base64.StdEncoding.EncodeToString(authority), way...))
 }
 
 // keep returns the sets in the bundles that a unit keeps beside the wanted ones. It does not

@@ -110,10 +110,7 @@ func (f *Follower) Run(ctx context.Context) {
 			f.Log.Warn("the cluster's conversion rules cannot be followed; those that were read are served", "error", err)
 		}
 		told = text
-		select {
-		case <-ctx.Done():
-		case <-time.After(followPause):
-		}
+		kube.Sleep(ctx, followPause)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"gitopsd.dev/render/converter"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -79,18 +80,18 @@ func TestFollow(t *testing.T) {
 		text, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(text)
 	}
-	b.eventually("it is alive, and not ready", func() bool {
+	await.True(b, "it is alive, and not ready", func() bool {
 		status, why := health("/readyz")
 		alive, _ := health("/healthz")
 		return alive == http.StatusOK && status == http.StatusServiceUnavailable && strings.Contains(why, converter.Argument(other)) && !strings.Contains(why, converter.Argument(set))
 	})
 	put(other, otherRules)
-	b.eventually("it is ready", func() bool { status, _ := health("/readyz"); return status == http.StatusOK })
+	await.True(b, "it is ready", func() bool { status, _ := health("/readyz"); return status == http.StatusOK })
 	if !strings.Contains(b.log.String(), "gitopsd-system/conversion.garbage") {
 		t.Errorf("nothing is said about garbage: %s", b.log.String())
 	}
 	b.must(b.send(http.MethodDelete, first, "", nil))
-	b.eventually("it is gone", func() bool { return len(ids(b, "configmaps")) == 2 })
+	await.True(b, "it is gone", func() bool { return len(ids(b, "configmaps")) == 2 })
 	if status, _ := health("/readyz"); status != http.StatusOK || b.table.Find(converter.Argument(set)) == nil {
 		t.Errorf("rules that it needs are not served any more: %d", status)
 	}
@@ -98,7 +99,7 @@ func TestFollow(t *testing.T) {
 		t.Errorf("metrics: %d", status)
 	}
 	cancel()
-	b.eventually("it is ending", func() bool {
+	await.True(b, "it is ending", func() bool {
 		status, why := health("/readyz")
 		return status == http.StatusServiceUnavailable && strings.Contains(why, "ending")
 	})

@@ -26,6 +26,7 @@ import (
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -121,28 +122,11 @@ type bed struct {
 	ca           *authority
 	handler      *convert.Handler
 	certificates *Certificates
-	log          safeBuffer
+	log          await.Log
 	logger       *slog.Logger
 	leave, end   func()
 	api          *http.Client
 	host         string
-}
-
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 func newBed(t *testing.T) *bed {
@@ -222,7 +206,7 @@ func (b *bed) define(set *conversion.Set) {
 		},
 	}}
 	b.must(b.apply("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/people."+b.group, "test", true, b.tree))
-	b.eventually("both versions are served", func() bool {
+	await.True(b, "both versions are served", func() bool {
 		for _, version := range []string{"v1", "v2"} {
 			if status, _ := b.send(http.MethodGet, b.people(version, ""), "", nil); status != http.StatusOK {
 				return false
@@ -325,20 +309,6 @@ func (b *bed) spec(o map[string]any, want string) {
 	}
 	if !bytes.Equal(have, wanted) {
 		b.Errorf("%s\n%s\nwant\n%s", manifest.Text(o, "apiVersion"), have, wanted)
-	}
-}
-
-func (b *bed) eventually(what string, done func() bool) {
-	b.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); {
-		if time.Now().After(deadline) {
-			b.Fatalf("not in time: %s", what)
-		}
-		select {
-		case <-b.Context().Done():
-			b.Fatal(what)
-		case <-time.After(50 * time.Millisecond):
-		}
 	}
 }
 
@@ -493,7 +463,7 @@ func TestLiveDownAndBack(t *testing.T) {
 	}
 	b.must(b.send(http.MethodPatch, b.people("v1", "kim"), "application/merge-patch+json", `{"spec":{"note":"while down"}}`))
 	b.listen(b.address)
-	b.eventually("v2 is back", func() bool {
+	await.True(b, "v2 is back", func() bool {
 		status, _ := b.send(http.MethodGet, b.people("v2", "kim"), "", nil)
 		return status == http.StatusOK
 	})
@@ -510,7 +480,7 @@ func TestLiveUnknownRules(t *testing.T) {
 	client := manifest.Mapping(b.tree, "spec", "conversion", "webhook", "clientConfig")
 	client["url"] = "https://" + b.address + conversion.Path("dev", other.Name(), other.Digest())
 	b.must(b.apply("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/people."+b.group, "test", true, b.tree))
-	b.eventually("the error says what is missing", func() bool {
+	await.True(b, "the error says what is missing", func() bool {
 		_, answer := b.send(http.MethodGet, b.people("v2", "lea"), "", nil)
 		return strings.Contains(fmt.Sprint(answer["message"]), "gitopsd does not serve the conversion rules of people."+b.group)
 	})
@@ -554,7 +524,7 @@ func TestLiveSwap(t *testing.T) {
 		b.table.Hold("test", []*conversion.Set{next}) // compiled before the definition names it
 		b.define(next)
 		before := made.Load()
-		b.eventually("requests by the new rules", func() bool { return made.Load() > before+10 || b.Failed() })
+		await.True(b, "requests by the new rules", func() bool { return made.Load() > before+10 || b.Failed() })
 	}
 	close(stop)
 	loop.Wait()

@@ -113,30 +113,17 @@ func Run(ctx context.Context, c Config) error {
 		default:
 		}
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		why := c.Follower.Unready()
+	unready := func() string {
 		if ctx.Err() != nil {
-			why = "it is ending"
+			return "it is ending"
 		}
-		if why != "" {
-			http.Error(w, why, http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	mux.Handle("GET /metrics", status.MetricsHandler(handler.Conversions))
+		return c.Follower.Unready()
+	}
 	health, err := net.Listen("tcp", net.JoinHostPort(c.Bind, c.HealthPort))
 	if err != nil {
 		return fmt.Errorf("the port for health: %w", err)
 	}
-	beside := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
-	go func() {
-		if err := beside.Serve(health); !errors.Is(err, http.ErrServerClosed) {
-			failed(err)
-		}
-	}()
+	beside := status.Serve(health, status.PodHandler(unready, status.MetricsHandler(handler.Conversions)), failed)
 	defer beside.Close()
 	server, err := Listen(net.JoinHostPort(c.Bind, c.Port), handler, certificates, c.Log, failed)
 	if err != nil {

@@ -304,7 +304,7 @@ func (p *pass) work(ctx context.Context, due []*task) error {
 			p.at(p.now.Add(time.Second)) // what was read is out of date
 			continue
 		}
-		if e, ok := errors.AsType[*kube.Error](err); ok && e.ClusterWide() {
+		if kube.IsClusterWide(err) {
 			errs = append(errs, err)
 			break
 		}

@@ -116,8 +116,7 @@ func onlyOurs(entries []metav1.ManagedFieldsEntry) bool {
 // delete deletes a Secret or ConfigMap that was written for an object.
 func (p *pass) delete(ctx context.Context, id manifest.ID, uid string) error {
 	_, _, err := p.Client.Delete(ctx, typeOf(id), id, uid)
-	switch kube.ClassOf(err) {
-	case kube.Changed, kube.NotFound:
+	if kube.IsStale(err) {
 		return nil
 	}
 	return err

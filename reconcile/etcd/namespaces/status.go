@@ -139,8 +139,7 @@ func (p *pass) show(ctx context.Context, t *task, s *state) error {
 	}
 	// Nobody else owns the status.
 	_, err = p.Client.Apply(ctx, namespaceType, id, body, kube.ApplyOptions{Status: true, Force: true})
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.Changed: // it was deleted, or another has its name
+	if kube.IsStale(err) { // it was deleted, or another has its name
 		return nil
 	}
 	if err != nil {
@@ -156,14 +155,9 @@ func (p *pass) show(ctx context.Context, t *task, s *state) error {
 func (s *shown) tree() map[string]any {
 	var conditions []any
 	for _, c := range s.conditions {
-		status := "False"
-		if c.ok {
-			status = "True"
-		}
-		conditions = append(conditions, map[string]any{
-			"type": c.kind, "status": status, "reason": c.reason, "message": c.message,
-			"lastTransitionTime": c.since.Format(time.RFC3339), "observedGeneration": s.generation,
-		})
+		entry := manifest.NewCondition(c.kind, c.ok, c.reason, c.message, c.since.Format(time.RFC3339))
+		entry["observedGeneration"] = s.generation
+		conditions = append(conditions, entry)
 	}
 	tree := map[string]any{"conditions": conditions, "observedGeneration": s.generation}
 	if s.address != "" {

@@ -42,8 +42,7 @@ func typeOf(id manifest.ID) kube.Type {
 // Get implements [identity.Store].
 func (s *store) Get(ctx context.Context, id manifest.ID) (identity.Stored, error) {
 	tree, meta, err := s.client.Get(ctx, typeOf(id), id)
-	switch kube.ClassOf(err) {
-	case kube.NotFound, kube.NoNamespace:
+	if kube.IsMissing(err) {
 		delete(s.keys, id)
 		return identity.Stored{}, nil
 	}
@@ -108,8 +107,7 @@ func (s *store) Put(ctx context.Context, id manifest.ID, data map[string][]byte,
 		}
 	}
 	err := s.client.Patch(ctx, typeOf(id), id, map[string]any{"data": values}, version)
-	switch kube.ClassOf(err) {
-	case kube.Changed, kube.NotFound:
+	if kube.IsStale(err) {
 		return identity.ErrChanged
 	}
 	return err

@@ -23,6 +23,7 @@ import (
 
 	"gitopsd.dev/reconcile/etcdproxy/limit"
 	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
@@ -99,7 +100,7 @@ func (w *world) agrees(when string) {
 		bytes += int64(len(kv.Key) - len(w.prefix) + len(kv.Value))
 	}
 	var got limit.State
-	if !eventually(func() bool {
+	if !await.Soon(func() bool {
 		got = w.usage.State()
 		return got.Current && got.Revision >= out.Header.Revision
 	}) {
@@ -108,15 +109,6 @@ func (w *world) agrees(when string) {
 	if got.Bytes != bytes || got.Keys != int64(len(out.Kvs)) {
 		w.t.Errorf("%s: counted %d bytes and %d keys, and etcd holds %d and %d", when, got.Bytes, got.Keys, bytes, len(out.Kvs))
 	}
-}
-
-func eventually(is func() bool) bool {
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if is() {
-			return true
-		}
-	}
-	return false
 }
 
 // change changes keys inside and outside of the namespace.
@@ -274,7 +266,7 @@ func TestFollow(t *testing.T) {
 	}
 
 	w.relay.SetDown(true)
-	if !eventually(func() bool { return !w.usage.State().Current }) {
+	if !await.Soon(func() bool { return !w.usage.State().Current }) {
 		t.Error("current without a connection")
 	}
 	for range 20 {
@@ -329,7 +321,7 @@ func TestRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !eventually(func() bool { s := w.usage.State(); return s.Current && s.Revision < before }) {
+	if !await.Soon(func() bool { s := w.usage.State(); return s.Current && s.Revision < before }) {
 		t.Fatalf("not counted again: %+v", w.usage.State())
 	}
 	w.agrees("restored")
@@ -378,7 +370,7 @@ func TestBehind(t *testing.T) {
 	w.follow()
 	w.agrees("counted")
 	w.relay.SetDown(true)
-	if !eventually(func() bool { return !w.usage.State().Current }) {
+	if !await.Soon(func() bool { return !w.usage.State().Current }) {
 		t.Error("current without a connection")
 	}
 	for i := range 6 { // the connection takes 4 MiB
@@ -408,7 +400,7 @@ func TestRaise(t *testing.T) {
 	if err := Raise(ctx, w.conn, w.prefix, other, revision-5); err != nil || other.Load() != revision-5 {
 		t.Errorf("raised to %d: %v", other.Load(), err)
 	}
-	if !eventually(func() bool { return w.floor.Load() == revision-5 }) {
+	if !await.Soon(func() bool { return w.floor.Load() == revision-5 }) {
 		t.Errorf("the floor is %d here, want %d", w.floor.Load(), revision-5)
 	}
 	for _, lower := range []int64{revision - 6, revision - 5} {

@@ -19,6 +19,7 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy"
 	"gitopsd.dev/reconcile/etcdproxy/limit"
 	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
@@ -76,7 +77,7 @@ func TestQuota(t *testing.T) {
 	for i := range 5 {
 		allowed("a key", put(ca, fmt.Sprint("key", i), 1))
 	}
-	if !eventually(func() bool { return p.state(a).Usage.Bytes == 25 }) {
+	if !await.Soon(func() bool { return p.state(a).Usage.Bytes == 25 }) {
 		t.Errorf("counted %+v", p.state(a).Usage)
 	}
 	if status, err = ca.Status(ctx, ca.Endpoints()[0]); err != nil || status.DbSize != 25 {
@@ -138,7 +139,7 @@ func TestQuotaConcurrently(t *testing.T) {
 	if refused.Load() == 0 {
 		t.Error("nothing was refused, which shows nothing")
 	}
-	if !eventually(func() bool { return p.state(a).Usage.Reserved == 0 }) {
+	if !await.Soon(func() bool { return p.state(a).Usage.Reserved == 0 }) {
 		t.Errorf("something stays reserved: %+v", p.state(a).Usage)
 	}
 	out, err := c.Get(ctx, "", clientv3.WithPrefix())
@@ -189,7 +190,7 @@ func TestCounting(t *testing.T) {
 	if err := <-written; err != nil {
 		t.Errorf("a write that waited for the count: %v", err)
 	}
-	if !eventually(func() bool { return p.guard.Ready() == nil }) {
+	if !await.Soon(func() bool { return p.guard.Ready() == nil }) {
 		t.Error(p.guard.Ready())
 	}
 }
@@ -220,7 +221,7 @@ func TestNeighbour(t *testing.T) {
 	}
 	defer flood.Wait()
 	defer cancel()
-	if !eventually(func() bool { return p.state(a).Queue.Waiting >= limit.MaxQueued-200 && refused.Load() > 0 }) {
+	if !await.Soon(func() bool { return p.state(a).Queue.Waiting >= limit.MaxQueued-200 && refused.Load() > 0 }) {
 		t.Fatalf("no flood: %+v, %d refused", p.state(a), refused.Load())
 	}
 	const calls = 30
@@ -280,14 +281,14 @@ func TestCaps(t *testing.T) {
 		t.Errorf("counted %+v", got)
 	}
 	end()
-	if !eventually(func() bool { return p.state(a).Watches == 2 }) {
+	if !await.Soon(func() bool { return p.state(a).Watches == 2 }) {
 		t.Errorf("%d watches are counted when one has ended", p.state(a).Watches)
 	}
 	if r := <-c.Watch(ctx, "k", clientv3.WithCreatedNotify()); r.Err() != nil || !r.Created {
 		t.Errorf("a watch when one has ended: %+v, %v", r, r.Err())
 	}
 	cancel()
-	if !eventually(func() bool { return p.state(a).Watches == 0 }) {
+	if !await.Soon(func() bool { return p.state(a).Watches == 0 }) {
 		t.Errorf("%d watches are counted at the end", p.state(a).Watches)
 	}
 
@@ -347,7 +348,7 @@ func TestFloors(t *testing.T) {
 	}
 	check("the tenant", ca, true)
 	check("the neighbour", cb, false)
-	if !eventually(func() bool { return q.state(a).Floor == middle }) {
+	if !await.Soon(func() bool { return q.state(a).Floor == middle }) {
 		t.Error("the other proxy does not know the floor")
 	}
 	check("by the other proxy", q.client(t, a), true)
@@ -402,7 +403,7 @@ func TestQuotaOfSeveral(t *testing.T) {
 	agree := func(keys int64) {
 		t.Helper()
 		for _, p := range all {
-			if !eventually(func() bool { return p.state(a).Usage.Keys == keys }) {
+			if !await.Soon(func() bool { return p.state(a).Usage.Keys == keys }) {
 				t.Fatalf("a proxy counts %d keys of %d", p.state(a).Usage.Keys, keys)
 			}
 		}
@@ -487,7 +488,7 @@ func TestFloorUnknown(t *testing.T) {
 		t.Errorf("not read in time: %d, %v", got, err)
 	}
 	close(conn.until)
-	if !eventually(func() bool { got, err := g.Floor(t.Context(), a.ID); return err == nil && got == floor }) {
+	if !await.Soon(func() bool { got, err := g.Floor(t.Context(), a.ID); return err == nil && got == floor }) {
 		t.Errorf("the floor is not known")
 	}
 	if got, err := g.Floor(t.Context(), etcd.ID{Cluster: "nobody"}); status.Code(err) != codes.Unavailable {
@@ -563,7 +564,7 @@ func TestExempt(t *testing.T) {
 	}
 	defer flood.Wait()
 	// More than a few seconds' worth is refused at once, and the others wait.
-	if !eventually(func() bool { return refused.Load() >= 10 }) {
+	if !await.Soon(func() bool { return refused.Load() >= 10 }) {
 		t.Fatalf("%d of 20 calls were refused at one a second", refused.Load())
 	}
 	if _, err := c.KeepAliveOnce(ctx, lease.ID); err != nil {
@@ -597,7 +598,7 @@ func TestReady(t *testing.T) {
 	a.Upstream.Endpoints = []string{relay.Endpoint}
 	p := serve(t, etcdproxy.Limits{}, Config{}, a, b)
 	relay.SetDown(true)
-	if !eventually(func() bool { return p.guard.Ready() != nil }) {
+	if !await.Soon(func() bool { return p.guard.Ready() != nil }) {
 		t.Fatal("ready although etcd is gone")
 	}
 	if err := p.guard.Ready(); err == nil || !strings.Contains(err.Error(), a.ID.String()) || strings.Contains(err.Error(), b.ID.String()) {
@@ -607,7 +608,7 @@ func TestReady(t *testing.T) {
 		t.Errorf("the neighbour: %v", err)
 	}
 	relay.SetDown(false)
-	if !eventually(func() bool { return p.guard.Ready() == nil }) {
+	if !await.Soon(func() bool { return p.guard.Ready() == nil }) {
 		t.Errorf("not ready again: %v", p.guard.Ready())
 	}
 	if _, err := p.client(t, a).Put(t.Context(), "k", "v"); err != nil {

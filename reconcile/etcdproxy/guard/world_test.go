@@ -18,6 +18,7 @@ import (
 
 	"gitopsd.dev/reconcile/etcdproxy"
 	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/etcdserver"
 )
 
@@ -93,7 +94,7 @@ type running struct {
 func serve(t testing.TB, limits etcdproxy.Limits, cfg Config, tenants ...tenantIn) running {
 	t.Helper()
 	r := start(t, limits, cfg, tenants...)
-	if !eventually(func() bool { return r.guard.Ready() == nil }) {
+	if !await.Soon(func() bool { return r.guard.Ready() == nil }) {
 		t.Fatal(r.guard.Ready())
 	}
 	return r
@@ -182,12 +183,3 @@ func (r running) client(t testing.TB, x tenantIn, more ...string) *clientv3.Clie
 
 // state returns the state of a tenant.
 func (r running) state(x tenantIn) State { return r.guard.States()[x.ID] }
-
-func eventually(is func() bool) bool {
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if is() {
-			return true
-		}
-	}
-	return false
-}

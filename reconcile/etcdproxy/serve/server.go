@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,26 +132,12 @@ func (s *server) run(ctx context.Context, listening func(address, health net.Add
 
 // health serves the requests of a kubelet and Prometheus until end is called.
 func (s *server) health(ctx context.Context, failures chan<- error) (address net.Addr, end func(), err error) {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if why := s.unready(ctx, time.Now()); why != "" {
-			http.Error(w, why, http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	mux.Handle("GET /metrics", status.EtcdHandler(s.counts))
 	listener, err := net.Listen("tcp", net.JoinHostPort(s.Bind, s.HealthPort))
 	if err != nil {
 		return nil, nil, fmt.Errorf("the port for health: %w", err)
 	}
-	beside := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
-	go func() {
-		if err := beside.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			failures <- err
-		}
-	}()
+	unready := func() string { return s.unready(ctx, time.Now()) }
+	beside := status.Serve(listener, status.PodHandler(unready, status.EtcdHandler(s.counts)), func(err error) { failures <- err })
 	return listener.Addr(), func() { beside.Close() }, nil
 }
 

@@ -50,19 +50,19 @@ func stateOf(gk manifest.GroupKind, tree map[string]any) state {
 	name := manifest.Text(tree, "metadata", "name")
 	switch gk {
 	case clusterAPI:
-		ready := condition(tree, "Ready") || condition(tree, "Available") ||
+		ready := manifest.ConditionTrue(tree, "Ready") || manifest.ConditionTrue(tree, "Available") ||
 			manifest.Truth(tree, "status", "controlPlaneReady") || manifest.Truth(tree, "status", "initialization", "controlPlaneInitialized")
 		if !ready {
 			return state{}
 		}
 		return state{secret: name + "-kubeconfig"}
 	case clusterProfile:
-		if !condition(tree, "ControlPlaneHealthy") {
+		if !manifest.ConditionTrue(tree, "ControlPlaneHealthy") {
 			return state{}
 		}
 		return state{profile: name}
 	}
-	if manifest.Text(tree, "status", "bindingPhase") != "Bound" && manifest.Text(tree, "status", "phase") != "Bound" && !condition(tree, "Ready") {
+	if manifest.Text(tree, "status", "bindingPhase") != "Bound" && manifest.Text(tree, "status", "phase") != "Bound" && !manifest.ConditionTrue(tree, "Ready") {
 		return state{}
 	}
 	secret, namespace := manifest.Text(tree, "spec", "writeConnectionSecretToRef", "name"), manifest.Text(tree, "spec", "writeConnectionSecretToRef", "namespace")
@@ -73,12 +73,4 @@ func stateOf(gk manifest.GroupKind, tree map[string]any) state {
 		return state{why: fmt.Sprintf("spec.writeConnectionSecretToRef names a Secret in namespace %s, and a target uses those of its own", namespace)}
 	}
 	return state{secret: secret}
-}
-
-// condition reports whether the condition of a type is True.
-func condition(tree map[string]any, typ string) bool {
-	return slices.ContainsFunc(manifest.List(tree, "status", "conditions"), func(item any) bool {
-		c, _ := item.(map[string]any)
-		return manifest.Text(c, "type") == typ && manifest.Text(c, "status") == "True"
-	})
 }

@@ -60,10 +60,7 @@ const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, 
 // An image that a person set in the workload is told with who and when; one that
 // gitopsd applied from another commit is not held.
 func TestHeldImages(t *testing.T) {
-	o, err := manifest.New(manifesttest.Tree(t, deployment), manifest.Origin{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := manifesttest.Object(t, deployment)
 	entry := func(manager, operation, container string) string {
 		return fmt.Sprintf(`{manager: %s, operation: %s, apiVersion: apps/v1, time: '2026-01-02T03:04:05Z', fieldsType: FieldsV1, fieldsV1: {'f:spec': {'f:template': {'f:spec': {'f:containers': {'k:{"name":"%s"}': {'f:image': {}}}}}}}}`, manager, operation, container)
 	}
@@ -87,10 +84,7 @@ func TestHeldImages(t *testing.T) {
 // Pods that run the same are one instance; what admission adds to pods is not the
 // controller's, and what somebody adds to the workload is.
 func TestInstances(t *testing.T) {
-	o, err := manifest.New(manifesttest.Tree(t, deployment), manifest.Origin{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := manifesttest.Object(t, deployment)
 	c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
 	if err != nil {
 		t.Fatal(err)
@@ -145,10 +139,7 @@ func TestInstances(t *testing.T) {
 // and something else than the image runs.
 func TestPlatforms(t *testing.T) {
 	digest := func(c string) sources.Digest { return sources.Digest("sha256:" + strings.Repeat(c, 64)) }
-	o, err := manifest.New(manifesttest.Tree(t, strings.Replace(deployment, "i:v1", "acme/ctl:v1@"+string(digest("1")), 1)), manifest.Origin{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := manifesttest.Object(t, strings.Replace(deployment, "i:v1", "acme/ctl:v1@"+string(digest("1")), 1))
 	set, _ := manifest.NewSet([]*manifest.Object{o})
 	var asked []string
 	fail := errors.New("no answer")

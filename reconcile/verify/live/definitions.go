@@ -189,7 +189,7 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	k.resources, k.scope = verify.Resources(defined)
 	k.converts = defined.Converts
 	k.in, k.asks = conversion.Asked(tree)
-	if k.types, err = verify.Types(tree); err != nil {
+	if k.types, err = types.Sorted(tree); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
@@ -241,16 +241,11 @@ func (in *reading) compositions(ctx context.Context) error {
 	if len(of) == 0 {
 		return nil
 	}
-	t, err := in.kube.Kind(ctx, manifest.Composition.Group, manifest.Composition.Kind)
-	if err != nil {
-		return err
-	}
 	trees := make(map[manifest.GroupKind][]map[string]any)
-	err = in.kube.ListFull(ctx, t, kube.ListOptions{Page: definitionPage}, func(tree map[string]any) bool {
+	err := in.all(ctx, manifest.Composition, func(tree map[string]any) {
 		if key := behaviour.CompositeOf(tree); of[key] != nil {
 			trees[key] = append(trees[key], map[string]any{"metadata": tree["metadata"], "spec": tree["spec"]})
 		}
-		return true
 	})
 	if err != nil {
 		return err

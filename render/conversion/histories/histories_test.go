@@ -29,6 +29,7 @@ import (
 
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/testscripts/upstream"
 )
@@ -143,16 +144,11 @@ func (h history) copy(t *testing.T) *project {
 func (p *project) compile(t *testing.T, k kind) ruleSet {
 	t.Helper()
 	read := func(name string) []sources.Document {
-		f, err := os.Open(name)
+		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
-		docs, err := sources.DecodeYAML(f, sources.Limits{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return docs
+		return manifesttest.Documents(t, string(text))
 	}
 	s := ruleSet{definition: read(filepath.Join(p.dir, k.definition))[0].Tree}
 	file := filepath.Join("../../../examples/conversion", p.name, k.plural+".yaml")

@@ -10,6 +10,7 @@ import (
 
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 // narrower are the examples with rules that cannot keep every law: one schema refuses
@@ -34,14 +35,14 @@ func TestArchives(t *testing.T) {
 			}
 			d := crd(t)
 			var versions []any
-			document := conversion.Document{Origin: manifest.Origin{File: "rules.yaml", Line: 1}, Tree: parse(t, `{apiVersion: apis.kcp.dev/v1alpha1, kind: APIConversionRules, metadata: {name: widgets.example.io}}`)}
+			document := conversion.Document{Origin: manifest.Origin{File: "rules.yaml", Line: 1}, Tree: manifesttest.Tree(t, `{apiVersion: apis.kcp.dev/v1alpha1, kind: APIConversionRules, metadata: {name: widgets.example.io}}`)}
 			for _, f := range txtar.Parse(data).Files {
 				switch {
 				case f.Name == "rules":
-					document.Tree["spec"] = parse(t, string(f.Data))
+					document.Tree["spec"] = manifesttest.Tree(t, string(f.Data))
 				case strings.HasPrefix(f.Name, "v") && !strings.Contains(f.Name, "."):
 					versions = append(versions, map[string]any{"name": f.Name, "served": true, "storage": len(versions) == 0,
-						"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": parse(t, string(f.Data))}}})
+						"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": manifesttest.Tree(t, string(f.Data))}}})
 				}
 			}
 			d["spec"].(map[string]any)["versions"] = versions

@@ -9,24 +9,14 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/validate"
-	"gitopsd.dev/sources"
 )
-
-// parse reads one YAML document.
-func parse(t testing.TB, text string) map[string]any {
-	t.Helper()
-	docs, err := sources.DecodeYAML(strings.NewReader(text), sources.Limits{})
-	if err != nil || len(docs) != 1 {
-		t.Fatalf("%d documents, %v:\n%s", len(docs), err, text)
-	}
-	return docs[0].Tree
-}
 
 // crd returns a definition with a version for each schema of spec.
 func crd(t testing.TB, specs ...string) map[string]any {
 	t.Helper()
-	d := parse(t, `
+	d := manifesttest.Tree(t, `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: widgets.example.io}
@@ -35,7 +25,7 @@ spec: {group: example.io, scope: Namespaced, names: {kind: Widget, plural: widge
 	for i, spec := range specs {
 		versions = append(versions, map[string]any{
 			"name": "v" + string(rune('1'+i)), "served": true, "storage": i == 0,
-			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{"spec": parse(t, spec)}}},
+			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{"spec": manifesttest.Tree(t, spec)}}},
 		})
 	}
 	d["spec"].(map[string]any)["versions"] = versions
@@ -141,7 +131,7 @@ func TestObjects(t *testing.T) {
 
 // Two runs see the same objects.
 func TestDeterministic(t *testing.T) {
-	root := schema(parse(t, `{type: object, properties: {spec: {type: object, additionalProperties: {type: array, items: {type: string}}}, status: {type: object, properties: {a: {type: integer}, b: {type: boolean}}}}}`))
+	root := schema(manifesttest.Tree(t, `{type: object, properties: {spec: {type: object, additionalProperties: {type: array, items: {type: string}}}, status: {type: object, properties: {a: {type: integer}, b: {type: boolean}}}}}`))
 	run := func() string {
 		var b strings.Builder
 		n := 0

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -126,10 +125,7 @@ func (t *trial) metadata(object, converted map[string]any, to *side) []Finding {
 
 // rest returns metadata without labels and annotations.
 func rest(object map[string]any) map[string]any {
-	meta := maps.Clone(manifest.Mapping(object, "metadata"))
-	delete(meta, "labels")
-	delete(meta, "annotations")
-	return meta
+	return manifest.Without(manifest.Without(manifest.Mapping(object, "metadata"), "labels"), "annotations")
 }
 
 // fits checks a converted object against the schema of its version.

@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -96,7 +97,7 @@ func (h handWritten) Convert(object map[string]any, to string) (map[string]any, 
 // documents returns the rules that correspond to handWritten.
 func documents(t *testing.T, drop string) []conversion.Document {
 	t.Helper()
-	return []conversion.Document{{Origin: manifest.Origin{File: "rules.yaml", Line: 1}, Tree: parse(t, `
+	return []conversion.Document{{Origin: manifest.Origin{File: "rules.yaml", Line: 1}, Tree: manifesttest.Tree(t, `
 apiVersion: apis.kcp.dev/v1alpha1
 kind: APIConversionRules
 metadata: {name: widgets.example.io}
@@ -304,7 +305,7 @@ func TestFindingText(t *testing.T) {
 
 // Given objects are tried first, unchanged.
 func TestGivenObjects(t *testing.T) {
-	given := parse(t, `{apiVersion: example.io/v1, kind: Widget, metadata: {name: live, labels: {a: b}}, spec: {firstName: never generated}}`)
+	given := manifesttest.Tree(t, `{apiVersion: example.io/v1, kind: Widget, metadata: {name: live, labels: {a: b}}, spec: {firstName: never generated}}`)
 	rules := handWritten{spoil: func(o, c map[string]any, to string) {
 		if s := manifest.Mapping(c, "spec"); s["first"] == "never generated" {
 			delete(s, "first")
@@ -346,7 +347,7 @@ func TestFindingOfItsObject(t *testing.T) {
 			spec["first"] = "not " + v
 		}
 	}}
-	given := parse(t, "{apiVersion: example.io/v1, kind: Widget, metadata: {name: a}, spec: {firstName: Ada, size: 3}}")
+	given := manifesttest.Tree(t, "{apiVersion: example.io/v1, kind: Widget, metadata: {name: a}, spec: {firstName: Ada, size: 3}}")
 	r, err := Run(t.Context(), Config{Rules: rules, Definition: crd(t, before, after), Objects: []map[string]any{given}, Most: 100, Stash: stash})
 	if err != nil {
 		t.Fatal(err)

@@ -25,13 +25,7 @@ func shrink(tree map[string]any, scalars bool, fails func(map[string]any) bool) 
 	whole := func(content map[string]any) map[string]any {
 		object := maps.Clone(content)
 		maps.Copy(object, fixed)
-		meta := maps.Clone(manifest.Mapping(content, "metadata"))
-		if meta == nil {
-			meta = make(map[string]any)
-		}
-		meta["name"] = name
-		object["metadata"] = meta
-		return object
+		return manifest.With(object, name, "metadata", "name")
 	}
 	tries := 0
 	for again := true; again; {

@@ -45,6 +45,16 @@ func Objects(t testing.TB, text string) []*manifest.Object {
 	return all
 }
 
+// Object returns the only object of a stream.
+func Object(t testing.TB, text string) *manifest.Object {
+	t.Helper()
+	all := Objects(t, text)
+	if len(all) != 1 {
+		t.Fatalf("%d objects, want one, in\n%s", len(all), text)
+	}
+	return all[0]
+}
+
 // Set returns the objects of a stream, which must differ in their IDs.
 func Set(t testing.TB, text string) *manifest.Set {
 	t.Helper()

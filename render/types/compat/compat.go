@@ -172,15 +172,12 @@ func Compare(old, new map[string]any, opts Options) (Report, error) {
 	return r, nil
 }
 
-// digests returns the types of a definition, sorted: the order of versions has no meaning
-// to the API server.
+// digests returns the types of a definition, sorted; none if it is nil.
 func digests(definition map[string]any) ([]types.Type, error) {
 	if definition == nil {
 		return nil, nil
 	}
-	all, err := types.Of(definition)
-	slices.SortFunc(all, func(a, b types.Type) int { return cmp.Compare(a.String(), b.String()) })
-	return all, err
+	return types.Sorted(definition)
 }
 
 // spellings reports types with different digests and no other finding: both definitions

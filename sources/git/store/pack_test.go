@@ -27,11 +27,7 @@ func wantError(t *testing.T, err error, text string) {
 // repository makes one for tests of packs.
 func repository(t *testing.T) *gitserver.Repo {
 	t.Helper()
-	s, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
+	s := gitserver.Start(t, gitserver.Config{})
 	repo, err := s.Create(t.Context(), "fleet")
 	if err != nil {
 		t.Fatal(err)

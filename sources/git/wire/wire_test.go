@@ -220,11 +220,7 @@ func TestFetchAnswers(t *testing.T) {
 // A server that says nothing does not hold up a caller without a deadline.
 func TestSilence(t *testing.T) {
 	t.Parallel()
-	s, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
+	s := gitserver.Start(t, gitserver.Config{})
 	if _, err := s.Create(t.Context(), "fleet"); err != nil {
 		t.Fatal(err)
 	}
@@ -249,11 +245,7 @@ func TestSilence(t *testing.T) {
 // keepalives meanwhile.
 func TestHangingHook(t *testing.T) {
 	t.Parallel()
-	s, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
+	s := gitserver.Start(t, gitserver.Config{})
 	repo, err := s.Create(t.Context(), "fleet")
 	if err != nil {
 		t.Fatal(err)
@@ -277,11 +269,7 @@ func TestHangingHook(t *testing.T) {
 
 func TestRedirects(t *testing.T) {
 	t.Parallel()
-	s, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
+	s := gitserver.Start(t, gitserver.Config{})
 	repo, err := s.Create(t.Context(), "fleet")
 	if err != nil {
 		t.Fatal(err)
@@ -361,11 +349,7 @@ func TestRedirects(t *testing.T) {
 // All polls go over one connection, and a closed one is no error.
 func TestConnections(t *testing.T) {
 	t.Parallel()
-	s, err := gitserver.New(gitserver.Config{Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
+	s := gitserver.Start(t, gitserver.Config{})
 	if _, err := s.Create(t.Context(), "fleet"); err != nil {
 		t.Fatal(err)
 	}
