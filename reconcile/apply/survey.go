@@ -25,8 +25,6 @@ import (
 const (
 	// surveyTime is for all types of a plan.
 	surveyTime = 2 * time.Minute
-	// mostSurveyed is how many objects of a type are looked at.
-	mostSurveyed = 100_000
 	// surveyPage is how many objects are read at a time.
 	surveyPage = 250
 	// surveyAge is how long a survey is reused, since a refused step comes again in every
@@ -34,6 +32,9 @@ const (
 	// one that counts.
 	surveyAge = 2 * time.Minute
 )
+
+// mostSurveyed is how many objects of a type are looked at. Tests change it.
+var mostSurveyed = 100_000
 
 // surveyed is a survey that may serve again while its step stays refused.
 type surveyed struct {

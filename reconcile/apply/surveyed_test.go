@@ -15,6 +15,11 @@ import (
 )
 
 func newPopulation(t *testing.T) *population {
+	t.Parallel()
+	return newSerialPopulation(t)
+}
+
+func newSerialPopulation(t *testing.T) *population {
 	config, err := clientcmd.BuildConfigFromFlags("", devcluster.Start(t, "apply").Kubeconfig("apply"))
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +29,7 @@ func newPopulation(t *testing.T) *population {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &population{bed: newBed(t), client: client, host: config.Host, types: 1}
+	return &population{bed: newBedSerial(t), client: client, host: config.Host, types: 1}
 }
 
 // limited returns a type with a field that may be limited, and perhaps another field.

@@ -59,10 +59,6 @@ func TestSurveyFaults(t *testing.T) {
 		{"expired every time", func(n int, group string) func(*http.Request) (*http.Response, error) {
 			return [...]func(*http.Request) (*http.Response, error){page("next", strings.ReplaceAll(item(0), "$GROUP", group)), gone}[n%2]
 		}, "too old resource version"},
-		{"too many", func(n int, group string) func(*http.Request) (*http.Response, error) {
-			same := strings.ReplaceAll(strings.Replace(item(0), `9`, `1`, 1), "$GROUP", group)
-			return page(fmt.Sprint("next", n), slices.Repeat([]string{same}, 250)...)
-		}, "there are more than 100000 objects"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPopulation(t)
@@ -88,6 +84,27 @@ func TestSurveyFaults(t *testing.T) {
 				t.Errorf("%s: %s; %+v", s.Action, s.Reason, s.Survey)
 			}
 		})
+	}
+}
+
+// Beyond a number of objects nobody looks any further: the next page would go on without
+// an end.
+func TestSurveyTooMany(t *testing.T) {
+	apply.SurveyAtMost(t, 600)
+	p := newSerialPopulation(t)
+	f := newFaulty(p.bed, 5*time.Second)
+	p.apply(p.set(limited("{type: integer}", "")))
+	item := fmt.Sprintf(`{"apiVersion": "%s.example.org/v1", "kind": "Thing0", "metadata": {"namespace": "default", "name": "a"}, "spec": {"size": 1}}`, p.name)
+	var lists atomic.Int64
+	f.breaks(endpoint(http.MethodGet, "/apis/"+p.name+".example.org/v1/things0"), func(req *http.Request) (*http.Response, error) {
+		return page(fmt.Sprint("next", lists.Add(1)), slices.Repeat([]string{item}, 250)...)(req)
+	})
+	s := p.plan(p.set(limited("{type: integer, maximum: 3}", "")), apply.PlanOptions{BreakingByData: true}).Steps[0]
+	if s.Action != plan.Refused || s.Survey == nil || s.Survey.Unknown != "there are more than 600 objects" || !strings.Contains(s.Reason, s.Survey.Unknown) {
+		t.Errorf("%s: %s; %+v", s.Action, s.Reason, s.Survey)
+	}
+	if n := lists.Load(); n != 3 {
+		t.Errorf("read %d pages of 250, want 3", n)
 	}
 }
 

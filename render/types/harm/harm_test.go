@@ -1,6 +1,8 @@
 package harm_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -523,6 +525,19 @@ func TestVersionListed(t *testing.T) {
 }
 
 // An object that is not of the type, or in no version of it, makes the survey unknown.
+// An object that is judged when the context ends is not what kept the others from being
+// looked at.
+func TestEnded(t *testing.T) {
+	judges, findings := compared(t, definition("{type: object, properties: {a: {type: integer}}}"),
+		definition("{type: object, properties: {a: {type: integer, maximum: 3}}, x-kubernetes-validations: [{rule: 'true'}]}"), harm.Options{})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("that took too long"))
+	judges[0].Look(ctx, manifesttest.Tree(t, thing("a", "{a: 1}", "")), harm.Stays)
+	if s := judges[0].Done(nil); s.Unknown != "that took too long" || s.Clears(findings[0], true) {
+		t.Errorf("%q", s.Unknown)
+	}
+}
+
 func TestUnknown(t *testing.T) {
 	old, now := definition("{type: object, properties: {a: {type: integer}}}"), definition("{type: object}")
 	s, findings := survey(t, old, now, harm.Stays, strings.Replace(thing("a", "{}", ""), "example.org/v1", "example.org/v7", 1))

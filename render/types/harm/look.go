@@ -44,7 +44,16 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 		j.writers(object.name(), managers)
 		j.keepers(object.name(), tree)
 	}
+	ended := func() bool {
+		if ctx.Err() != nil {
+			j.survey.Unknown = cmp.Or(j.survey.Unknown, context.Cause(ctx).Error())
+		}
+		return ctx.Err() != nil
+	}
 	harms, err := j.object(ctx, tree)
+	if ended() {
+		return
+	}
 	if err != nil {
 		if j.survey.Unknown == "" {
 			j.survey.Unknown = fmt.Sprintf("%s cannot be judged: %v", object.name(), err)
@@ -53,8 +62,7 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 	}
 	hit := make([]bool, len(j.findings))
 	for _, h := range harms {
-		if ctx.Err() != nil {
-			j.survey.Unknown = cmp.Or(j.survey.Unknown, context.Cause(ctx).Error())
+		if ended() {
 			return
 		}
 		// A field that somebody owns is stored.

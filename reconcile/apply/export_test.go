@@ -1,0 +1,11 @@
+package apply
+
+import "testing"
+
+// SurveyAtMost changes how many objects of a type are looked at during a test, which must
+// not be parallel.
+func SurveyAtMost(t *testing.T, n int) {
+	before := mostSurveyed
+	mostSurveyed = n
+	t.Cleanup(func() { mostSurveyed = before })
+}
