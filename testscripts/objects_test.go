@@ -84,15 +84,22 @@ func foreign(kind schema.GroupVersionKind, m metav1.ObjectMeta) bool {
 
 // list returns the objects written to the control plane since it was empty.
 func (p *plane) list(ctx context.Context) ([]object, error) {
-	resources, err := p.resources()
+	all, err := p.resources()
 	if err != nil {
 		return nil, err
 	}
+	found, _, err := p.listTypes(ctx, all)
+	return found, err
+}
+
+// listTypes returns the objects of some types written since the control plane was empty,
+// and the types of the objects in each namespace, whoever wrote them.
+func (p *plane) listTypes(ctx context.Context, all []object) (objects []object, in map[string][]object, err error) {
 	var mu sync.Mutex
-	var objects []object
+	in = make(map[string][]object)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
-	for _, r := range resources {
+	for _, r := range all {
 		g.Go(func() error {
 			found, err := p.metadata.Resource(r.resource).List(ctx, metav1.ListOptions{})
 			if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
@@ -104,6 +111,9 @@ func (p *plane) list(ctx context.Context) ([]object, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, o := range found.Items {
+				if types := in[o.Namespace]; len(types) == 0 || types[len(types)-1].resource != r.resource {
+					in[o.Namespace] = append(types, r)
+				}
 				if foreign(r.kind, o.ObjectMeta) {
 					objects = append(objects, object{r.kind, r.resource, r.namespaced, o.ObjectMeta})
 				}
@@ -111,7 +121,7 @@ func (p *plane) list(ctx context.Context) ([]object, error) {
 			return nil
 		})
 	}
-	return objects, g.Wait()
+	return objects, in, g.Wait()
 }
 
 // resources returns the types whose objects can be listed and deleted, each in
@@ -140,13 +150,47 @@ func (p *plane) resources() (all []object, err error) {
 
 // empty removes the objects written to the control plane, in an order without waits:
 // empty types and namespaces are gone at once. It retries after errors, since the API
-// server enforces deleted webhooks, policies and APIs for a moment.
+// server enforces deleted webhooks, policies and APIs for a moment. All types are listed
+// first and last, and in between those that had such objects.
 func (p *plane) empty(ctx context.Context) error {
 	pause := 25 * time.Millisecond
+	var some []object // types
+	var in map[string][]object
 	for {
-		left, err := p.emptyOnce(ctx)
+		left, err := func() ([]object, error) {
+			all := some
+			if some == nil {
+				if err := p.dropInterceptors(ctx); err != nil {
+					return nil, err
+				}
+				var err error
+				if all, err = p.resources(); err != nil {
+					return nil, err
+				}
+			}
+			found, types, err := p.listTypes(ctx, all)
+			if err != nil {
+				return nil, err
+			}
+			if some == nil {
+				in = types
+			}
+			return found, p.removeFirst(ctx, found, in)
+		}()
 		if err == nil && left == nil {
-			return nil
+			if some == nil {
+				return nil
+			}
+			some = nil
+			continue
+		}
+		some = nil
+		if err == nil {
+			for _, o := range left {
+				if !slices.ContainsFunc(some, func(t object) bool { return t.resource == o.resource }) {
+					some = append(some, object{kind: o.kind, resource: o.resource, namespaced: o.namespaced})
+				}
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -157,31 +201,34 @@ func (p *plane) empty(ctx context.Context) error {
 	}
 }
 
-// emptyOnce removes the objects that go first, and returns the ones that it found.
-func (p *plane) emptyOnce(ctx context.Context) (found []object, err error) {
-	// Policies go first: they may forbid removing webhooks, while neither policies nor
-	// webhooks apply to the removal of policies.
-	err = p.deleteAdmission(ctx, "validatingadmissionpolicybindings", "validatingadmissionpolicies",
-		"validatingwebhookconfigurations", "mutatingwebhookconfigurations")
-	if err != nil {
-		return nil, fmt.Errorf("removing policies and webhooks: %w", err)
-	}
-	if err := p.dropServers(ctx); err != nil {
-		return nil, fmt.Errorf("removing APIs and conversion webhooks: %w", err)
-	}
-	if found, err = p.list(ctx); err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(found, func(a, b object) int { return rank(a) - rank(b) })
-	for _, o := range found {
-		if rank(o) > rank(found[0]) {
+// removeFirst removes those of the objects that go first. in has the types of the objects
+// in each namespace.
+func (p *plane) removeFirst(ctx context.Context, objects []object, in map[string][]object) (err error) {
+	slices.SortStableFunc(objects, func(a, b object) int { return rank(a) - rank(b) })
+	for _, o := range objects {
+		if rank(o) > rank(objects[0]) {
 			break
 		}
-		if removal := p.remove(ctx, o); removal != nil && err == nil {
+		if removal := p.remove(ctx, o, in[o.meta.Name]); removal != nil && err == nil {
 			err = fmt.Errorf("removing %s: %w", o, removal)
 		}
 	}
-	return found, err
+	return err
+}
+
+// dropInterceptors removes what may forbid or answer requests: policies, webhooks and the
+// servers of APIs. Policies go first: they may forbid removing webhooks, while neither
+// policies nor webhooks apply to the removal of policies.
+func (p *plane) dropInterceptors(ctx context.Context) error {
+	err := p.deleteAdmission(ctx, "validatingadmissionpolicybindings", "validatingadmissionpolicies",
+		"validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+	if err != nil {
+		return fmt.Errorf("removing policies and webhooks: %w", err)
+	}
+	if err := p.dropServers(ctx); err != nil {
+		return fmt.Errorf("removing APIs and conversion webhooks: %w", err)
+	}
+	return nil
 }
 
 // deleteAdmission deletes all objects of resources in admissionregistration.k8s.io.
@@ -270,8 +317,9 @@ func atOnce() metav1.DeleteOptions {
 	return metav1.DeleteOptions{GracePeriodSeconds: new(int64), PropagationPolicy: new(metav1.DeletePropagationBackground)}
 }
 
-// remove deletes an object, and removes its finalizers.
-func (p *plane) remove(ctx context.Context, o object) error {
+// remove deletes an object, and removes its finalizers. A namespace has objects of the
+// types in it.
+func (p *plane) remove(ctx context.Context, o object, in []object) error {
 	var client metadata.ResourceInterface = p.metadata.Resource(o.resource)
 	if o.meta.Namespace != "" {
 		client = p.metadata.Resource(o.resource).Namespace(o.meta.Namespace)
@@ -282,7 +330,7 @@ func (p *plane) remove(ctx context.Context, o object) error {
 		err = client.Delete(ctx, o.meta.Name, atOnce())
 	}
 	if err == nil && o.kind.Kind == "Namespace" {
-		return p.finalize(ctx, o.meta.Name)
+		return p.finalize(ctx, o.meta.Name, in)
 	}
 	if err == nil && len(o.meta.Finalizers) > 0 && o.kind.Kind != "CustomResourceDefinition" {
 		_, err = client.Patch(ctx, o.meta.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
@@ -293,24 +341,17 @@ func (p *plane) remove(ctx context.Context, o object) error {
 	return err
 }
 
-// finalize empties a deleted namespace and removes its finalizer at once. The namespace
-// controller would take five seconds.
-func (p *plane) finalize(ctx context.Context, namespace string) error {
-	resources, err := p.resources()
-	if err != nil {
-		return err
-	}
-	for _, r := range resources {
-		if !r.namespaced {
-			continue
-		}
-		err := p.metadata.Resource(r.resource).Namespace(namespace).DeleteCollection(ctx, atOnce(), metav1.ListOptions{})
+// finalize empties a deleted namespace, which has objects of some types, and removes its
+// finalizer at once. The namespace controller would take five seconds.
+func (p *plane) finalize(ctx context.Context, namespace string, types []object) error {
+	for _, t := range types {
+		err := p.metadata.Resource(t.resource).Namespace(namespace).DeleteCollection(ctx, atOnce(), metav1.ListOptions{})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsMethodNotSupported(err) {
-			return fmt.Errorf("%s: %w", r.resource.GroupResource(), err)
+			return fmt.Errorf("%s: %w", t.resource.GroupResource(), err)
 		}
 	}
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q},"spec":{"finalizers":[]}}`, namespace)
-	err = p.discovery.RESTClient().Put().AbsPath("/api/v1/namespaces", namespace, "finalize").
+	err := p.discovery.RESTClient().Put().AbsPath("/api/v1/namespaces", namespace, "finalize").
 		SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
 		return nil
