@@ -73,7 +73,7 @@ func eventually(ctx context.Context, s *scenario, c *call) error {
 // script started ends.
 func (s *scenario) repeat(ctx context.Context, try func() error) error {
 	last := errors.New("no time to try")
-	pause := 20 * time.Millisecond
+	pause := 100 * time.Millisecond
 	for {
 		err := try()
 		if err == nil {

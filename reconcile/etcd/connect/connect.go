@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,11 +79,13 @@ func (c Config) Complete() (Config, error) {
 	if len(c.Endpoints) == 0 {
 		return c, errors.New("etcd: no endpoints; name the client URLs of its members")
 	}
-	for _, e := range c.Endpoints {
+	c.Endpoints = slices.Clone(c.Endpoints)
+	for i, e := range c.Endpoints {
 		u, err := url.Parse(e)
 		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" && u.Path != "/" {
 			return c, fmt.Errorf("etcd: endpoint %q; use https://HOST:PORT", redacted(e))
 		}
+		c.Endpoints[i] = strings.TrimSuffix(e, "/") // as it is compared with those that members name
 	}
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" {
 		return c, errors.New("etcd: files with the CA, the certificate and the key of a user with the root role are needed")

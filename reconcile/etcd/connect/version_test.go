@@ -1,6 +1,9 @@
 package connect
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // Versions in which a role reaches beyond its range are refused, and newer ones are not.
 func TestCheckVersion(t *testing.T) {
@@ -13,5 +16,18 @@ func TestCheckVersion(t *testing.T) {
 		if err := checkVersion(version); (err == nil) != want {
 			t.Errorf("%q: %v", version, err)
 		}
+	}
+}
+
+// An endpoint may be written with a slash at its end. Members name theirs without, and
+// whoever is named in both ways would be asked twice.
+func TestEndpoints(t *testing.T) {
+	given := []string{"https://127.0.0.1:1/", "https://127.0.0.1:2"}
+	c, err := Config{Endpoints: given, CAFile: "ca", CertFile: "cert", KeyFile: "key", Fleet: "fleet"}.Complete()
+	if want := []string{"https://127.0.0.1:1", "https://127.0.0.1:2"}; err != nil || !slices.Equal(c.Endpoints, want) {
+		t.Errorf("%q, %v; want %q", c.Endpoints, err, want)
+	}
+	if given[0] != "https://127.0.0.1:1/" {
+		t.Errorf("the caller's endpoints became %q", given)
 	}
 }
