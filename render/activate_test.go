@@ -133,7 +133,7 @@ func TestPolicyFaults(t *testing.T) {
 		{strings.Replace(policy("spec: {activate: ['*']}\n"), "v1alpha1", "v2", 1), "apiVersion: apiextensions.crossplane.io/v2 is not known; write apiextensions.crossplane.io/v1alpha1"},
 	} {
 		rendered, err := expand(t, new(Renderer), input(t, byType("aws")+declare("Provider", "other", "")+tt.policy), packages)
-		if err == nil || !strings.Contains(err.Error(), "Provider aws: c/all.yaml:11: ManagedResourceActivationPolicy p: "+tt.want) {
+		if err == nil || !strings.Contains(err.Error(), "Provider aws (c/all.yaml:1): c/all.yaml:11: ManagedResourceActivationPolicy p: "+tt.want) {
 			t.Errorf("have %v, want %s", err, tt.want)
 		}
 		if definitions(rendered) != "things.other" || !rendered.Keeps(manifest.ID{}, "aws") {

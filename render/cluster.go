@@ -91,7 +91,7 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 	for _, d := range w.Packages {
 		there := slices.ContainsFunc(packages, func(s sources.Selected) bool { return name(s) == packageName{d.Kind, d.Name} })
 		if !there {
-			c.broken = append(c.broken, &PackageError{Kind: d.Kind, Name: d.Name, Err: fmt.Errorf("%s was not resolved", d.Ref)})
+			c.broken = append(c.broken, &PackageError{Kind: d.Kind, Name: d.Name, Place: d.Place(), Err: fmt.Errorf("%s was not resolved", d.Ref)})
 			c.complete = false
 		}
 	}
@@ -111,7 +111,7 @@ func (c *cluster) refuse(o *manifest.Object, err error) {
 // fail records the error of a package.
 func (c *cluster) fail(s sources.Selected, err error) {
 	delete(c.held, name(s))
-	c.broken = append(c.broken, &PackageError{Kind: s.Declaration.Kind, Name: s.Declaration.Name, Err: err})
+	c.broken = append(c.broken, &PackageError{Kind: s.Declaration.Kind, Name: s.Declaration.Name, Place: s.Declaration.Place(), Err: err})
 }
 
 // bind adds the objects that give controllers of Providers their rights, which depend on

@@ -143,7 +143,7 @@ func TestConversionFaults(t *testing.T) {
 		{name: "nothing serves", stream: convertedCRD("as", "") + rulesFor("as.example.org"), none: true,
 			err: "c/all.yaml:5: customresourcedefinition.apiextensions.k8s.io/as.example.org: it has conversion rules (c/all.yaml:17), and the cluster has nothing to serve them: set spec.conversion of the Cluster, to service: {image: <image of gitopsd>} for a server in the cluster, or to url: https://"},
 		{name: "no such field", stream: convertedCRD("as", "") + bad, err: "c/all.yaml:17: conversions[0].rules[0]"},
-		{name: "no such field, of a package", stream: declare("Provider", "p", "") + bad, pkg: "p", err: "Provider p: customresourcedefinition.apiextensions.k8s.io/as.example.org of example.org/p:v1: c/all.yaml:10: conversions[0].rules[0]"},
+		{name: "no such field, of a package", stream: declare("Provider", "p", "") + bad, pkg: "p", err: "Provider p (c/all.yaml:5): customresourcedefinition.apiextensions.k8s.io/as.example.org of example.org/p:v1: c/all.yaml:10: conversions[0].rules[0]"},
 		{name: "the package's own webhook", stream: declare("Provider", "w", "") + rulesFor("as.example.org"), pkg: "w", err: "its package brings a webhook that converts its objects: remove the rules, or"},
 		{name: "no such definition", stream: convertedCRD("as", "") + rulesFor("ass.example.org"), err: "the cluster gets no CustomResourceDefinition of that name; did you mean as.example.org?", found: true},
 		{name: "a schema with errors", stream: strings.Replace(schemaYAML, "storage: true", "storage: false", 1) + rulesFor("rev2.as.example.org"), err: "no version has storage: true"},

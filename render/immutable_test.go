@@ -41,10 +41,10 @@ func TestImmutableOfPackage(t *testing.T) {
 	packages := map[string]*sources.Package{"p": content(t, sources.Provider, frozenCRD("as", "")+frozenCRD("bs", ""))}
 	for _, tt := range []struct{ name, annotation, err string }{
 		{"one definition", "as.example.org:spec.size", ""},
-		{"no such definition", "ass.example.org:spec.size", "Provider p: gitopsd.dev/immutable: ass.example.org: the package has no such definition; did you mean as.example.org?"},
-		{"no such field", "as.example.org:spec.sise", "Provider p: gitopsd.dev/immutable: as.example.org: spec.sise: there is no such field; did you mean spec.size?"},
-		{"no fields", "", "Provider p: c/all.yaml:5: metadata.annotations: gitopsd.dev/immutable: names no field"},
-		{"not an annotation", "as.example.org", "Provider p: c/all.yaml:5: metadata.annotations: gitopsd.dev/immutable: \"as.example.org\": want <name of a CustomResourceDefinition>:<path>, such as buckets.acme.example:spec.region"},
+		{"no such definition", "ass.example.org:spec.size", "Provider p (c/all.yaml:5): gitopsd.dev/immutable: ass.example.org: the package has no such definition; did you mean as.example.org?"},
+		{"no such field", "as.example.org:spec.sise", "Provider p (c/all.yaml:5): gitopsd.dev/immutable: as.example.org: spec.sise: there is no such field; did you mean spec.size?"},
+		{"no fields", "", "Provider p (c/all.yaml:5): metadata.annotations: gitopsd.dev/immutable: names no field"},
+		{"not an annotation", "as.example.org", "Provider p (c/all.yaml:5): metadata.annotations: gitopsd.dev/immutable: \"as.example.org\": want <name of a CustomResourceDefinition>:<path>, such as buckets.acme.example:spec.region"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := input(t, plainObject+immutableProvider(tt.annotation))

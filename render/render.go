@@ -192,8 +192,15 @@ type PackageError struct {
 	Kind sources.PackageKind
 	// Name is the package's name in the cluster.
 	Name string
-	Err  error
+	// Place is the file and line of its declaration; empty for a dependency.
+	Place string
+	Err   error
 }
 
-func (e *PackageError) Error() string { return fmt.Sprintf("%s %s: %v", e.Kind, e.Name, e.Err) }
+func (e *PackageError) Error() string {
+	if e.Place == "" {
+		return fmt.Sprintf("%s %s: %v", e.Kind, e.Name, e.Err)
+	}
+	return fmt.Sprintf("%s %s (%s): %v", e.Kind, e.Name, e.Place, e.Err)
+}
 func (e *PackageError) Unwrap() error { return e.Err }

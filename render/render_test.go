@@ -226,7 +226,7 @@ func TestBrokenPackages(t *testing.T) {
 		// conflicts are the IDs that are withheld.
 		conflicts string
 	}{
-		{name: "not resolved", declared: declare("Provider", "bad", ""), want: "Provider bad: example.org/bad:v1 was not resolved"},
+		{name: "not resolved", declared: declare("Provider", "bad", ""), want: "Provider bad (c/all.yaml:10): example.org/bad:v1 was not resolved"},
 		{name: "another kind", declared: declare("Provider", "bad", ""), bad: content(t, sources.Configuration, ""), want: "is a Configuration package; declare it as one"},
 		{name: "another kind of object", declared: declare("Provider", "bad", ""), bad: content(t, sources.Provider, crdYAML("bads", "")+"apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: x}\n"), want: "package.yaml:6: clusterrolebinding.rbac.authorization.k8s.io/x: a Provider package must not hold a ClusterRoleBinding"},
 		{name: "configuration with types", declared: declare("Configuration", "bad", ""), bad: content(t, sources.Configuration, crdYAML("bads", "")), want: "a Configuration package must not hold a CustomResourceDefinition"},

@@ -37,8 +37,8 @@ func TestRuntimeConfig(t *testing.T) {
 		{"default", named("default"), "", "default", ""},
 		{"declared", named("default") + named("big"), "runtimeConfigRef: {name: big}", "big", ""},
 		{"by ImageConfig", named("big") + named("small") + imageConfigYAML("{matchImages: [{prefix: example.org/}], runtime: {configRef: {name: small}}}") + "---\n", "runtimeConfigRef: {name: big}", "small", ""},
-		{"missing", "", "runtimeConfigRef: {name: big}", "", "Provider p: its controller uses the DeploymentRuntimeConfig big, which is not among the cluster's manifests"},
-		{"broken", strings.Replace(named("big"), "args", "arks", 1), "runtimeConfigRef: {name: big}", "", "Provider p: its controller uses the DeploymentRuntimeConfig big, which has errors"},
+		{"missing", "", "runtimeConfigRef: {name: big}", "", "Provider p (c/all.yaml:5): its controller uses the DeploymentRuntimeConfig big, which is not among the cluster's manifests"},
+		{"broken", strings.Replace(named("big"), "args", "arks", 1), "runtimeConfigRef: {name: big}", "", "Provider p (c/all.yaml:19): its controller uses the DeploymentRuntimeConfig big, which has errors"},
 		{"broken, another's", strings.Replace(named("big"), "args", "arks", 1), "", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -78,7 +78,7 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 	for _, o := range declared {
 		d, err := declaration(o)
 		if err != nil {
-			broken := &PackageError{Kind: sources.PackageKind(o.ID().Kind), Name: o.ID().Name, Err: fmt.Errorf("%s: %w", o.Origin(), err)}
+			broken := &PackageError{Kind: sources.PackageKind(o.ID().Kind), Name: o.ID().Name, Place: o.Origin().Place(), Err: err}
 			w.Broken = append(w.Broken, broken)
 			w.Unreadable = append(w.Unreadable, readable(o, d))
 			errs = append(errs, broken)

@@ -125,7 +125,7 @@ func TestWantFaults(t *testing.T) {
 			t.Parallel()
 			w, err := new(Renderer).Want(t.Context(), input(t, plainObject+declare("Configuration", "good", "")+tt.doc))
 			var broken *PackageError
-			if !errors.As(err, &broken) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), " bad") || !strings.Contains(err.Error(), ": c/all.yaml:") {
+			if !errors.As(err, &broken) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), " bad") || !strings.Contains(err.Error(), " (c/all.yaml:10): ") {
 				t.Fatalf("have %v\nwant a PackageError with %q", err, tt.want)
 			}
 			if len(w.Packages) != 1 || w.Packages[0].Name != "good" || len(w.Broken) != 1 || ids(w.Objects)[0] != "configmap/default/plain" {

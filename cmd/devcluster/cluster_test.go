@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 func build(t *testing.T) string {
 	t.Helper()
 	binary.once.Do(func() {
-		out, err := exec.Command("go", "build", "-ldflags=-w", "-o", binary.path, ".").CombinedOutput()
+		out, err := exec.Command("go", "build", "-ldflags=-s", "-o", binary.path, ".").CombinedOutput()
 		if err != nil {
 			binary.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}

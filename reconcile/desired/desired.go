@@ -216,7 +216,7 @@ func (c *Computer) expand(ctx context.Context, s *State, cl *Unit, wanted *rende
 		if slices.Contains(cl.Incomplete, e.Name) {
 			continue // it could not be resolved, and has an error
 		}
-		cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error()})
+		cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error(), Origin: e.Place})
 		cl.Incomplete = append(cl.Incomplete, e.Name)
 	}
 	for _, e := range rendered.Refused {
