@@ -524,7 +524,6 @@ func TestVersionListed(t *testing.T) {
 	}
 }
 
-// An object that is not of the type, or in no version of it, makes the survey unknown.
 // An object that is judged when the context ends is not what kept the others from being
 // looked at.
 func TestEnded(t *testing.T) {
@@ -538,6 +537,7 @@ func TestEnded(t *testing.T) {
 	}
 }
 
+// An object that is not of the type, or in no version of it, makes the survey unknown.
 func TestUnknown(t *testing.T) {
 	old, now := definition("{type: object, properties: {a: {type: integer}}}"), definition("{type: object}")
 	s, findings := survey(t, old, now, harm.Stays, strings.Replace(thing("a", "{}", ""), "example.org/v1", "example.org/v7", 1))
