@@ -67,7 +67,7 @@ bench: tools $(DEVCLUSTER) ## Benchmarks against their rivals (BENCH=<regexp> fo
 	@$(GO) run ./cmd/bench -run '$(BENCH)'
 
 .PHONY: lint
-lint: ## gofmt, go vet, staticcheck, govulncheck
+lint: tools ## gofmt, go vet, staticcheck, govulncheck
 	@STATICCHECK=$(STATICCHECK) GOVULNCHECK=$(GOVULNCHECK) .ci/lint
 
 .PHONY: fmt

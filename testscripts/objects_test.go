@@ -344,10 +344,18 @@ func (p *plane) remove(ctx context.Context, o object, in []object) error {
 // finalize empties a deleted namespace, which has objects of some types, and removes its
 // finalizer at once. The namespace controller would take five seconds.
 func (p *plane) finalize(ctx context.Context, namespace string, types []object) error {
+	// What controllers put into every namespace may have come after the list.
+	resources := map[schema.GroupVersionResource]bool{
+		{Version: "v1", Resource: "configmaps"}:      true,
+		{Version: "v1", Resource: "serviceaccounts"}: true,
+	}
 	for _, t := range types {
-		err := p.metadata.Resource(t.resource).Namespace(namespace).DeleteCollection(ctx, atOnce(), metav1.ListOptions{})
+		resources[t.resource] = true
+	}
+	for r := range resources {
+		err := p.metadata.Resource(r).Namespace(namespace).DeleteCollection(ctx, atOnce(), metav1.ListOptions{})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsMethodNotSupported(err) {
-			return fmt.Errorf("%s: %w", t.resource.GroupResource(), err)
+			return fmt.Errorf("%s: %w", r.GroupResource(), err)
 		}
 	}
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q},"spec":{"finalizers":[]}}`, namespace)

@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"net/url"
 	"os"
@@ -9,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -48,15 +49,18 @@ func version(kubeconfig string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client, err := discovery.NewDiscoveryClientForConfig(cfg)
+	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return "", err
 	}
-	v, err := client.ServerVersion()
+	r, err := client.Get(cfg.Host + "/version")
 	if err != nil {
 		return "", err
 	}
-	return v.GitVersion, nil
+	defer r.Body.Close()
+	var v struct{ GitVersion string }
+	err = json.NewDecoder(r.Body).Decode(&v)
+	return v.GitVersion, err
 }
 
 // Close leaves neither processes nor files.

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -30,8 +31,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"gitopsd.dev/reconcile/etcdproxy/proxytest"
@@ -127,9 +128,8 @@ func (c *cluster) consistent(t *testing.T) {
 			t.Errorf("%s is not in a list after it was created", name)
 		}
 	}
-	text, err := c.discovery.RESTClient().Get().AbsPath("/metrics").Do(t.Context()).Raw()
-	check(t, err)
-	lines := regexp.MustCompile(`(?m)^apiserver_watch_cache_consistent_read_total\{.*\} .*$`).FindAllString(string(text), -1)
+	text := c.metrics(t)
+	lines := regexp.MustCompile(`(?m)^apiserver_watch_cache_consistent_read_total\{.*\} .*$`).FindAllString(text, -1)
 	good := 0
 	for _, line := range lines {
 		if !strings.Contains(line, `resource="configmaps"`) {
@@ -300,10 +300,10 @@ func (f *fixture) etcdClient(t *testing.T, name string) *clientv3.Client {
 
 // cluster is a control plane.
 type cluster struct {
-	name      string
-	planes    *devcluster.ControlPlanes
-	client    dynamic.Interface
-	discovery *discovery.DiscoveryClient
+	name   string
+	planes *devcluster.ControlPlanes
+	config *rest.Config
+	client dynamic.Interface
 }
 
 // controlPlanes starts a control plane on each of two namespaces. The second has no controllers.
@@ -338,15 +338,30 @@ func (f *fixture) controlPlanes(t *testing.T) (alpha, beta *cluster) {
 	default:
 	}
 	for _, c := range []*cluster{alpha, beta} {
-		cfg, err := clientcmd.BuildConfigFromFlags("", c.planes.Kubeconfig(c.name))
+		var err error
+		c.config, err = clientcmd.BuildConfigFromFlags("", c.planes.Kubeconfig(c.name))
 		check(t, err)
-		cfg.QPS = -1
-		c.client, err = dynamic.NewForConfig(cfg)
-		check(t, err)
-		c.discovery, err = discovery.NewDiscoveryClientForConfig(cfg)
+		c.config.QPS = -1
+		c.client, err = dynamic.NewForConfig(c.config)
 		check(t, err)
 	}
 	return alpha, beta
+}
+
+// metrics returns what the API server serves at /metrics.
+func (c *cluster) metrics(t *testing.T) string {
+	t.Helper()
+	client, err := rest.HTTPClientFor(c.config)
+	check(t, err)
+	r, err := client.Get(c.config.Host + "/metrics")
+	check(t, err)
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	check(t, err)
+	if r.StatusCode != http.StatusOK {
+		t.Fatalf("/metrics: %s\n%s", r.Status, text)
+	}
+	return string(text)
 }
 
 func (c *cluster) resource(r schema.GroupVersionResource) dynamic.ResourceInterface {
