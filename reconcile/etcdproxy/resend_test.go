@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"gitopsd.dev/reconcile/etcdproxy/member"
@@ -54,7 +55,7 @@ func testUsersChange(t *testing.T) {
 			}
 		}
 	}()
-	const writes = 200
+	const writes = 100
 	for i := range writes {
 		put := &pb.PutRequest{Key: []byte("k"), Value: fmt.Append(nil, i), PrevKv: true}
 		got, err := kv.Put(t.Context(), put)
@@ -67,8 +68,12 @@ func testUsersChange(t *testing.T) {
 		if _, err := kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("k")}); err != nil {
 			t.Fatalf("read %d: %v", i, err)
 		}
-		if err := readAll(t.Context(), kv); err != nil {
+		kvs, err := readAll(t.Context(), kv)
+		if err != nil {
 			t.Fatalf("stream %d: %v", i, err)
+		}
+		if len(kvs) != 1 || string(kvs[0].Key) != "k" || string(kvs[0].Value) != fmt.Sprint(i) {
+			t.Fatalf("stream %d: %v", i, kvs)
 		}
 		if err := watches.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{Key: fmt.Append(nil, "other", i), WatchId: int64(i + 1)}}}); err != nil {
 			t.Fatal(err)
@@ -83,14 +88,20 @@ func testUsersChange(t *testing.T) {
 	}
 }
 
-// readAll reads a range in parts.
-func readAll(ctx context.Context, kv pb.KVClient) error {
+// readAll reads all keys as a range in parts.
+func readAll(ctx context.Context, kv pb.KVClient) (kvs []*mvccpb.KeyValue, err error) {
 	s, err := kv.RangeStream(ctx, &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
-	for err == nil {
-		_, err = s.Recv()
+	if err != nil {
+		return nil, err
 	}
-	if err == io.EOF {
-		return nil
+	for {
+		r, err := s.Recv()
+		if err == io.EOF {
+			return kvs, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		kvs = append(kvs, r.GetRangeResponse().GetKvs()...)
 	}
-	return err
 }
