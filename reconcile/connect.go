@@ -70,10 +70,10 @@ func (ws *workers) originOf(want *desired.Unit) origin {
 
 // disconnect ends the worker's connection, if it has one.
 func (w *worker) disconnect() {
+	w.endHome() // after a panic it runs without one
 	if w.conn == nil {
 		return
 	}
-	w.endHome()
 	w.unfollow()
 	w.conn.Close()
 	w.conn = nil

@@ -210,8 +210,7 @@ func (x *execution) scope(include func(*Result) bool) (map[schema.GroupKind]bool
 	kinds, spaces := make(map[schema.GroupKind]bool), make(map[string]bool)
 	for i := range x.results {
 		r := &x.results[i]
-		// A refused object is a member only if it is ours already.
-		if s := r.Step; include(r) && s.Action != plan.Conflict && (s.Action != plan.Refused || s.Force) {
+		if s := r.Step; include(r) && (s.Member || s.Action != plan.Conflict && s.Action != plan.Refused) {
 			kinds[kindOf(s.ID)] = true
 			if s.ID.Namespace != "" {
 				spaces[s.ID.Namespace] = true

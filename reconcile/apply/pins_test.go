@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
 
@@ -105,6 +106,49 @@ func TestRefusedMembersStayMembers(t *testing.T) {
 	b.wantNothing("results", results)
 	b.want("steps", steps, "prune gadget.$NAME.example.org/g")
 	b.settled(rest)
+}
+
+// So does an object whose prune is refused with its package, and one whose apiVersion is
+// not served: each is the only one of its kind, and is pruned once it may be.
+func TestRefusedStepsKeepTheirKinds(t *testing.T) {
+	t.Run("package", func(t *testing.T) {
+		b := newBed(t)
+		crd := strings.Replace(gadgets, "metadata: {", "metadata: {labels: {gitopsd.dev/package: p}, ", 1)
+		role := "---\n{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: $NAME, labels: {gitopsd.dev/package: p}}}\n"
+		b.applied(b.set(crd + role))
+		steps, results := b.apply(b.set(strings.Replace(crd, "size", "weight", 1)))
+		b.wantNothing("results", results)
+		if len(steps) != 2 || !strings.HasPrefix(steps[0], "refused ") || !strings.HasPrefix(steps[1], "refused clusterrole") {
+			t.Fatalf("%q", steps)
+		}
+		b.restart()
+		steps, results = b.apply(b.set(crd))
+		b.wantNothing("results", results)
+		b.want("steps", steps, "prune clusterrole.rbac.authorization.k8s.io/$NAME")
+		b.settled(b.set(crd))
+	})
+	t.Run("apiVersion", func(t *testing.T) {
+		b := newBed(t)
+		b.as("somebody", gadgets)
+		eventually(t, "the kind is served", func(ctx context.Context) bool {
+			b.cluster.Refresh()
+			_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gadget")
+			return err == nil
+		})
+		gadget := func(version string) *manifest.Set {
+			return b.set("{apiVersion: $NAME.example.org/" + version + ", kind: Gadget, metadata: {name: g}, spec: {size: 1}}\n---\n" + two)
+		}
+		b.applied(gadget("v1"))
+		steps, _ := b.apply(gadget("v9"))
+		if len(steps) != 1 || !strings.HasPrefix(steps[0], "refused gadget") {
+			t.Fatalf("%q", steps)
+		}
+		b.restart()
+		steps, results := b.apply(b.set(two))
+		b.wantNothing("results", results)
+		b.want("steps", steps, "prune gadget.$NAME.example.org/g")
+		b.settled(b.set(two))
+	})
 }
 
 const (

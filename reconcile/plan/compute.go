@@ -152,6 +152,8 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		s.Action, s.Reason = a, fmt.Sprintf(format, args...)
 		return s
 	}
+	meta := c.live.Objects[id]
+	s.Member = meta != nil && c.inv.Membership(id, meta) == Member
 	gvk := schema.FromAPIVersionAndKind(o.APIVersion(), id.Kind)
 	if why, unserved := c.live.Unserved[gvk]; unserved {
 		return c.unserved(s, gvk, why)
@@ -162,7 +164,6 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	if c.live.Namespaced[gvk] && id.Namespace == "" {
 		return decide(Refused, "its kind is namespaced, and it has no namespace; set metadata.namespace%s", o.Origin().InPackage())
 	}
-	meta := c.live.Objects[id]
 	if meta != nil {
 		s.UID, s.Rules = string(meta.UID), rulesOf(id, meta)
 	}
@@ -189,7 +190,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	if meta.DeletionTimestamp != nil {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
 	}
-	if c.inv.Membership(id, meta) != Member {
+	if !s.Member {
 		owner, other := claimant(meta, c.inv), c.live.Beside[meta.Labels[PartOfLabel]]
 		switch {
 		case other.Cluster != "":

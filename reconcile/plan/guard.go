@@ -39,7 +39,7 @@ func (c *computation) unwanted() []Step {
 		if wanted || id.Is(manifest.Namespace) && id.Name == c.inv.Namespace {
 			continue
 		}
-		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[manifest.PackageLabel], UID: string(meta.UID), Rules: rulesOf(id, meta)}
+		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[manifest.PackageLabel], UID: string(meta.UID), Member: membership == Member, Rules: rulesOf(id, meta)}
 		if c.dormant[id] {
 			s.Reason = "no activation policy names it any more"
 		}

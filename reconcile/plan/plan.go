@@ -116,6 +116,8 @@ type Step struct {
 	// UID of the live object; empty if there is none. A prune deletes that object
 	// and no later one of the same name.
 	UID string
+	// Member: the live object is in the inventory, whatever becomes of the step.
+	Member bool
 	// Adopt: the object was somebody else's and is taken over, with the fields,
 	// labels and owner references of the former owner.
 	Adopt bool
