@@ -104,6 +104,15 @@ func TestHomes(t *testing.T) {
 		outcome.Home = true
 		f.pass(state("9", "hub"))
 		happened("it has targets again", "set hub", "run hub")
+
+		f.set("hub", func(context.Context, *desired.Unit) unit.Outcome { panic("as asked for") })
+		f.pass(state("10", "hub", "prod"))
+		happened("an attempt panics", "set hub")
+		f.pass(state("11", "prod"))
+		happened("it leaves the fleet", "end hub")
+		f.set("hub", func(context.Context, *desired.Unit) unit.Outcome { return outcome })
+		f.pass(state("12", "hub", "prod"))
+		happened("it is there again", "set hub", "run hub")
 		f.ws.stop()
 		happened("the daemon ends", "end hub")
 	})
