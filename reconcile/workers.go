@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"reflect"
 	"sync"
 	"time"
 
@@ -285,6 +286,12 @@ func (w *worker) give(j *job) *job {
 	return j
 }
 
+// wantsSame reports whether two jobs want the same of their unit. A commit is computed
+// again and again while anything in the fleet is wrong.
+func (j *job) wantsSame(other *job) bool {
+	return j.want.Objects.Equal(other.want.Objects) && reflect.DeepEqual(j.want.Cluster, other.want.Cluster)
+}
+
 // work makes one attempt. The outcome is zero if none was made.
 func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	attempt, cancel := context.WithCancel(ctx)
@@ -310,7 +317,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		o = unit.Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
 		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err)}
-	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.want.Objects == j.want.Objects && w.last.want.Spec.Access() == j.want.Spec.Access():
+	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.wantsSame(j):
 		w.last = j
 		return unit.Outcome{} // the last outcome stands
 	case j.at() != nil && w.moved == j.want:

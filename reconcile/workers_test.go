@@ -511,11 +511,17 @@ func TestLinesMove(t *testing.T) {
 // A cluster that is down is tried less often, and is back soon after it answers.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
+	t.Run("clean", func(t *testing.T) { testUnreachable(t, "dev", "prod") })
+	// Its commit is computed again and again.
+	t.Run("beside a broken cluster", func(t *testing.T) { testUnreachable(t, "dev", "prod", "broken") })
+}
+
+func testUnreachable(t *testing.T, names ...string) {
 	synctest.Test(t, func(t *testing.T) {
 		f, b := newFleet(t, 4), new(branch)
 		fleet := files("v1")
 		maps.Copy(fleet, cluster("prod", "v1"))
-		fleet["clusters.yaml"] = registry("dev", "prod")
+		fleet["clusters.yaml"] = registry(names...)
 		b.push("1", fleet)
 		f.gives("dev", unit.Outcome{Phase: status.Unreachable, Message: "connection refused"})
 		d := looping(t, f, b, nil)

@@ -75,6 +75,14 @@ func (s *Set) Get(id ID) *Object {
 	return s.objects[i]
 }
 
+// Equal reports whether two sets have equal objects. A nil set equals only nil.
+func (s *Set) Equal(other *Set) bool {
+	if s == nil || other == nil || s == other {
+		return s == other
+	}
+	return slices.EqualFunc(s.objects, other.objects, func(a, b *Object) bool { return a.id == b.id && a.Hash() == b.Hash() })
+}
+
 // WriteYAML writes the objects as one YAML stream, in order, as `kustomize build`
 // prints them. Before each object it writes its notes as comments; notes may be nil.
 func (s *Set) WriteYAML(w io.Writer, notes func(*Object) []string) error {
