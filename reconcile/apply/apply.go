@@ -106,10 +106,11 @@ type Applier struct {
 	mu sync.Mutex
 	// gating is the Key of the plan.Gating that health was last judged by.
 	gating string
-	// healthTypes are the types of live definitions, for judging health, and healthRules
-	// the rules of definitions that are not in a plan.
+	// healthTypes are the types of live definitions, for judging health. healthRules are
+	// the rules of definitions that are not in a plan, and healthRead is when these were read.
 	healthTypes map[schema.GroupVersionKind]*health.Type
 	healthRules map[manifest.GroupKind]*health.Custom
+	healthRead  map[schema.GroupVersionKind]time.Time
 	kinds       map[schema.GroupKind]*kindState
 	disputes    map[subject]*dispute
 	// added are the CRDs of the last plan that are new in an installed package.

@@ -9,3 +9,10 @@ func SurveyAtMost(t *testing.T, n int) {
 	mostSurveyed = n
 	t.Cleanup(func() { mostSurveyed = before })
 }
+
+// ForgetDefinitions has the definitions of others read again, as after [definitionAge].
+func (a *Applier) ForgetDefinitions() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.healthRead)
+}

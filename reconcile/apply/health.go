@@ -353,9 +353,13 @@ var definitions = kube.Type{
 	Group: manifest.CRD.Group, Version: "v1", Kind: manifest.CRD.Kind, Resource: "customresourcedefinitions",
 }
 
+// definitionAge is how long a definition that is not in the plan is known, as its changes
+// are not seen.
+const definitionAge = 2 * time.Minute
+
 // healthType returns the type that an object's health is judged by; nil if it has no
-// definition that can be read. A definition that is not in the plan is read once, and its
-// rule is returned too.
+// definition that can be read. The rule of a definition that is not in the plan is
+// returned too.
 func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*health.Type, *health.Custom, error) {
 	if manifest.BuiltIn(t.Group) {
 		return nil, nil, nil
@@ -368,8 +372,9 @@ func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*h
 	a.mu.Lock()
 	known, ok := a.healthTypes[gvk]
 	rules := a.healthRules[gk]
+	fresh := time.Since(a.healthRead[gvk]) < definitionAge
 	a.mu.Unlock()
-	if ok {
+	if ok && fresh {
 		return known, rules, nil
 	}
 	tree, err := a.cluster.Definition(ctx, t.Group, t.Kind)
@@ -381,6 +386,8 @@ func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*h
 	case err == nil, class == kube.NotFound, class == kube.Forbidden:
 		// An aggregated API server serves it, or it cannot be read: the object alone decides.
 		return a.rememberType(gvk, nil, nil), nil, nil
+	case ok:
+		return known, rules, nil // until it can be read again
 	default:
 		return nil, nil, err // an object must not count as ready because its type is not known
 	}
@@ -409,7 +416,9 @@ func (a *Applier) rememberType(gvk schema.GroupVersionKind, t *health.Type, rule
 	if a.healthTypes == nil {
 		a.healthTypes = make(map[schema.GroupVersionKind]*health.Type)
 		a.healthRules = make(map[manifest.GroupKind]*health.Custom)
+		a.healthRead = make(map[schema.GroupVersionKind]time.Time)
 	}
+	a.healthRead[gvk] = time.Now()
 	a.healthTypes[gvk], a.healthRules[manifest.GroupKind(gvk.GroupKind())] = t, rules
 	return t
 }

@@ -184,6 +184,34 @@ func TestHealthRuleOfForeignType(t *testing.T) {
 	}
 }
 
+// A rule that a definition of others gets later is followed.
+func TestHealthRuleComesLater(t *testing.T) {
+	b := newBed(t)
+	b.as("somebody", gizmos)
+	eventually(t, "the type is served", func(ctx context.Context) bool {
+		b.cluster.Refresh()
+		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gizmo")
+		return err == nil
+	})
+	set := b.set(gizmo("one"))
+	b.apply(set)
+	b.rawAt(http.MethodPatch, set.All()[0], "/status", "fieldManager=somebody", "application/merge-patch+json", []byte(`{"status":{"phase":"Odd"}}`))
+	unready := func() int {
+		t.Helper()
+		all, err := b.applier.Health(t.Context(), b.plan(set, apply.PlanOptions{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := unready()
+	b.edit("somebody", gizmos, `{"metadata":{"annotations":{"gitopsd.dev/health":"current: status.phase == 'Odd'"}}}`)
+	b.applier.ForgetDefinitions()
+	if after := unready(); before != 1 || after != 0 {
+		t.Errorf("%d objects are not ready without the rule, %d with it", before, after)
+	}
+}
+
 // Objects that no rule can judge are known after a restart too.
 func TestUnjudged(t *testing.T) {
 	b := newBed(t)
