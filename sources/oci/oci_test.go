@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -441,6 +442,41 @@ func TestAuthentication(t *testing.T) {
 			}
 			if err := resolve(anonymous); err == nil {
 				t.Error("credentials of one client were used for another")
+			}
+		})
+	}
+}
+
+// TestExpiredToken: registries answer an expired token differently. There is one new
+// login, and only if the refused one is from an earlier request.
+func TestExpiredToken(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 401, 403} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			reg := newRegistry(t, registry.Config{Auth: registry.TokenAuth})
+			p := push(t, newClient(t, reg, Config{}), reg.Host()+"/acme/types", "v1", []byte("content"))
+			c := newClient(t, reg, Config{})
+			for _, test := range []struct {
+				name             string
+				refused          int // requests
+				requests, logins int
+				fails            bool
+			}{
+				{name: "first login", requests: 1, logins: 1},
+				{name: "same login", requests: 1},
+				{name: "expired", refused: 1, requests: 2, logins: 1},
+				{name: "no access", refused: 2, requests: 2, logins: 1, fails: true},
+			} {
+				reg.ResetCounts()
+				if test.refused > 0 {
+					reg.Break(registry.Fault{Path: "/v2/acme/types/manifests/*", Status: status, Times: test.refused})
+				}
+				_, err := c.Manifest(t.Context(), p.repository, p.manifest)
+				requests, logins := reg.Count("", "/v2/acme/types/manifests/"), reg.Count("", "/token")
+				if (err != nil) != test.fails || requests != test.requests || logins != test.logins {
+					t.Errorf("%s: %d requests and %d logins, want %d and %d; %v", test.name, requests, logins, test.requests, test.logins, err)
+				}
 			}
 		})
 	}

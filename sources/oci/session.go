@@ -107,7 +107,7 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 			req.Header.Set("Range", r.ranges)
 		}
 		resp, err := s.client.Do(req)
-		if err == nil && resp.StatusCode == http.StatusUnauthorized && s.made.Before(start) {
+		if err == nil && isRefusal(resp.StatusCode) && s.made.Before(start) {
 			resp.Body.Close()
 			c.forget(key, s)
 			continue
@@ -118,6 +118,12 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 		}
 		return resp, err
 	}
+}
+
+// isRefusal reports whether an expired token may be the reason of a status. Amazon's
+// registries answer one with 400 or 403.
+func isRefusal(status int) bool {
+	return status == http.StatusUnauthorized || status == http.StatusBadRequest || status == http.StatusForbidden
 }
 
 // get returns the answer to a request, at most limit bytes. If the connection
