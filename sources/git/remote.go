@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -178,10 +179,11 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader,
 		if err == nil {
 			return s, nil
 		}
-		if !errors.Is(err, store.ErrDamaged) {
+		_, gone := os.Stat(s.Dir)
+		if !errors.Is(err, store.ErrDamaged) && !errors.Is(gone, fs.ErrNotExist) {
 			return nil, err
 		}
-		// Objects of complete commits are missing: start again.
+		// Objects of complete commits are missing, or the cache was deleted: start again.
 	}
 	return r.renew(ctx, h)
 }
@@ -192,6 +194,9 @@ func (r *remote) renew(ctx context.Context, h plumbing.Hash) (objects.Reader, er
 	generation := 1
 	for _, g := range r.generations() {
 		generation = max(generation, g+1)
+	}
+	if err := os.MkdirAll(r.dir, 0o700); err != nil { // it may be deleted at any time
+		return nil, fmt.Errorf("cache directory: %w", err)
 	}
 	s, err := store.New(r.generation(generation))
 	if err != nil {

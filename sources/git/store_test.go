@@ -120,6 +120,30 @@ func TestDamagedCache(t *testing.T) {
 	}
 }
 
+// The cache directory may be deleted while the daemon runs.
+func TestDeletedCache(t *testing.T) {
+	everyWay(t, func(t *testing.T, f *fixture) {
+		last := f.commit("A fleet", fleet)
+		cfg := f.cfg
+		cfg.Dir = filepath.Join(t.TempDir(), "git", "fleet")
+		r := f.openWith(cfg)
+		old := f.poll(r, "")
+		for n := range 2 {
+			if err := os.RemoveAll(filepath.Dir(cfg.Dir)); err != nil {
+				t.Fatal(err)
+			}
+			if _, changed, err := r.Poll(t.Context(), last); changed || err != nil {
+				t.Errorf("without a new commit: changed %v, %v", changed, err)
+			}
+			f.commit("Another", map[string]string{"n": fmt.Sprint(n)})
+			c := f.poll(r, last)
+			wantContent(t, c.Files, "n", fmt.Sprint(n))
+			last = c.Hash
+		}
+		wantFiles(t, old, fleet)
+	})
+}
+
 // TestMain lets the test binary be a daemon that is killed.
 func TestMain(m *testing.M) {
 	if url := os.Getenv("GITOPSD_TEST_POLL"); url != "" {

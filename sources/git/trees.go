@@ -178,6 +178,9 @@ func (t *Trees) store(ctx context.Context, of sources.Tree) (*store.Store, error
 		}
 	}
 	t.clean()
+	if err := os.MkdirAll(t.cfg.Dir, 0o700); err != nil { // it may be deleted at any time
+		return nil, fmt.Errorf("cache directory: %w", err)
+	}
 	tmp, err := os.MkdirTemp(t.cfg.Dir, partial)
 	if err != nil {
 		return nil, fmt.Errorf("cache directory: %w", err)

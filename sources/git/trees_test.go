@@ -160,6 +160,32 @@ func TestTreesMendTheirCache(t *testing.T) {
 	}
 }
 
+// The cache directory may be deleted while it is in use.
+func TestTreesDeletedCache(t *testing.T) {
+	t.Parallel()
+	_, repo, of := other(t, gitserver.Config{})
+	dir := filepath.Join(t.TempDir(), "git", "bases")
+	trees := openTrees(t, dir)
+	second := of
+	var err error
+	if second.Commit, err = repo.Git(t.Context(), "rev-parse", "main"); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		of   sources.Tree
+		want string
+	}{{of, "1"}, {second, "2"}, {of, "1"}} {
+		files, err := trees.Fetch(t.Context(), test.of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantContent(t, files, "y", test.want)
+		if err := os.RemoveAll(filepath.Dir(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Errors say what to do. Servers that ask for credentials get none.
 func TestTreesFaults(t *testing.T) {
 	t.Parallel()
