@@ -2,10 +2,13 @@ package git
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/gitserver"
 )
 
 var fleet = map[string]string{
@@ -200,8 +203,14 @@ func TestBranchNotFound(t *testing.T) {
 func TestPendingGarbled(t *testing.T) {
 	everyWay(t, func(t *testing.T, f *fixture) {
 		f.commit("A fleet", fleet)
-		for _, replace := range []bool{true, false} {
-			f.git("update-ref", pendingRef, f.git("rev-parse", "main:"+sources.RegistryFile))
+		blob := f.git("rev-parse", "main:"+sources.RegistryFile)
+		f.git("tag", "-a", "-m", "a tag", "tag", "main")
+		tag := f.git("rev-parse", "tag")
+		f.git("tag", "-d", "tag")
+		directory := f.mktree("040000 tree " + f.git("rev-parse", "main^{tree}") + "\t" + sources.LockFile)
+		for n, garbled := range []string{blob, f.git("commit-tree", "-m", "a directory", directory), f.git("rev-parse", "main^{tree}"), tag} {
+			replace := n%2 == 0
+			f.git("update-ref", pendingRef, garbled)
 			r := f.open()
 			for range 2 {
 				if have, err := r.ReadPending(t.Context()); !errors.Is(err, ErrUnreadable) || have != nil {
@@ -225,6 +234,56 @@ func TestPendingGarbled(t *testing.T) {
 			t.Errorf("refs left: %s", have)
 		}
 	})
+}
+
+// Records that cannot be fetched are an error that is not about them. They are read as
+// soon as they can be.
+func TestPendingOutOfReach(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(t *testing.T, f *fixture, cfg *Config) (mend func()){
+		"server fails": func(_ *testing.T, f *fixture, _ *Config) func() {
+			for range fetchTries { // the ref is answered, its commit is not
+				f.server.Fail(gitserver.Fault{Service: "git-upload-pack", Times: 1, Before: func() error { return nil }})
+				f.server.Fail(gitserver.Fault{Service: "git-upload-pack", Times: 1, Status: 500})
+			}
+			return f.server.Heal
+		},
+		"cache not writable": func(t *testing.T, _ *fixture, cfg *Config) func() {
+			if err := errors.Join(os.RemoveAll(cfg.Dir), os.WriteFile(cfg.Dir, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			return func() { os.Remove(cfg.Dir) }
+		},
+		"password file gone": func(t *testing.T, f *fixture, cfg *Config) func() {
+			// It is removed after the ref was answered.
+			f.server.Fail(gitserver.Fault{Service: "git-upload-pack", Times: 1, Before: func() error { return os.Remove(cfg.PasswordFile) }})
+			return func() { os.WriteFile(cfg.PasswordFile, []byte("secret"), 0o600) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, wayBy("http"))
+			f.commit("A fleet", fleet)
+			if err := f.open().WritePending(t.Context(), []byte("one\n")); err != nil {
+				t.Fatal(err)
+			}
+			cfg := f.cfg
+			cfg.Dir, cfg.PasswordFile = filepath.Join(t.TempDir(), "cache"), filepath.Join(t.TempDir(), "password")
+			if err := os.WriteFile(cfg.PasswordFile, []byte("secret"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r := f.openWith(cfg)
+			mend := test(t, f, &cfg)
+			have, err := r.ReadPending(t.Context())
+			if err == nil || errors.Is(err, ErrUnreadable) {
+				t.Errorf("pending %q, %v, want another error", have, err)
+			}
+			mend()
+			if have, err := r.ReadPending(t.Context()); err != nil || string(have) != "one\n" {
+				t.Errorf("then: pending %q, %v", have, err)
+			}
+		})
+	}
 }
 
 func TestPending(t *testing.T) {

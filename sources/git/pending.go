@@ -8,6 +8,8 @@ import (
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git/objects"
+	"gitopsd.dev/sources/git/store"
+	"gitopsd.dev/sources/git/wire"
 
 	"github.com/go-git/go-git/v5/plumbing"
 )
@@ -72,25 +74,31 @@ func (r *Repository) readPending(ctx context.Context) (pendingState, error) {
 			}
 			return r.pending, nil
 		}
-		last = state
 		_, commit, err := r.commit(ctx, state.at)
+		state.unreadable = isUnreadable(err)
 		if err == nil {
 			state.content, err = fs.ReadFile(commit.Files, sources.LockFile)
-		}
-		if err == nil {
-			return state, nil
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return state, nil // cleared without deleting the ref
+			if err == nil || errors.Is(err, fs.ErrNotExist) { // cleared without deleting the ref
+				return state, nil
+			}
+			state.unreadable = !errors.Is(err, store.ErrDamaged)
 		}
 		if ctx.Err() != nil {
 			return pendingState{}, err
 		}
-		failed = err
+		last, failed = state, err
 	}
-	// The server answers, but the ref's content cannot be read.
-	last.unreadable = true
+	if !last.unreadable { // the server or the cache failed
+		return pendingState{}, failed
+	}
 	return last, fmt.Errorf("%w: %w", ErrUnreadable, failed)
+}
+
+// isUnreadable reports whether an error of commit is about what the ref names, and not
+// about the server or the cache.
+func isUnreadable(err error) bool {
+	_, invalid := errors.AsType[*store.InvalidError](err)
+	return invalid || errors.Is(err, sources.ErrLimit) || errors.Is(err, wire.ErrUnknownObject)
 }
 
 // findPending looks up the ref of the pending records. The state's ref is empty if there

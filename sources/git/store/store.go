@@ -175,8 +175,10 @@ func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(
 	if err != nil {
 		return err
 	}
-	if err := s.verify(h); err != nil {
+	if err := s.verify(h); errors.Is(err, ErrDamaged) {
 		return err
+	} else if err != nil {
+		return &InvalidError{err}
 	}
 	tips := append(slices.Clone(s.tips), h)
 	tips = tips[max(0, len(tips)-keptTips):]
@@ -331,6 +333,11 @@ func (s *Store) find(h plumbing.Hash) (*pack, int64) {
 
 // ErrDamaged is in the chain of errors about objects that the store has lost.
 var ErrDamaged = errors.New("the cache is damaged; the next poll fetches it again")
+
+// InvalidError says that a fetched object is not a commit, or that the commit is not valid.
+type InvalidError struct{ error }
+
+func (e *InvalidError) Unwrap() error { return e.error }
 
 // damage marks the store as due for replacement.
 func (s *Store) damage(err error) error {
