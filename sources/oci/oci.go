@@ -161,6 +161,8 @@ func New(cfg Config) (*Client, error) {
 			TLSHandshakeTimeout:   cfg.Timeout,
 			ResponseHeaderTimeout: cfg.Timeout,
 			ForceAttemptHTTP2:     true,
+			// A cancelled request leaves its connection open, even a dead one.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 			// All references of a fleet are checked at once, and again after a
 			// polling interval: keep their connections.
 			MaxIdleConnsPerHost: 128,

@@ -52,6 +52,8 @@ func newHTTPTransport(cfg Config) (*httpTransport, error) {
 				MaxIdleConnsPerHost:   4,
 				IdleConnTimeout:       5 * time.Minute,
 				ExpectContinueTimeout: time.Second,
+				// A cancelled request leaves its connection open, even a dead one.
+				HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 			},
 			CheckRedirect: func(req *http.Request, via []*http.Request) error {
 				if err := checkRedirect(req, via); err != nil || cfg.Redirect == nil {
