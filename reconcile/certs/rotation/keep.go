@@ -185,10 +185,12 @@ func (t *turn) lookAtBundles(ctx context.Context, s Source) error {
 	}
 	t.state.Looked = true
 	t.assess()                      // it may be signed by one of these
-	for _, ca := range candidates { // CAs of others are not trusted any longer
+	for i, ca := range candidates { // CAs of others are not trusted any longer
 		cert := t.cas[ca.ID].Cert
 		known := slices.ContainsFunc(t.state.Found, func(f CA) bool { return f.ID == ca.ID })
-		if !known && IsCA(cert) && (ca.ID == t.state.Leaf.Issuer || t.ours(cert)) {
+		// Clients share a bundle, in which the CAs of all have the same name.
+		named := t.ours(cert) && (i < len(t.damaged) || t.Profile.Host != "")
+		if !known && IsCA(cert) && (ca.ID == t.state.Leaf.Issuer || named) {
 			t.state.Found = append(t.state.Found, ca)
 		}
 	}

@@ -319,6 +319,47 @@ func TestWithdrawn(t *testing.T) {
 	c.all(c.mounted(), before)
 }
 
+// A client that is added, or whose record is lost, does not take over the CAs of others: a client that is
+// withdrawn later is refused with every certificate that it ever had.
+func TestWithdrawnLater(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{false, true} {
+		c := newCluster(t)
+		one, two := c.wants.Clients[0], c.wants.Clients[1]
+		if !lost {
+			c.wants.Clients = []Client{one}
+		}
+		c.rests()
+		before := c.mounted()
+		c.now = c.now.Add(70 * 24 * time.Hour) // of 90
+		c.rests()
+		if bytes.Equal(c.objects[one.Secret].Data[keyCert], before[one.Secret].Data[keyCert]) {
+			t.Fatal("the certificate was not renewed")
+		}
+		if err := c.connects(c.mounted(), before, one.Secret); err != nil {
+			t.Fatalf("the earlier certificate does not connect: %v", err)
+		}
+		if lost {
+			before[two.Secret] = c.objects[two.Secret]
+			delete(c.objects, recordOfClient(c.wants, two))
+			c.rests()
+			if err := c.connects(c.mounted(), before, two.Secret); err != nil {
+				t.Errorf("the loss of its record cuts a client off: %v", err)
+			}
+		} else {
+			c.wants.Clients = []Client{one, two}
+			c.rests()
+		}
+		c.all(c.mounted(), c.mounted())
+		c.wants.Clients = []Client{two}
+		c.rests()
+		if err := c.connects(c.mounted(), before, one.Secret); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+			t.Errorf("lost %v: an earlier certificate connects: %v", lost, err)
+		}
+		c.all(c.mounted(), c.mounted())
+	}
+}
+
 // Objects of others stay, and are reported. No CA is removed from a bundle because its record cannot be
 // read.
 func TestForeign(t *testing.T) {
