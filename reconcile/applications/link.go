@@ -172,7 +172,7 @@ func (w *worker) secret(ctx context.Context, namespace, name string) (map[string
 
 // renew has the connection Secret written again, if gitopsd wrote it: its token is invalid
 // once its account or its cluster was made anew. Without the annotation reconcile/target
-// takes the Secret for one to another cluster, and replaces its content.
+// replaces its content, even if the cluster is not ready.
 func (w *worker) renew(ctx context.Context, namespace string, t *target) error {
 	id := manifest.Secret.ID(namespace, t.secret)
 	secrets, err := w.home.Type(ctx, "v1", manifest.Secret.Kind)

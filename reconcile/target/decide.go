@@ -109,7 +109,8 @@ func decide(homeName string, k *known, reserved bool, fleet home.Fleet) decision
 	}
 	// The message of the cluster is only in /status: it may name workloads of others.
 	phase, _ := fleet.State(s.cluster)
-	has := k.held.fits(s.cluster, pub)
+	// A connection that was not accepted is replaced in any phase; see reconcile/applications.
+	has := k.held.fits(s.cluster, pub) || k.held.uid != "" && k.held.of == ""
 	switch {
 	case len(secretName(k.meta.Name)) > validation.DNS1123SubdomainMaxLength:
 		return no(withdraw, nameTooLong, "the name of the target is longer than %d characters, and there is no name for its Secret; choose another",

@@ -37,6 +37,7 @@ func TestDecide(t *testing.T) {
 		target    string // t unless another is given
 		spec      spec
 		of        string // what the Secret that is there holds; empty for none
+		denied    bool   // the Secret that is there holds what was not accepted
 		phase     status.Phase
 		do        action
 		reason    string
@@ -50,6 +51,8 @@ func TestDecide(t *testing.T) {
 		{name: "failed", spec: spec{cluster: "prod"}, phase: status.Failed, do: wait, reason: clusterNotReady},
 		{name: "failed with a connection", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Failed, do: offer, reason: available},
 		{name: "failed with a connection by other credentials", spec: spec{cluster: "prod"}, of: "prod connection", phase: status.Failed, do: wait, reason: clusterNotReady},
+		{name: "failed with a connection that was not accepted", spec: spec{cluster: "prod"}, denied: true, phase: status.Failed, do: offer, reason: available},
+		{name: "gone, with a connection that was not accepted", spec: spec{cluster: "prod"}, denied: true, phase: status.Unreachable, do: wait, reason: clusterUnreachable},
 		{name: "a start, with a connection", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Pending, do: offer, reason: available},
 		{name: "gone", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Unreachable, do: wait, reason: clusterUnreachable},
 		{name: "another namespace", namespace: "others", spec: spec{cluster: "prod"}, phase: status.Ready, do: withdraw, reason: clusterNotPublished},
@@ -89,7 +92,7 @@ func TestDecide(t *testing.T) {
 			if tt.target != "" {
 				k.meta.Name = tt.target
 			}
-			if tt.of != "" {
+			if tt.of != "" || tt.denied {
 				k.held = held{uid: "1", of: tt.of}
 			}
 			const private = "deployment payments/api: hunter2" // which is not for the team
