@@ -193,6 +193,8 @@ type task struct {
 	// written are the Secrets and ConfigMaps that exist for it.
 	written []manifest.ID
 	uids    map[manifest.ID]string
+	// unfinalized is why it could not get the finalizer. Then nothing is made for it.
+	unfinalized error
 }
 
 // Reconcile implements [home.Controller].

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
 )
@@ -33,7 +35,8 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 			if kube.IsClusterWide(err) {
 				return nil, err
 			}
-			continue // keep reports that it is not provisioned
+			t.unfinalized = err
+			continue
 		}
 		w, err := p.wanted(ctx, t)
 		if err != nil {
@@ -100,6 +103,11 @@ func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, troubl
 	case p.refusedPrefix(d):
 		s.set(readyCondition, false, prefixRefused, fmt.Sprintf("the prefix %s may hold keys of others, and the daemon does not allow it (--etcd-allow-prefixes); leave spec.prefix out for one that gitopsd chooses", d.Prefix))
 		return p.show(ctx, t, s)
+	case kube.ClassOf(t.unfinalized) == kube.Changed:
+		return t.unfinalized
+	case t.unfinalized != nil:
+		s.set(readyCondition, false, notProvisioned, problem.Message(t.unfinalized))
+		return errors.Join(t.unfinalized, p.show(ctx, t, s))
 	case trouble != nil:
 		s.set(provisionedCondition, false, etcdUnavailable, trouble.Error())
 		p.next(t, p.now.Add(firstRetry*10))
