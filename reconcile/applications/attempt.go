@@ -81,6 +81,7 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 	if err != nil {
 		return w.unsynced(j, s, "NotConnected", problem.Message(err))
 	}
+	before := w.rest
 	from := w.render(ctx, j, l)
 	rendered := from.rendered
 	remote, end, err := w.turn(ctx)
@@ -101,8 +102,11 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 		r.again = max(min(r.again, time.Until(o.Again)), time.Second)
 	}
 	if len(s.left) > 0 && o.Phase == status.Ready && ctx.Err() == nil {
-		if why := w.leave(remote, j, s, l); why != "" {
-			r.again = min(r.again, firstPause)
+		if from != before || !time.Now().Before(w.retreat.due) {
+			w.retreat = w.retreat.next(j, w.leave(remote, j, s, l))
+		}
+		if why := w.retreat.why; why != "" {
+			r.again = max(min(r.again, time.Until(w.retreat.due)), time.Second)
 			r.problems = append(r.problems, trouble(j.app, why))
 		}
 	}

@@ -133,6 +133,84 @@ func (r *requestsOf) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(req)
 }
 
+// A cluster that an application has left and that is dead is asked more and more seldom while nothing
+// changes, and at once for a new job. Meanwhile it is told why objects stay there.
+func TestLeavesDeadCluster(t *testing.T) {
+	tm := newTeam(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead, err := redirected(kubeconfigOf(t, "other"), "https://"+l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	j := &job{finalized: true, decision: placement.Decision{Target: "one", Why: "of the test"}, targets: make(map[string]*target)}
+	for _, name := range []string{"one", "two"} {
+		tm.target(name, "other")
+		secret, err := tm.get(tm.home, manifest.Secret, tm.name, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.targets[name] = &target{name: name, uid: name, secret: name, secretVersion: manifest.Text(secret, "metadata", "resourceVersion")}
+	}
+	// The controller leaves it alone, since it has no target there; this test's worker has.
+	tm.app("web", "targetSelector: {matchLabels: {name: none}}", "")
+	tree := tm.is("web", "Pending", "", "")
+	if j.app, err = application.Read(tree); err != nil {
+		t.Fatal(err)
+	}
+	reach := func(name string, secret map[string]any, as *kube.ServiceAccount) (*kube.Client, error) {
+		if strings.HasSuffix(name, "/two") {
+			return kube.New(kube.Config{Name: name, Kubeconfig: []byte(dead)})
+		}
+		return connect(name, secret, as)
+	}
+	meta := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: j.app.Name, Namespace: j.app.Namespace}}
+	w := newWorker(Config{Connect: reach, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1), Timeout: defaultTimeout, Mirror: time.Hour},
+		&home.View{Cluster: "home", Client: tm.home, Log: slog.New(slog.DiscardHandler)}, &known{meta: meta, app: j.app, status: manifest.Mapping(tree, "status")})
+	defer w.disconnect()
+	work := func(failures int) (again time.Duration) {
+		t.Helper()
+		again = w.work(t.Context(), j)
+		if w.retreat.failures != failures {
+			t.Fatalf("%d failures, want %d", w.retreat.failures, failures)
+		}
+		if told := fmt.Sprint(w.troubles()); strings.Contains(told, "target two, which it has left") != (failures > 0) {
+			t.Errorf("it tells %s", told)
+		}
+		return again
+	}
+	eventually(t, func() error {
+		if w.work(t.Context(), j); w.rest == nil {
+			return fmt.Errorf("status %v", w.status.tree())
+		}
+		return nil
+	})
+	w.status.left = []string{"two"}
+	for n := range 3 {
+		w.retreat.due = time.Time{}
+		if again := work(n + 1); again > pause(n+1) {
+			t.Errorf("after %d failures again in %s", n+1, again)
+		}
+		w.retreat.due = time.Now().Add(time.Hour)
+		if again := work(n + 1); again <= longestPause {
+			t.Errorf("it is not due, and tried again in %s", again)
+		}
+	}
+	w.rest = nil // as by a change in a cluster
+	work(4)
+	other := *j
+	j = &other
+	work(1)
+	j = &job{app: j.app, finalized: true, decision: j.decision, targets: map[string]*target{"one": j.targets["one"]}}
+	work(0)
+	if len(w.status.left) > 0 {
+		t.Errorf("it is still leaving %q", w.status.left)
+	}
+}
+
 // If a connection Secret is replaced by another cluster's, the status says that the former
 // cluster has objects, and nothing takes its application for deleted.
 func TestClusterReplaced(t *testing.T) {

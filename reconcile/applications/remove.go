@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
@@ -50,6 +51,28 @@ func (w *worker) remove(ctx context.Context, j *job) result {
 	}
 	w.log.Info("its objects are gone")
 	return result{again: longestPause}
+}
+
+// retreat is what came of leaving clusters. While nothing changes, it is tried again when due.
+type retreat struct {
+	job *job
+	// why some objects are not deleted yet; empty if all are.
+	why string
+	// failures counts those in a row with this job.
+	failures int
+	due      time.Time
+}
+
+// next returns the retreat after another try.
+func (r retreat) next(j *job, why string) retreat {
+	switch {
+	case why == "":
+		return retreat{}
+	case r.job != j:
+		r.failures = 0
+	}
+	n := r.failures + 1
+	return retreat{job: j, why: why, failures: n, due: time.Now().Add(pause(n))}
 }
 
 // leave deletes the application's objects in the clusters that it has left. It returns why some

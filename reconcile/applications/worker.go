@@ -45,6 +45,8 @@ type worker struct {
 	// rest is the input of the last attempt if that left nothing to do and nothing has
 	// changed since; otherwise nil.
 	rest *rest
+	// retreat is from the clusters that the application has left.
+	retreat retreat
 	// published is the PlacementDecision as it was written or found last; nil if unknown.
 	published *announced
 	// failures counts failures in a row. brake is how long the next wake-up must wait, so
@@ -178,8 +180,11 @@ func (w *worker) work(ctx context.Context, j *job) time.Duration {
 		return r.again
 	}
 	w.failures++
-	return min(firstPause<<min(w.failures-1, 10), longestPause)
+	return pause(w.failures)
 }
+
+// pause returns the pause after failures in a row.
+func pause(failures int) time.Duration { return min(firstPause<<min(failures-1, 10), longestPause) }
 
 // result is the result of an attempt.
 type result struct {
