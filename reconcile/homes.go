@@ -21,25 +21,36 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 		}
 		return
 	}
+	if err := ws.startHome(ctx, w, j, ws.fleet(j)); err != nil {
+		ws.cfg.Log.Error("the controllers of targets, applications and etcd namespaces do not run", "cluster", w.id.String(), "error", err)
+	}
+}
+
+// startHome runs the controllers of a cluster.
+func (ws *workers) startHome(ctx context.Context, w *worker, j *job, fleet home.Fleet) error {
 	name := w.id.String()
+	from := ws.originOf(j.want)
 	h, err := ws.cfg.Home(ctx, j.want, func(problems []problem.Problem) { ws.cfg.Board.Home(name, problems) })
 	if err != nil {
-		ws.cfg.Log.Error("the controllers of targets, applications and etcd namespaces do not run", "cluster", name, "error", err)
-		return
+		return err
 	}
-	h.Set(ws.fleet(j))
+	h.Set(fleet)
 	end := ws.beside(ctx, w, h.Run)
-	w.home = h
+	w.home, w.homeFrom, w.homeRests = h, from, j.want.Suspend
 	w.unhome = func() {
 		end()
 		ws.cfg.Board.Home(name, nil)
 	}
+	return nil
 }
 
 // tellHome gives running controllers the state of an attempt before it begins, so that an
 // object that it deletes does not look as if others had deleted it. They do not get what
 // the gate holds back.
 func (ws *workers) tellHome(w *worker, j *job) {
+	if w.home != nil && w.homeRests {
+		w.endHome() // those that the unit needs now begin after the attempt
+	}
 	if w.home != nil {
 		w.home.Set(ws.fleet(j))
 	}

@@ -16,6 +16,12 @@ import (
 // version is a version of a package, with its digest.
 type version struct{ name, digest string }
 
+// retryPause returns the pause after failures in a row, up to ten intervals, with jitter.
+func retryPause(interval time.Duration, failures int) time.Duration {
+	pause := min(interval<<min(failures-1, 10), 10*interval)
+	return pause*9/10 + rand.N(pause/5+1)
+}
+
 // report notes the outcome of an attempt, and when the next one is due.
 func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	now := time.Now()
@@ -24,8 +30,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 		// Up to ten intervals: a cluster that is down for long costs little, and
 		// one that comes back is noticed soon.
 		w.failures++
-		pause := min(ws.cfg.Interval<<min(w.failures-1, 10), 10*ws.cfg.Interval)
-		w.nextTry = now.Add(pause*9/10 + rand.N(pause/5+1))
+		w.nextTry = now.Add(retryPause(ws.cfg.Interval, w.failures))
 	default:
 		w.failures, w.nextTry = 0, time.Time{}
 	}

@@ -19,8 +19,9 @@
 // reconcile.go has the loop, compute.go the computation of a commit, and history.go the
 // order of commits. workers.go runs a worker per unit: connect.go connects it, gate.go has it
 // wait for the units that it depends on, outcome.go reports what came of an attempt, homes.go
-// runs the controllers of homes, and panic.go keeps a panic in its unit. report.go collects
-// the problems that [Daemon.Once] returns.
+// runs the controllers of homes, serve.go serves a unit that no attempt is made at, and
+// panic.go keeps a panic in its unit. report.go collects the problems that [Daemon.Once]
+// returns.
 //
 // The neighbours: reconcile/desired computes, reconcile/unit works on one unit, and
 // reconcile/status reports.
@@ -86,6 +87,9 @@ type Connection interface {
 	// Resume reports whether the unit is as an earlier process left it. If not, only
 	// Moved is set in the outcome. It changes nothing.
 	Resume(ctx context.Context, at *checkpoint.Record) unit.Outcome
+	// Serve has this process serve what the unit has in its cluster, and reports whether
+	// that is a home. It changes nothing there.
+	Serve(ctx context.Context, want *desired.Unit) (home bool, err error)
 	// Follow calls notify whenever there is something to do in the cluster although
 	// nothing changed in the repository, until ctx ends. notify does not block.
 	Follow(ctx context.Context, notify func())
@@ -121,7 +125,8 @@ type Config struct {
 	Credentials func(c clusters.Cluster) (name string, known bool)
 	// Home makes the controllers of a cluster that has KubernetesTargets or
 	// EtcdNamespaces, with a connection of their own. tell gets the problems that they
-	// report. They run until the cluster's connection ends. Nil if there are none.
+	// report. They run until the cluster's connection ends. Those of a suspended unit change
+	// nothing in the cluster. Nil if there are none.
 	Home func(ctx context.Context, want *desired.Unit, tell func([]problem.Problem)) (Home, error)
 	// Attempted, if set, is called after each attempt at a unit, failed or not. It must not
 	// block.

@@ -189,6 +189,8 @@ func (t *notingConnection) Apply(ctx context.Context, want *desired.Unit) unit.O
 	return unit.Outcome{Phase: status.Ready}
 }
 
+func (t *notingConnection) Serve(context.Context, *desired.Unit) (bool, error) { return false, nil }
+
 func (t *notingConnection) Resume(ctx context.Context, at *checkpoint.Record) unit.Outcome {
 	t.w.mu.Lock()
 	t.w.resumed[t.name]++

@@ -80,8 +80,19 @@ type worker struct {
 	conn     Connection // nil before it is made
 	unfollow func()     // ends its Follow, and waits for that
 	made     origin     // what conn was made from
-	home     Home       // nil unless its controllers run
-	unhome   func()     // ends them, and waits for that
+	// home is nil unless its controllers run. unhome ends them, and waits for that. homeFrom
+	// is what their connection was made from, and homeRests reports whether they are those
+	// of a suspended unit.
+	home      Home
+	unhome    func()
+	homeFrom  origin
+	homeRests bool
+	// served: this process serves what the unit has in its cluster. unserved is the problem
+	// after unservedFor failures in a row, and nothing is tried before serveAgain.
+	served      bool
+	unserved    []problem.Problem
+	unservedFor int
+	serveAgain  time.Time
 	// last is the job that was tried or held back last, and allowed the last one that the
 	// gate let through.
 	last, allowed *job
@@ -313,10 +324,12 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	switch {
 	case j.want.Suspend:
 		w.rest()
-		w.endHome()
-		o = unit.Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
+		if !w.homeRests {
+			w.endHome()
+		}
+		o = unit.Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is", Problems: ws.serve(attempt, w, j)}
 	case j.want.Err != nil:
-		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err)}
+		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err), Problems: ws.serve(attempt, w, j)}
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.wantsSame(j):
 		w.last = j
 		return unit.Outcome{} // the last outcome stands
@@ -324,11 +337,18 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		return unit.Outcome{} // the state is being computed
 	default:
 		ok := true
+		var unserved []problem.Problem
+		if w.mayWait(j) {
+			unserved = ws.serve(attempt, w, j)
+		}
 		if why := ws.gate(attempt, w, j); why != "" {
 			o = ws.heldBack(attempt, w, why)
+			o.Problems = append(o.Problems, unserved...)
 		} else {
 			w.allowed = j // from here on, parts of it may be applied
-			o, ok = ws.try(attempt, w, j)
+			if o, ok = ws.try(attempt, w, j); unplanned(o) {
+				_ = ws.serve(attempt, w, j) // it fails for the same reason
+			}
 		}
 		w.know(w.allowed, o)
 		if !ok || attempt.Err() != nil {
@@ -372,6 +392,7 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, 
 	o = ws.apply(attempt, w, j)
 	w.took = time.Since(began)
 	w.slow = t.End()
+	w.served = w.served || o.Actions != nil
 	ws.keepHome(ctx, w, j, o)
 	if ws.cfg.Attempted != nil {
 		ws.cfg.Attempted(j.want)

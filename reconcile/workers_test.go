@@ -42,6 +42,7 @@ type fleet struct {
 	resume   unit.Outcome
 	resumed  int
 	rested   int
+	serve    func(ctx context.Context, want *desired.Unit) (bool, error)
 	password string
 }
 
@@ -102,6 +103,16 @@ func (t *fleetConnection) Follow(ctx context.Context, notify func()) {
 		follow(ctx, notify)
 	}
 	<-ctx.Done()
+}
+
+func (t *fleetConnection) Serve(ctx context.Context, want *desired.Unit) (bool, error) {
+	t.f.mu.Lock()
+	serve := t.f.serve
+	t.f.mu.Unlock()
+	if serve != nil {
+		return serve(ctx, want)
+	}
+	return false, nil
 }
 
 func (t *fleetConnection) Rest() {

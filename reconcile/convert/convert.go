@@ -53,12 +53,22 @@ type served struct {
 // Hold replaces the sets of a holder. Sets are served while anything holds them, and ten
 // minutes longer.
 func (t *Table) Hold(holder string, sets []*conversion.Set) {
+	t.hold(holder, sets, false)
+}
+
+// Add is like Hold, but what the holder had is served, too.
+func (t *Table) Add(holder string, sets []*conversion.Set) { t.hold(holder, sets, true) }
+
+func (t *Table) hold(holder string, sets []*conversion.Set, add bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.held == nil {
 		t.held = make(map[string]map[string]*conversion.Set)
 	}
 	named := make(map[string]*conversion.Set, len(sets))
+	if add {
+		maps.Copy(named, t.held[holder])
+	}
 	for _, s := range sets {
 		named[converter.Argument(s)] = s
 	}

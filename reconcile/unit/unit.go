@@ -5,9 +5,10 @@
 //
 // unit.go has the connection to one unit and its memory, options.go the options of
 // its plan, complete.go the completion of its objects, outcome.go the outcome of an
-// attempt for people, storage.go the storage migrations that go on beside it, live.go
-// plans that also look at stored objects, installed.go the installed versions of
-// packages, and notes.go a plan's notes on Compositions, etcd and annotations.
+// attempt for people, storage.go the storage migrations that go on beside it, serve.go
+// what is served for a unit without an attempt, live.go plans that also look at stored
+// objects, installed.go the installed versions of packages, and notes.go a plan's notes on
+// Compositions, etcd and annotations.
 //
 // reconcile/desired computes the desired state, reconcile/plan decides, and
 // reconcile/apply observes and executes. Package reconcile decides when to make an
@@ -51,6 +52,9 @@ type Config struct {
 	// Beside, if set, runs while Follow does, and calls notify when a Completer would
 	// return another result although nothing changed in the unit's cluster.
 	Beside func(ctx context.Context, notify func())
+	// Serve, if set, has this process serve what the unit keeps in its cluster, as
+	// Completers do, without changing anything. The error is about the unit as a whole.
+	Serve func(ctx context.Context, r Request) error
 	// Log gets what was done; required.
 	Log *slog.Logger
 }
@@ -64,6 +68,7 @@ type Connection struct {
 	completers []Completer
 	migrations *migrate.Keeper // nil for none
 	beside     func(ctx context.Context, notify func())
+	serve      func(ctx context.Context, r Request) error
 	log        *slog.Logger
 
 	// completion is the last one that was not for a preview. It was made at completedAt,
@@ -84,7 +89,7 @@ func New(c Config) (*Connection, error) {
 		c.Client.Close()
 		return nil, err
 	}
-	conn := &Connection{client: c.Client, applier: applier, completers: c.Completers, beside: c.Beside, log: c.Log.With("cluster", c.Unit.String())}
+	conn := &Connection{client: c.Client, applier: applier, completers: c.Completers, beside: c.Beside, serve: c.Serve, log: c.Log.With("cluster", c.Unit.String())}
 	if c.Migrations == nil {
 		return conn, nil
 	}

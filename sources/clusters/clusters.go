@@ -167,6 +167,12 @@ type Etcd struct {
 	Proxy *EtcdProxy `yaml:"proxy"`
 }
 
+// NeedsDaemon reports whether API servers of the cluster, or in it, are served by the daemon
+// itself.
+func (s *Spec) NeedsDaemon() bool {
+	return s.Conversion != nil && s.Conversion.URL != "" || s.Etcd != nil && s.Etcd.Proxy != nil && s.Etcd.Proxy.URL != ""
+}
+
 // EtcdProxy is the daemon, if URL is set, or a Deployment beside each EtcdNamespace, if
 // the other fields are.
 type EtcdProxy struct {

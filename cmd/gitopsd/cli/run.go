@@ -207,7 +207,11 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			if err != nil {
 				return nil, err
 			}
-			return home.New(home.Config{Client: client, Controllers: controllers(), Reserved: own.Namespace(), Tell: tell, Log: log.With("cluster", want.Name)})
+			running := controllers()
+			if want.Suspend { // this one only serves while it is not known what is declared
+				running = []home.Controller{namespaces.New(namespaces.Config{Etcd: spaces.config})}
+			}
+			return home.New(home.Config{Client: client, Controllers: running, Reserved: own.Namespace(), Tell: tell, Log: log.With("cluster", want.Name)})
 		}
 	}
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
@@ -226,7 +230,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			}
 			cfg := unit.Config{Unit: want.ID, Client: client, Fleet: fleet, Completers: completers, Log: log}
 			if converter.daemon != nil {
-				cfg.Beside = converter.daemon.Follow(want.ID.String())
+				cfg.Beside, cfg.Serve = converter.daemon.Follow(want.ID.String()), converter.daemon.Serve
 			}
 			if !o.once { // which ends before a migration does
 				migrations, name := o.migrations, want.ID.String()

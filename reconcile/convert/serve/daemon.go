@@ -100,22 +100,38 @@ func (d *Daemon) Follow(name string) func(ctx context.Context, notify func()) {
 	}
 }
 
+// Serve serves the rules that a cluster's definitions may name: those of the unit, and those in
+// the bundles that it keeps. After an error, what was served before still is.
+func (d *Daemon) Serve(ctx context.Context, r unit.Request) error {
+	holder := holdsApplied + r.Unit.ID.String()
+	// A cluster that gets another server uses this one until its definitions name the other.
+	if d.Table == nil || r.Unit.Spec.Conversion == nil && !slices.Contains(d.Table.Holders(), holder) {
+		return nil
+	}
+	var wanted []*conversion.Set
+	for _, c := range r.Unit.Conversions {
+		wanted = append(wanted, c.Set)
+	}
+	kept, err := d.keep(ctx, r)
+	if err != nil {
+		d.Table.Add(holder, wanted)
+		return err
+	}
+	d.Table.Hold(holder, append(wanted, kept...))
+	return nil
+}
+
 // Complete implements [unit.Completer].
 func (d *Daemon) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
-	name := r.Unit.ID.String()
 	done := unit.Completion{Relied: make(map[manifest.ID]string)}
-	spec := r.Unit.Spec.Conversion
-	// A cluster that gets another server uses this one until its definitions name the other.
-	if d.Table != nil && !r.Preview && (spec != nil || slices.Contains(d.Table.Holders(), holdsApplied+name)) {
-		kept, err := d.keep(ctx, r)
-		if err != nil {
+	if !r.Preview {
+		if err := d.Serve(ctx, r); kube.IsClusterWide(err) || ctx.Err() != nil {
 			return unit.Completion{}, err
+		} else if err != nil {
+			d.Log.Warn("the conversion rules that a cluster keeps cannot be read; those that were read are served", "cluster", r.Unit.ID.String(), "error", err)
 		}
-		for _, c := range r.Unit.Conversions {
-			kept = append(kept, c.Set)
-		}
-		d.Table.Hold(holdsApplied+name, kept)
 	}
+	spec := r.Unit.Spec.Conversion
 	if spec == nil || spec.URL == "" {
 		return done, nil
 	}
@@ -162,7 +178,7 @@ func (d *Daemon) fill(o *manifest.Object) (*manifest.Object, error) {
 }
 
 // keep returns the sets in the bundles that a unit keeps beside the wanted ones. It does not
-// read bundles that others wrote. The error concerns the whole cluster.
+// read bundles that others wrote.
 func (d *Daemon) keep(ctx context.Context, r unit.Request) ([]*conversion.Set, error) {
 	wanted := make(map[string]bool)
 	for _, c := range r.Unit.Conversions {
@@ -203,17 +219,14 @@ func (d *Daemon) keep(ctx context.Context, r unit.Request) ([]*conversion.Set, e
 		}
 		now[configMap] = read{version: found.version, set: set}
 	}
-	if err != nil {
-		if kube.IsClusterWide(err) || ctx.Err() != nil {
-			return nil, err
-		}
-		d.Log.Warn("the conversion rules that a cluster keeps cannot be read; those that were read are served", "cluster", name, "error", err)
-		now = before
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.kept == nil {
 		d.kept = make(map[string]map[string]read)
+	}
+	if err != nil {
+		d.kept[name] = before
+		return nil, err
 	}
 	d.kept[name] = now
 	var sets []*conversion.Set

@@ -339,6 +339,10 @@ func (p *pass) one(ctx context.Context, t *task, provisioned map[etcd.ID]admin.P
 		s := new(state)
 		s.set(readyCondition, false, why.reason, why.message)
 		return "", p.show(ctx, t, s)
+	case leave:
+		if p.resumes(t) {
+			return why.message, p.resume(ctx, t, trouble)
+		}
 	}
 	return why.message, nil
 }

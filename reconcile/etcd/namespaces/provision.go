@@ -27,7 +27,7 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 	asked := false
 	for _, t := range due {
 		do, _ := decide(t.subject)
-		asked = asked || do == keep || do == remove || do == release && p.cfg.Etcd != nil
+		asked = asked || do == keep || do == remove || do == release && p.cfg.Etcd != nil || do == leave && p.resumes(t)
 		if do != keep || p.refusedPrefix(t.declaration) {
 			continue
 		}
@@ -70,19 +70,28 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 
 // wanted returns what to provision for an object.
 func (p *pass) wanted(ctx context.Context, t *task) (admin.Wanted, error) {
-	if p.cluster == "" {
-		system := kube.Type{Version: "v1", Kind: manifest.Namespace.Kind, Resource: "namespaces"}
-		meta, err := p.Client.GetMetadata(ctx, system, system.ID("", "kube-system"))
-		if err != nil {
-			return admin.Wanted{}, err
-		}
-		p.Controller.cluster = string(meta.UID)
+	if err := p.identify(ctx); err != nil {
+		return admin.Wanted{}, err
 	}
 	w := admin.Wanted{ID: p.id(t), UID: p.cluster, Adopt: t.adopt}
 	if t.declaration != nil {
 		w.Prefix = t.declaration.Prefix
 	}
 	return w, nil
+}
+
+// identify reads p.cluster.
+func (p *pass) identify(ctx context.Context) error {
+	if p.cluster != "" {
+		return nil
+	}
+	system := kube.Type{Version: "v1", Kind: manifest.Namespace.Kind, Resource: "namespaces"}
+	meta, err := p.Client.GetMetadata(ctx, system, system.ID("", "kube-system"))
+	if err != nil {
+		return err
+	}
+	p.Controller.cluster = string(meta.UID)
+	return nil
 }
 
 // refusedPrefix reports whether a declaration names a prefix that the daemon does not allow, since it
@@ -139,7 +148,7 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 		s.set(certificatesCondition, false, certificatesMissing, err.Error())
 		return nil
 	}
-	st := &store{client: p.Client, of: d.Object(), proxy: manifest.Secret.ID(d.Namespace, etcd.ProxySecret(d.Name)), keys: make(map[manifest.ID]map[string]bool)}
+	st := p.store(t)
 	w := p.certificates(d, st.proxy, upstream)
 	withdrawn, err := p.withdrawn(ctx, st, t, w)
 	if err != nil {
@@ -210,10 +219,13 @@ func (p *pass) direct(ctx context.Context, st *store, t *task, made admin.Provis
 	}
 	st.want = map[string][]byte{
 		etcd.NamespaceFile: append(text, '\n'),
-		etcd.EndpointsFile: []byte(strings.Join(p.cfg.Etcd.Endpoints, "\n") + "\n"),
+		etcd.EndpointsFile: p.endpoints(),
 	}
 	return nil
 }
+
+// endpoints returns the content of [etcd.EndpointsFile].
+func (p *pass) endpoints() []byte { return []byte(strings.Join(p.cfg.Etcd.Endpoints, "\n") + "\n") }
 
 // withdrawn returns the written objects, including the records of CAs, that a declaration no longer
 // names, with the fingerprints of the certificates in them.

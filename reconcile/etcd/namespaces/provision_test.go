@@ -25,6 +25,24 @@ type empty struct{ Admin }
 
 func (empty) Overview(context.Context) (admin.Overview, error) { return admin.Overview{}, nil }
 
+// connect returns a client of an API server that answers with a handler.
+func connect(t *testing.T, answer http.HandlerFunc) *kube.Client {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer(w, r)
+	}))
+	t.Cleanup(server.Close)
+	ca := base64.StdEncoding.EncodeToString(rotation.Encode(server.Certificate()))
+	client, err := kube.New(kube.Config{Name: "dev", Kubeconfig: []byte(`{apiVersion: v1, kind: Config, current-context: x,
+ contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: "` + server.URL + `", certificate-authority-data: ` + ca + `}}], users: [{name: x, user: {token: t}}]}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
 // If an object may not get the finalizer, that is told, and tried again at growing intervals; nothing is
 // made for it. If it only changed meanwhile, it is read again at once.
 func TestFinalizerRefused(t *testing.T) {
@@ -32,8 +50,7 @@ func TestFinalizerRefused(t *testing.T) {
 	const object = `{"apiVersion": "gitopsd.dev/v1alpha1", "kind": "EtcdNamespace", "metadata": {"name": "sample", "namespace": "default", "uid": "1"}}`
 	var code int
 	var reason, shown string
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
+	client := connect(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/status"):
 			body, _ := io.ReadAll(r.Body)
@@ -47,15 +64,7 @@ func TestFinalizerRefused(t *testing.T) {
 		default:
 			w.WriteHeader(http.StatusNotFound)
 		}
-	}))
-	defer server.Close()
-	ca := base64.StdEncoding.EncodeToString(rotation.Encode(server.Certificate()))
-	client, err := kube.New(kube.Config{Name: "dev", Kubeconfig: []byte(`{apiVersion: v1, kind: Config, current-context: x,
- contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: "` + server.URL + `", certificate-authority-data: ` + ca + `}}], users: [{name: x, user: {token: t}}]}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	})
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	c := New(Config{Etcd: &Etcd{Admin: empty{}}})
 	k := &known{meta: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sample", Namespace: "default", UID: "1", ResourceVersion: "1"}}}

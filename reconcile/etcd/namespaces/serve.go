@@ -1,8 +1,14 @@
 package namespaces
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
 	"net/url"
 
+	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/render/etcd"
 )
@@ -36,11 +42,7 @@ func (p *pass) serve(t *task, directory map[string][]byte, complete bool, s *sta
 	case directory == nil || !complete:
 		return // another condition says what is missing; it is served as before
 	}
-	files := make(map[string][]byte)
-	for _, f := range etcd.Files {
-		files[f.Path] = directory[f.Key]
-	}
-	err := proxy.Serve(p.id(t), files)
+	err := proxy.Serve(p.id(t), files(directory))
 	if u, _ := url.Parse(p.url); err == nil && u != nil {
 		err = proxy.Serves(u.Hostname())
 	}
@@ -49,6 +51,57 @@ func (p *pass) serve(t *task, directory map[string][]byte, complete bool, s *sta
 		return
 	}
 	s.set(servedCondition, true, available, "")
+}
+
+// files returns the files of a proxy's directory by path, from the content of its Secret.
+func files(secret map[string][]byte) map[string][]byte {
+	files := make(map[string][]byte)
+	for _, f := range etcd.Files {
+		files[f.Path] = secret[f.Key]
+	}
+	return files
+}
+
+// resumes reports whether the daemon goes on to serve a namespace although it is not known whether it is
+// declared. That is only of consequence in a process that has not served it yet.
+func (p *pass) resumes(t *task) bool {
+	return t.unclear && t.finalized && p.url != "" && p.cfg.Etcd != nil && p.cfg.Etcd.Proxy != nil
+}
+
+// resume serves a namespace as an earlier process did, from the proxy's Secret. What in it would give
+// access to keys of others must be as in the record in etcd; the limits may be those of a writer of the
+// Secret, until the declaration can be read.
+func (p *pass) resume(ctx context.Context, t *task, trouble error) error {
+	if trouble != nil {
+		return trouble
+	}
+	record, known := p.there[p.id(t)]
+	if !known || record.State != registry.Active {
+		return nil // it never was served, or is not to be any more
+	}
+	if err := p.identify(ctx); err != nil {
+		return err
+	}
+	if record.Owner.UID != p.cluster {
+		return fmt.Errorf("%s has keys in etcd that another cluster of this name declared; they are not served to this one", p.id(t))
+	}
+	st := p.store(t)
+	stored, err := st.Get(ctx, st.proxy)
+	switch {
+	case err != nil:
+		return err
+	case stored.Foreign != "":
+		return errors.New(stored.Foreign)
+	case stored.Version == "":
+		return nil // it never was served
+	}
+	var n etcd.Namespace
+	if err := json.Unmarshal(st.files[etcd.NamespaceFile], &n); err != nil || n.ID != record.ID || n.Number != record.Number || n.Prefix != record.Prefix {
+		return fmt.Errorf("%s is not as gitopsd wrote it (%s), so that the namespace is not served from it until its declaration can be read", st.proxy, etcd.NamespaceFile)
+	}
+	maps.Copy(stored.Data, st.files)
+	stored.Data[etcd.EndpointsFile] = p.endpoints()
+	return p.cfg.Etcd.Proxy.Serve(p.id(t), files(stored.Data))
 }
 
 // withdraw makes the daemon stop serving a namespace.

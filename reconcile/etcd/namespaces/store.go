@@ -32,6 +32,12 @@ type store struct {
 	keys        map[manifest.ID]map[string]bool // of the objects that were read
 }
 
+// store returns the store of an object.
+func (p *pass) store(t *task) *store {
+	id := t.object()
+	return &store{client: p.Client, of: id, proxy: manifest.Secret.ID(id.Namespace, etcd.ProxySecret(id.Name)), keys: make(map[manifest.ID]map[string]bool)}
+}
+
 func typeOf(id manifest.ID) kube.Type {
 	if id.Is(manifest.ConfigMap) {
 		return configMapType

@@ -1,0 +1,127 @@
+package namespaces
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/registry"
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
+)
+
+// recorded is an etcd with one namespace, or with an error.
+type recorded struct {
+	Admin
+	record registry.Record
+	err    error
+}
+
+func (r *recorded) Overview(context.Context) (admin.Overview, error) {
+	return admin.Overview{Namespaces: []admin.Status{{Record: r.record}}}, r.err
+}
+
+// taken is a Proxy that keeps the files it gets.
+type taken struct {
+	Proxy
+	files map[string][]byte
+}
+
+func (p *taken) Serve(_ etcd.ID, files map[string][]byte) error {
+	p.files = files
+	return nil
+}
+
+// A process that does not know whether a namespace is declared serves it as the process before did, if
+// the record in etcd says the same as the proxy's Secret. It changes nothing.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	id := etcd.ID{Cluster: "dev", Namespace: "default", Name: "sample"}
+	record := registry.Record{ID: id, Number: 7, Prefix: id.DefaultPrefix(), Owner: registry.Owner{Fleet: "fleet", UID: "uid"}, State: registry.Active}
+	for name, tt := range map[string]struct {
+		change func(r *recorded, k *known, n *etcd.Namespace)
+		mark   string // instead of the right one
+		served bool
+		want   string // in the problem
+	}{
+		"as it was":                    {served: true},
+		"deleted, perhaps declared":    {change: func(_ *recorded, k *known, _ *etcd.Namespace) { k.meta.DeletionTimestamp = new(metav1.Now()) }, served: true},
+		"without the finalizer":        {change: func(_ *recorded, k *known, _ *etcd.Namespace) { k.meta.Finalizers = nil }},
+		"the etcd is down":             {change: func(r *recorded, _ *known, _ *etcd.Namespace) { r.err = errors.New("etcd is down") }, want: "etcd is down"},
+		"no record":                    {change: func(r *recorded, _ *known, _ *etcd.Namespace) { r.record.ID.Name = "other" }},
+		"retained":                     {change: func(r *recorded, _ *known, _ *etcd.Namespace) { r.record.State = registry.Retained }},
+		"of another cluster":           {change: func(r *recorded, _ *known, _ *etcd.Namespace) { r.record.Owner.UID = "before" }, want: "another cluster of this name"},
+		"with the number of another":   {change: func(_ *recorded, _ *known, n *etcd.Namespace) { n.Number = 8 }, want: "not as gitopsd wrote it"},
+		"with the prefix of another":   {change: func(_ *recorded, _ *known, n *etcd.Namespace) { n.Prefix = "/registry/" }, want: "not as gitopsd wrote it"},
+		"with the identity of another": {change: func(_ *recorded, _ *known, n *etcd.Namespace) { n.ID.Name = "other" }, want: "not as gitopsd wrote it"},
+		"a Secret of somebody":         {mark: "theirs", want: "is not gitopsd's"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := &known{meta: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+				Name: "sample", Namespace: "default", UID: "1", ResourceVersion: "1", Finalizers: []string{manifest.EtcdKeysFinalizer},
+			}}}
+			r := &recorded{record: record}
+			n := etcd.Namespace{ID: record.ID, Number: record.Number, Prefix: record.Prefix}
+			if tt.change != nil {
+				tt.change(r, k, &n)
+			}
+			text, err := json.Marshal(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			whose := mark(secretType.ID("default", "sample-etcd-proxy"), namespaces.ID("default", "sample"))
+			if tt.mark != "" {
+				whose = tt.mark
+			}
+			secret, err := json.Marshal(map[string]any{
+				"apiVersion": "v1", "kind": "Secret",
+				"metadata": map[string]any{"name": "sample-etcd-proxy", "namespace": "default", "resourceVersion": "5", "annotations": map[string]any{manifest.EtcdAnnotation: whose}},
+				"data":     map[string][]byte{"namespace.json": text, "endpoints": []byte("https://theirs:2379\n"), "upstream.key": []byte("key")},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			client := connect(t, func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.Method != http.MethodGet:
+					t.Errorf("%s %s", r.Method, r.URL)
+				case r.URL.Path == "/api/v1/namespaces/kube-system":
+					fmt.Fprint(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "kube-system", "uid": "uid"}}`)
+				case r.URL.Path == "/api/v1/namespaces/default/secrets/sample-etcd-proxy":
+					w.Write(secret)
+				default:
+					w.WriteHeader(http.StatusNotFound)
+				}
+			})
+			proxy := new(taken)
+			c := New(Config{Etcd: &Etcd{Admin: r, Proxy: proxy, Endpoints: []string{"https://ours:2379"}}})
+			v := &home.View{Cluster: "dev", Client: client, Log: slog.New(slog.DiscardHandler)}
+			p := &pass{Controller: c, View: v, now: time.Now(), url: "https://gitopsd:2379"}
+			s := subject{unclear: true, etcd: true, finalized: len(k.meta.Finalizers) > 0, deleting: k.meta.DeletionTimestamp != nil}
+			if err := p.work(t.Context(), []*task{{known: k, key: "key", subject: s}}); err != nil {
+				t.Fatal(err)
+			}
+			if served := proxy.files != nil; served != tt.served {
+				t.Errorf("served is %v", served)
+			}
+			if tt.served && (!bytes.Equal(proxy.files["namespace.json"], text) || string(proxy.files["endpoints"]) != "https://ours:2379\n" || string(proxy.files["upstream/tls.key"]) != "key") {
+				t.Errorf("served from %q", proxy.files)
+			}
+			if failed := k.failures > 0; failed != (tt.want != "") || !strings.Contains(k.failure, tt.want) {
+				t.Errorf("the problem is %q after %d failures", k.failure, k.failures)
+			}
+		})
+	}
+}

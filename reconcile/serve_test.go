@@ -1,0 +1,232 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources/clusters"
+)
+
+// server has a fleet that notes what is served without an attempt.
+type server struct {
+	*fleet
+	events []string
+	fails  error
+}
+
+func newServer(t *testing.T) *server {
+	s := &server{fleet: newFleet(t, 4)}
+	s.serve = func(_ context.Context, want *desired.Unit) (bool, error) {
+		s.note("serve " + want.Name)
+		return want.Name == "hub", s.fails
+	}
+	s.ws.cfg.Home = func(_ context.Context, want *desired.Unit, _ func([]problem.Problem)) (Home, error) {
+		return &servedHome{s, want.Name, want.Suspend}, nil
+	}
+	return s
+}
+
+func (s *server) note(event string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, event)
+}
+
+func (s *server) happened(what string, want ...string) {
+	s.t.Helper()
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.events, want) {
+		s.t.Errorf("%s: have %q, want %q", what, s.events, want)
+	}
+	s.events = nil
+}
+
+type servedHome struct {
+	s       *server
+	name    string
+	suspend bool
+}
+
+func (h *servedHome) Set(fleet home.Fleet) {
+	h.s.note(fmt.Sprintf("set %s: objects are known: %t, clusters: %t", h.name, fleet.Objects != nil, !fleet.Registry.Faulty))
+}
+
+func (h *servedHome) Run(ctx context.Context) {
+	h.s.note(fmt.Sprintf("run %s, suspended: %t", h.name, h.suspend))
+	<-ctx.Done()
+	h.s.note("end " + h.name)
+}
+
+// rendered returns a state in which every cluster has its objects.
+func rendered(commit string, of ...string) *desired.State {
+	s := state(commit, of...)
+	for _, u := range s.Clusters {
+		u.Objects, _ = manifest.NewSet(nil)
+	}
+	return s
+}
+
+// broken returns a state in which no cluster renders.
+func broken(commit string, of ...string) *desired.State {
+	s := state(commit, of...)
+	for _, u := range s.Clusters {
+		u.Err = errors.New("does not render")
+	}
+	return s
+}
+
+// A process that was started while a unit does not render serves what its cluster has, once,
+// and nothing more when attempts are made again. A home does not know then what is declared.
+func TestServeBroken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.gives("hub", unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true})
+		s.pass(broken("1", "hub", "dev"))
+		slices.Sort(s.events)
+		s.happened("it does not render", "run hub, suspended: false", "serve dev", "serve hub", "set hub: objects are known: false, clusters: false")
+		s.is("hub", status.Failed, "does not render")
+		s.pass(broken("2", "hub", "dev"))
+		s.happened("it still does not")
+		s.has("hub")
+		s.pass(rendered("3", "hub", "dev"))
+		s.happened("it renders", "set hub: objects are known: true, clusters: true")
+		s.pass(broken("4", "hub", "dev"))
+		s.happened("not any more")
+		s.ws.stop()
+		s.happened("the end", "end hub")
+		if n := len(s.made["hub"]); s.closed != len(s.made["dev"])+n || n != 2 {
+			t.Errorf("%d connections to hub, %d were closed", n, s.closed)
+		}
+	})
+}
+
+// What cannot be served is told, and tried again at growing intervals. New credentials are
+// used, also by a home.
+func TestServeFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fails = errors.New("it is down")
+		told := func() string {
+			all := s.ws.cfg.Board.Snapshot().Clusters[0].Problems
+			if len(all) != 1 {
+				return fmt.Sprint(all)
+			}
+			return all[0].Reason
+		}
+		want := broken("1", "hub")
+		for range 60 {
+			s.pass(want)
+			if !strings.HasSuffix(told(), "are not served since the daemon started: it is down") {
+				t.Fatalf("the problem is %q", told())
+			}
+			time.Sleep(s.ws.cfg.Interval)
+		}
+		// After 0, 1, 3, 7, 15, 25 ... intervals, more or less.
+		if n := len(s.events); n < 8 || n > 11 {
+			t.Errorf("tried %d times in 60 intervals", n)
+		}
+		s.events, s.fails = nil, nil
+		time.Sleep(10 * time.Hour)
+		s.pass(want)
+		s.happened("it is up", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+		if told() != "[]" {
+			t.Errorf("the problem is %q", told())
+		}
+		s.mu.Lock()
+		s.password = "another"
+		s.mu.Unlock()
+		s.pass(want)
+		s.happened("its password changed", "end hub", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+
+		s = newServer(t)
+		s.serve = func(context.Context, *desired.Unit) (bool, error) { panic("as asked for") }
+		s.pass(want)
+		if !strings.Contains(told(), "a bug in gitopsd") {
+			t.Errorf("the problem is %q", told())
+		}
+		// A call that hangs is given up for a newer commit.
+		s = newServer(t)
+		s.serve = func(ctx context.Context, _ *desired.Unit) (bool, error) {
+			<-ctx.Done()
+			return false, ctx.Err()
+		}
+		s.pass(want)
+		s.pass(rendered("2", "hub"))
+		s.has("hub", "2")
+	})
+}
+
+// The cluster of a suspended unit is asked only if its API servers need the daemon. Then no
+// controllers run in it but those that serve.
+func TestServeSuspended(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.gives("hub", unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true})
+		suspended := func(commit string, url string) *desired.State {
+			all := state(commit, "hub")
+			u := all.Clusters[0]
+			if u.Suspend = true; url != "" {
+				u.Spec.Etcd = &clusters.Etcd{Proxy: &clusters.EtcdProxy{URL: url}}
+			}
+			return all
+		}
+		s.pass(suspended("1", ""))
+		s.happened("it is suspended")
+		s.pass(suspended("2", "https://gitopsd.example.org:2379"))
+		s.happened("it needs the daemon", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: true")
+		s.pass(suspended("3", "https://gitopsd.example.org:2379"))
+		s.happened("a commit")
+		s.is("hub", status.Suspended, "spec.suspend leaves the cluster as it is")
+		s.has("hub")
+		s.pass(rendered("4", "hub"))
+		s.happened("it goes on", "end hub", "set hub: objects are known: true, clusters: true", "run hub, suspended: false")
+		s.pass(suspended("5", "https://gitopsd.example.org:2379"))
+		s.happened("it is suspended again", "end hub") // what is served stays
+	})
+}
+
+// A unit that waits for others is served meanwhile, and so is one without a plan.
+func TestServeWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		var begin sync.WaitGroup
+		begin.Add(1)
+		s.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
+			begin.Wait()
+			return unit.Outcome{Phase: status.Ready, Actions: map[string]int{}}
+		})
+		s.gives("hub", unit.Outcome{Phase: status.Failed, Message: "no plan"})
+		s.pass(rendered("1", "dev", "hub<-dev"))
+		s.happened("it waits", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+		begin.Done()
+		s.happened("it waits no more", "set hub: objects are known: true, clusters: true")
+		s.is("hub", status.Failed, "no plan")
+		s.gives("hub", unit.Outcome{Phase: status.Ready, Actions: map[string]int{}})
+		s.pass(rendered("2", "dev", "hub<-dev"))
+		s.happened("it is no home", "set hub: objects are known: true, clusters: true", "end hub")
+
+		s = newServer(t)
+		s.gives("hub", unit.Outcome{Phase: status.Failed, Message: "no plan"})
+		s.pass(rendered("1", "hub"))
+		s.happened("it has no plan", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+	})
+}

@@ -1,0 +1,51 @@
+package unit
+
+import (
+	"context"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target"
+)
+
+var definitionType = kube.Type{Group: manifest.CRD.Group, Version: "v1", Kind: manifest.CRD.Kind, Resource: "customresourcedefinitions"}
+
+// Serve calls Config.Serve, and reports whether the cluster is a home; see [Outcome.Home].
+// It is for a unit that Apply cannot be called for, because it does not render or must be
+// left alone, in a process that serves nothing for it yet. It changes nothing in the
+// cluster. The error is about the unit as a whole.
+func (c *Connection) Serve(ctx context.Context, want *desired.Unit) (home bool, err error) {
+	if err := c.applier.Check(ctx); err != nil {
+		return false, err
+	}
+	owns := func(id manifest.ID, meta *metav1.ObjectMeta) bool { return c.applier.Owns(id, meta, nil) }
+	if c.serve != nil {
+		if err := c.serve(ctx, Request{Unit: want, Objects: want.Objects, Client: c.client, Owns: owns}); err != nil {
+			return false, err
+		}
+	}
+	targets, err := target.Definitions()
+	if err != nil {
+		return false, err
+	}
+	spaces, err := etcd.Definition()
+	if err != nil {
+		return false, err
+	}
+	for _, o := range slices.Concat(targets, []*manifest.Object{spaces}) {
+		meta, err := c.client.GetMetadata(ctx, definitionType, o.ID())
+		switch {
+		case kube.IsMissing(err):
+		case err != nil:
+			return false, err
+		case owns(o.ID(), &meta.ObjectMeta):
+			return true, nil
+		}
+	}
+	return false, nil
+}
