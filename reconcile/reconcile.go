@@ -19,8 +19,8 @@
 // reconcile.go has the loop, compute.go the computation of a commit, and history.go the
 // order of commits. workers.go runs a worker per unit: connect.go connects it, gate.go has it
 // wait for the units that it depends on, outcome.go reports what came of an attempt, homes.go
-// runs the controllers of homes, serve.go serves a unit that no attempt is made at, and
-// panic.go keeps a panic in its unit. report.go collects the problems that [Daemon.Once]
+// runs the controllers of homes, serve.go serves a unit that no attempt is made at,
+// previous.go knows the clusters of the process before, and panic.go keeps a panic in its unit. report.go collects the problems that [Daemon.Once]
 // returns.
 //
 // The neighbours: reconcile/desired computes, reconcile/unit works on one unit, and
@@ -174,6 +174,9 @@ type Daemon struct {
 	// again: the same commit must be computed again, because something failed that may
 	// succeed the next time.
 	again bool
+	// previous has the clusters of the process before, until this one has a registry without
+	// errors.
+	previous previous
 	// overtaken: others pushed, so that the lock was not committed and must be computed
 	// again. dueSince is when the lock became due; zero if it is not.
 	overtaken bool
@@ -200,6 +203,9 @@ type revision struct {
 	// at has the checkpoints of the units if state was resumed from an earlier process;
 	// then state has no objects.
 	at map[desired.ID]*checkpoint.Record
+	// perhaps are the units of the process before, if the state's registry has errors: its
+	// documents with errors may be meant for some of them.
+	perhaps map[desired.ID]*desired.Unit
 }
 
 // locked returns the revision with its lock committed on top.
@@ -218,7 +224,7 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Turns == nil {
 		cfg.Turns = turn.New(16)
 	}
-	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository)}, nil
+	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository), previous: loadPrevious(cfg)}, nil
 }
 
 // Run runs the loop until ctx ends, and then returns nil. Steps under way are finished, or
@@ -414,6 +420,7 @@ func (d *Daemon) look(ctx context.Context) error {
 // the repository as a whole.
 func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	if d.now == nil {
+		d.servePrevious(ctx)
 		return nil
 	}
 	held, perr := d.keepPending(ctx)
@@ -471,6 +478,7 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 
 // follow puts a revision in charge, and reports its new problems and notes.
 func (d *Daemon) follow(now *revision) {
+	now.perhaps = d.previous.perhaps(now.state)
 	var before []problem.Problem
 	var waiting []resolve.Waiting
 	var noted []string
@@ -479,6 +487,7 @@ func (d *Daemon) follow(now *revision) {
 	}
 	state := now.state
 	d.now, d.again = now, false
+	d.keepRegistry()
 	problems, all := state.Problems(), state.AllProblems()
 	if len(problems) > 0 {
 		d.again = true

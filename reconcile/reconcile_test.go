@@ -45,6 +45,7 @@ type world struct {
 	connects map[string]int
 	notify   map[string]func()
 	fetched  int
+	served   []string
 	resumed  map[string]int
 	onResume map[string]func(ctx context.Context) unit.Outcome
 	// before goes before each look-up of a tag and each fetch of a digest, if there
@@ -189,7 +190,12 @@ func (t *notingConnection) Apply(ctx context.Context, want *desired.Unit) unit.O
 	return unit.Outcome{Phase: status.Ready}
 }
 
-func (t *notingConnection) Serve(context.Context, *desired.Unit) (bool, error) { return false, nil }
+func (t *notingConnection) Serve(context.Context, *desired.Unit) (bool, error) {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	t.w.served = append(t.w.served, t.name)
+	return false, nil
+}
 
 func (t *notingConnection) Resume(ctx context.Context, at *checkpoint.Record) unit.Outcome {
 	t.w.mu.Lock()

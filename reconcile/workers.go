@@ -40,8 +40,8 @@ type job struct {
 	of *revision
 	// held is why the job must wait; may be empty.
 	held string
-	// left: the unit is left as it is, because its cluster's document has errors. want is
-	// nil then.
+	// left: the unit is left as it is, because its cluster's document has errors. want then
+	// is as it was registered before; nil if that is not known.
 	left bool
 	// after are the jobs of the units that this one depends on. broken names one of these
 	// units that has no job because its registration has errors.
@@ -129,6 +129,11 @@ func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID
 	for _, u := range of.state.Clusters {
 		jobs[u.ID] = &job{want: u, of: of, held: held[u.ID], tried: make(chan struct{})}
 	}
+	for id := range of.perhaps {
+		if ws.all[id] == nil && jobs[id] == nil && !of.state.Removed(id) {
+			ws.start(ctx, id)
+		}
+	}
 	for id, w := range ws.all {
 		switch {
 		case jobs[id] != nil:
@@ -139,7 +144,7 @@ func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID
 			delete(ws.all, id)
 			ws.forget(id)
 		default:
-			w.give(&job{of: of, left: true, tried: make(chan struct{})})
+			w.give(&job{want: of.perhaps[id], of: of, left: true, tried: make(chan struct{})})
 		}
 	}
 	var tried []<-chan struct{}
@@ -319,6 +324,10 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	var o unit.Outcome
 	if w.left = j.left; w.left {
 		w.rest()
+		if j.want != nil {
+			unserved := ws.serve(attempt, w, j)
+			ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) { c.Problems = unserved })
+		}
 		return o
 	}
 	switch {

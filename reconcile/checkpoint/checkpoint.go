@@ -2,8 +2,11 @@
 // together with the input of its computation. A daemon that restarts on the same commit,
 // and finds the cluster unchanged, reads and renders no packages until something changes.
 //
-// It is a cache: a record that is missing or unreadable only costs time. reconcile/apply
-// defines the state of a cluster, and reconcile decides when a record may be used.
+// Beside the records it keeps the last registry of clusters that had no errors, so that a
+// daemon that starts while the repository cannot be used knows which clusters it serves.
+//
+// It is a cache: what is missing or unreadable only costs time. reconcile/apply defines the
+// state of a cluster, and reconcile decides when a record may be used.
 package checkpoint
 
 import (
@@ -63,17 +66,39 @@ func (s *Store) Load(cluster, input string) *Record {
 // Save replaces the record of a cluster. The error is the file system's; the old record
 // stays then.
 func (s *Store) Save(cluster string, r *Record) error {
-	if err := s.save(cluster, r); err != nil {
+	text, err := json.Marshal(r)
+	if err == nil {
+		err = s.write(s.file(cluster), text)
+	}
+	if err != nil {
 		return fmt.Errorf("checkpoint of cluster %s: %w", cluster, err)
 	}
 	return nil
 }
 
-func (s *Store) save(cluster string, r *Record) error {
-	text, err := json.Marshal(r)
+// registry is the name of a registry's file, which no cluster has.
+const registry = "clusters.yaml"
+
+// LoadRegistry returns the text of the registry; empty if there is none, or it cannot be
+// read.
+func (s *Store) LoadRegistry() []byte {
+	text, err := os.ReadFile(filepath.Join(s.Dir, registry))
 	if err != nil {
-		return err
+		return nil
 	}
+	return text
+}
+
+// SaveRegistry replaces the text of the registry. The error is the file system's; the old
+// text stays then.
+func (s *Store) SaveRegistry(text []byte) error {
+	if err := s.write(filepath.Join(s.Dir, registry), text); err != nil {
+		return fmt.Errorf("the registry of clusters in the cache: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) write(file string, text []byte) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
@@ -82,10 +107,10 @@ func (s *Store) save(cluster string, r *Record) error {
 		return err
 	}
 	_, err = f.Write(text)
-	// Not synced: Load ignores a record that a crash of the machine left half written.
+	// Not synced: whoever loads ignores what a crash of the machine left half written.
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), s.file(cluster))
+		err = os.Rename(f.Name(), file)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))

@@ -14,7 +14,7 @@ import (
 // Handler serves the board:
 //
 //	/healthz  200 while the loop runs, 503 if it has not run for longer than stall
-//	/readyz   200 once a commit was read
+//	/readyz   200 once a commit was read, or the clusters of the process before are served
 //	/metrics  Prometheus
 //	/status   the snapshot as JSON
 //
@@ -37,7 +37,7 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 	}))
 	mux.HandleFunc("GET /readyz", probe(func(r *http.Request) string {
 		switch s := b.Snapshot(); {
-		case s.Commit != "":
+		case s.Commit != "", len(s.Clusters) > 0:
 			return ""
 		case s.PollError != "" && access.allowed(r):
 			return "no commit was read yet: " + s.PollError

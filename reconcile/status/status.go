@@ -285,6 +285,16 @@ func (b *Board) Commit(hash, subject string, problems []problem.Problem, cluster
 	}
 }
 
+// Know adds clusters of an earlier process, before a commit is known.
+func (b *Board) Know(clusters []string) {
+	defer b.change()()
+	for _, name := range clusters {
+		if b.clusters[name] == nil {
+			b.clusters[name] = &Unit{Name: name, Phase: Pending}
+		}
+	}
+}
+
 // LockCommitted records a commit of the lock.
 func (b *Board) LockCommitted(hash string) {
 	defer b.change()()

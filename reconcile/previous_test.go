@@ -1,0 +1,166 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gitopsd.dev/reconcile/checkpoint"
+	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/testscripts/await"
+)
+
+// remoteness is a repository that can be out of reach.
+type remoteness struct {
+	Repository
+	away atomic.Bool
+}
+
+func (r *remoteness) Poll(ctx context.Context, last string) (sources.Commit, bool, error) {
+	if r.away.Load() {
+		return sources.Commit{}, false, errors.New("it is away")
+	}
+	return r.Repository.Poll(ctx, last)
+}
+
+// A daemon that cannot use any commit serves the clusters of the process before, until it can.
+func TestServePrevious(t *testing.T) {
+	t.Parallel()
+	needs := strings.Replace(registry("b"), "spec:", "spec:\n  conversion: {url: 'https://gitopsd.example.org:9443'}", 1)
+	both := registry("a") + "---\n" + needs
+	for _, tt := range []struct {
+		name string
+		// change makes the commit unusable, and repair mends that.
+		change, repair func(w *world, r *remoteness)
+		// served are the clusters without attempts, with their phases and the beginning of
+		// their messages.
+		served  []string
+		phases  map[string]status.Phase
+		message string
+		commit  bool // is known
+	}{
+		{
+			name: "the repository is away", served: []string{"a", "b"}, message: "waits for a commit: none could be used since the daemon started",
+			phases: map[string]status.Phase{"a": status.Waiting, "b": status.Waiting},
+			change: func(_ *world, r *remoteness) { r.away.Store(true) },
+			repair: func(_ *world, r *remoteness) { r.away.Store(false) },
+		},
+		{
+			name: "the lock is garbled", served: []string{"a", "b"}, message: "waits for a commit: none could be used since the daemon started", commit: true,
+			phases: map[string]status.Phase{"a": status.Waiting, "b": status.Waiting},
+			change: func(w *world, _ *remoteness) {
+				w.commit("garbled", map[string]string{"clusters.lock": "<<<<<<< main\n"})
+			},
+			repair: func(w *world, _ *remoteness) { w.commit("mended", map[string]string{"clusters.lock": ""}) },
+		},
+		{
+			name: "a document has errors", served: []string{"b"}, message: "its registration has errors; the cluster is left as it is", commit: true,
+			phases: map[string]status.Phase{"b": status.Failed},
+			change: func(w *world, _ *remoteness) {
+				w.commit("garbled", map[string]string{"clusters.yaml": strings.Replace(both, "9443", "no port", 1)})
+			},
+			repair: func(w *world, _ *remoteness) { w.commit("mended", map[string]string{"clusters.yaml": both}) },
+		},
+		{
+			name: "the first commit is being computed", served: []string{"b"}, message: "waits for the first commit since the daemon started, which is being computed",
+			phases: map[string]status.Phase{"b": status.Waiting},
+			change: func(w *world, _ *remoteness) {
+				w.commit("bump", cluster("a", "v2"))
+				w.before = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+			},
+			repair: func(w *world, _ *remoteness) {
+				w.mu.Lock()
+				w.before = nil
+				w.mu.Unlock()
+				w.commit("bump again", cluster("a", "v3"))
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w, dir := newWorld(t), t.TempDir()
+			r := new(remoteness)
+			config := func(c *Config) {
+				c.Checkpoints, c.Settings = &checkpoint.Store{Dir: dir}, "the program"
+				c.Home = func(context.Context, *desired.Unit, func([]problem.Problem)) (Home, error) {
+					return nil, errors.New("none is a home")
+				}
+				r.Repository = c.Repository
+				c.Repository = r
+			}
+			w.commit("fleet", map[string]string{"clusters.yaml": both}, cluster("a", "v1"), cluster("b", "v1"))
+			if err := w.daemon(config).Once(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+			w.mu.Lock()
+			w.applied = make(map[string][]string)
+			w.mu.Unlock()
+
+			tt.change(w, r)
+			d := w.daemon(config)
+			w.start(d)
+			await.True(t, "it is served", func() bool {
+				s := d.cfg.Board.Snapshot()
+				if (s.Commit != "") != tt.commit {
+					return false
+				}
+				n := 0
+				for _, c := range s.Clusters {
+					if phase, ok := tt.phases[c.Name]; ok && c.Phase == phase && strings.HasPrefix(c.Message, tt.message) {
+						n++
+					}
+				}
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return n == len(tt.phases) && len(w.served) == len(tt.served)
+			})
+			time.Sleep(3 * d.cfg.Interval) // later passes change nothing
+			w.mu.Lock()
+			slices.Sort(w.served)
+			if !slices.Equal(w.served, tt.served) {
+				t.Errorf("served %q, want %q", w.served, tt.served)
+			}
+			for _, name := range tt.served {
+				if got := w.applied[name]; len(got) > 0 {
+					t.Errorf("%s was given %q", name, got)
+				}
+			}
+			w.mu.Unlock()
+			tt.repair(w, r)
+			await.True(t, "it is applied", func() bool {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return len(w.applied["a"]) > 0 && len(w.applied["b"]) > 0
+			})
+		})
+	}
+}
+
+// Without the registry of a process before nothing is served, and a damaged one is ignored.
+func TestNoPrevious(t *testing.T) {
+	t.Parallel()
+	store := &checkpoint.Store{Dir: t.TempDir()}
+	cfg := Config{Checkpoints: store, Home: func(context.Context, *desired.Unit, func([]problem.Problem)) (Home, error) { return nil, nil }}
+	if p := loadPrevious(cfg); p.all != nil {
+		t.Errorf("clusters from nowhere: %v", p.all.state.Clusters)
+	}
+	if err := store.SaveRegistry([]byte("a: [")); err != nil {
+		t.Fatal(err)
+	}
+	if p := loadPrevious(cfg); p.all != nil || p.text != nil {
+		t.Errorf("from a damaged file: %+v", p)
+	}
+	if err := store.SaveRegistry([]byte(registry("a"))); err != nil {
+		t.Fatal(err)
+	}
+	if p := loadPrevious(cfg); len(p.all.state.Clusters) != 1 || len(p.needing.state.Clusters) != 0 {
+		t.Errorf("of one cluster: %+v", p)
+	}
+}
