@@ -64,7 +64,9 @@ func (j *job) at() *checkpoint.Record {
 }
 
 // worker works on one unit. Its box holds one job: a newer job replaces the one in the box,
-// and cancels one under way for an older commit.
+// and cancels one under way for an older commit, unless that wants the same. After
+// mostGivenUp cancelled attempts the next one may end, so that a branch with ever more
+// commits does not keep a slow cluster from all of them.
 type worker struct {
 	id   desired.ID
 	box  chan *job
@@ -74,7 +76,9 @@ type worker struct {
 	mu     sync.Mutex
 	ended  bool
 	now    *job               // under way
-	cancel context.CancelFunc // cancels it
+	cancel context.CancelFunc // cancels it; nil once it is cancelled
+	// givenUp counts the attempts in a row that were cancelled.
+	givenUp int
 
 	// Only the worker's goroutine uses the fields below.
 	conn     Connection // nil before it is made
@@ -117,6 +121,8 @@ type worker struct {
 	kept   *checkpoint.Record
 	unkept bool
 }
+
+const mostGivenUp = 3
 
 // firstBrake is how long the second of two corrections in a row waits.
 const firstBrake = 250 * time.Millisecond
@@ -285,8 +291,10 @@ func (w *worker) give(j *job) *job {
 			j.drop(w.now)
 			return w.now
 		}
-		if w.now.of.commit.Hash != j.of.commit.Hash {
+		if w.now.of.commit.Hash != j.of.commit.Hash && w.cancel != nil && w.givenUp < mostGivenUp && !w.now.wantsSame(j) {
 			w.cancel()
+			w.cancel = nil
+			w.givenUp++
 		}
 	}
 	select {
@@ -305,6 +313,9 @@ func (w *worker) give(j *job) *job {
 // wantsSame reports whether two jobs want the same of their unit. A commit is computed
 // again and again while anything in the fleet is wrong.
 func (j *job) wantsSame(other *job) bool {
+	if j.want == nil || other.want == nil {
+		return j.want == other.want
+	}
 	return j.want.Objects.Equal(other.want.Objects) && reflect.DeepEqual(j.want.Cluster, other.want.Cluster)
 }
 
@@ -317,7 +328,9 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
-		w.now = nil
+		if w.now = nil; w.cancel != nil {
+			w.givenUp = 0
+		}
 		w.mu.Unlock()
 		close(j.tried)
 	}()

@@ -20,6 +20,7 @@ import (
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
@@ -793,4 +794,56 @@ func TestRunningVersions(t *testing.T) {
 	if w.running["p"] != (version{"v1", "d"}) {
 		t.Errorf("%v", w.running)
 	}
+}
+
+// An attempt is given up for a newer commit that wants something else, but not again and
+// again: a cluster that takes longer than the time between two commits gets to an end.
+func TestBusyBranch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		var ended, givenUp []string
+		f.set("prod", func(ctx context.Context, want *desired.Unit) unit.Outcome {
+			select {
+			case <-time.After(40 * time.Second):
+				ended = append(ended, want.Notes[0])
+			case <-ctx.Done():
+				givenUp = append(givenUp, want.Notes[0])
+			}
+			return unit.Outcome{Phase: status.Ready, Actions: map[string]int{}}
+		})
+		commit := func(n int, objects bool) *desired.State {
+			s := state(fmt.Sprint(n), "prod")
+			if objects {
+				o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprint("c", n)}}, manifest.Origin{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Clusters[0].Objects, _ = manifest.NewSet([]*manifest.Object{o})
+			}
+			return s
+		}
+		for n := range 9 {
+			f.pass(commit(n, true))
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+		}
+		if want := []string{"0", "1", "2", "4", "5", "6"}; !slices.Equal(givenUp, want) {
+			t.Errorf("given up are %q, want %q", givenUp, want)
+		}
+		if want := []string{"3", "7"}; !slices.Equal(ended, want) {
+			t.Errorf("ended are %q, want %q", ended, want)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		ended, givenUp = nil, nil
+		for n := range 4 {
+			f.pass(commit(10+n, false))
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+		}
+		if len(givenUp) > 0 || len(ended) < 2 {
+			t.Errorf("commits that want the same: given up are %q, ended are %q", givenUp, ended)
+		}
+	})
 }
