@@ -173,6 +173,25 @@ func TestServeFails(t *testing.T) {
 	})
 }
 
+// What ended because the cluster was down is served again once it is back, also if its unit
+// does not render any more.
+func TestServeAfterOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.gives("hub", unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true})
+		s.pass(rendered("1", "hub"))
+		s.gives("hub", unit.Outcome{Phase: status.Unreachable})
+		s.pass(rendered("2", "hub"))
+		time.Sleep(time.Hour)
+		s.pass(rendered("2", "hub"))
+		s.happened("it is down", "set hub: objects are known: true, clusters: true", "run hub, suspended: false",
+			"set hub: objects are known: true, clusters: true", "set hub: objects are known: true, clusters: true", "end hub")
+		s.pass(broken("3", "hub"))
+		s.happened("it is back", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+	})
+}
+
 // The cluster of a suspended unit is asked only if its API servers need the daemon. Then no
 // controllers run in it but those that serve.
 func TestServeSuspended(t *testing.T) {
