@@ -1,7 +1,6 @@
 package apply_test
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"reflect"
@@ -257,11 +256,7 @@ func TestNoCheckpoint(t *testing.T) {
 		}},
 		{name: "pinned", prepare: func(b *bed) (*manifest.Set, apply.PlanOptions) {
 			b.as("somebody", gadgets)
-			eventually(b.t, "the kind is served", func(ctx context.Context) bool {
-				b.cluster.Refresh()
-				_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gadget")
-				return err == nil
-			})
+			b.serves("$NAME.example.org", "Gadget")
 			pinned := `{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata: {name: $NAME, annotations: {gitopsd.dev/type: "` + b.digest(gadgets) + `"}}}`
 			return b.set(two + "---\n" + pinned), apply.PlanOptions{}
 		}},

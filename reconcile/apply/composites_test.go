@@ -1,7 +1,6 @@
 package apply_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -16,16 +15,8 @@ import (
 // one that harms no object is a rollback.
 func TestSurveyComposites(t *testing.T) {
 	b := newBed(t)
-	serves := func(group, kind string) {
-		t.Helper()
-		eventually(t, kind+" is served", func(ctx context.Context) bool {
-			b.cluster.Refresh()
-			_, err := b.cluster.Kind(ctx, group, kind)
-			return err == nil
-		})
-	}
 	b.as("crossplane", xrds)
-	serves("apiextensions.crossplane.io", "CompositeResourceDefinition")
+	b.serves("apiextensions.crossplane.io", "CompositeResourceDefinition")
 	narrow := b.set(databases)
 	wide := b.set(strings.ReplaceAll(databases, "size: {type: integer}", "size: {type: integer}, colour: {type: string}"))
 	_, results := b.apply(narrow)
@@ -55,8 +46,8 @@ func TestSurveyComposites(t *testing.T) {
 		}
 		b.as("crossplane", string(crd.AppendJSON(nil)))
 	}
-	serves(b.name+".example.org", "XDatabase")
-	serves(b.name+".example.org", "Database")
+	b.serves("$NAME.example.org", "XDatabase")
+	b.serves("$NAME.example.org", "Database")
 	const (
 		composite = "{apiVersion: $NAME.example.org/v1, kind: XDatabase, metadata: {name: x-$NAME}, spec: {size: 1, claimRef: {name: d}}}"
 		claim     = "{apiVersion: $NAME.example.org/v1, kind: Database, metadata: {name: d, namespace: default}, spec: {size: 1, colour: red}}"

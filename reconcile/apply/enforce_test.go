@@ -223,11 +223,7 @@ func TestPinsOfTypesThatFail(t *testing.T) {
 func TestPinsOfCompositeTypes(t *testing.T) {
 	b := newBed(t)
 	b.as("crossplane", xrds)
-	eventually(t, "XRDs are served", func(ctx context.Context) bool {
-		b.cluster.Refresh()
-		_, err := b.cluster.Kind(ctx, "apiextensions.crossplane.io", "CompositeResourceDefinition")
-		return err == nil
-	})
+	b.serves("apiextensions.crossplane.io", "CompositeResourceDefinition")
 	b.as("somebody", "{apiVersion: v1, kind: Namespace, metadata: {name: gitopsd-system}}")
 	const parameters = "{apiVersion: v1, kind: ConfigMap, metadata: {name: gitopsd-pins.xdatabases.$NAME.example.org, namespace: gitopsd-system}}"
 	digest := func() any {

@@ -339,6 +339,16 @@ func eventually(t *testing.T, what string, done func(ctx context.Context) bool) 
 	}
 }
 
+// serves waits until the cluster serves a kind; $NAME in the group is the bed's name.
+func (b *bed) serves(group, kind string) {
+	b.t.Helper()
+	eventually(b.t, kind+" is served", func(ctx context.Context) bool {
+		b.cluster.Refresh()
+		_, err := b.cluster.Kind(ctx, strings.ReplaceAll(group, "$NAME", b.name), kind)
+		return err == nil
+	})
+}
+
 // sent says that a request was sent, and leaves the record as it is.
 func (b *bed) sent(request string) bool {
 	b.requests.mu.Lock()

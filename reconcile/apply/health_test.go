@@ -59,11 +59,7 @@ func TestHealthOfForeignTypes(t *testing.T) {
 	b := newBed(t)
 	b.as("somebody", strings.Replace(gizmos, "    schema:", `    additionalPrinterColumns: [{name: Up, type: string, jsonPath: '.status.conditions[?(@.type=="AllUpAndReady")].status'}]
     schema:`, 1))
-	eventually(t, "the type is served", func(ctx context.Context) bool {
-		b.cluster.Refresh()
-		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gizmo")
-		return err == nil
-	})
+	b.serves("$NAME.example.org", "Gizmo")
 	set := b.set(gizmo("one") + `
 ---
 apiVersion: v1
@@ -113,11 +109,7 @@ func TestHealthWithoutDefinition(t *testing.T) {
 	b := newBed(t)
 	b.as("somebody", strings.Replace(gizmos, "    schema:", `    additionalPrinterColumns: [{name: Up, type: string, jsonPath: '.status.conditions[?(@.type=="AllUpAndReady")].status'}]
     schema:`, 1))
-	eventually(t, "the type is served", func(ctx context.Context) bool {
-		b.cluster.Refresh()
-		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gizmo")
-		return err == nil
-	})
+	b.serves("$NAME.example.org", "Gizmo")
 	set := b.set(gizmo("one"))
 	b.apply(set)
 	f := newFaulty(b, 0)
@@ -152,11 +144,7 @@ func TestHealthWithoutDefinition(t *testing.T) {
 func TestHealthRuleOfForeignType(t *testing.T) {
 	b := newBed(t)
 	b.as("somebody", strings.Replace(gizmos, "metadata: {", "metadata: {annotations: {gitopsd.dev/health: \"current: status.step == 'last'\"}, ", 1))
-	eventually(t, "the type is served", func(ctx context.Context) bool {
-		b.cluster.Refresh()
-		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gizmo")
-		return err == nil
-	})
+	b.serves("$NAME.example.org", "Gizmo")
 	set := b.set(gizmo("one"))
 	b.apply(set)
 	for _, tt := range []struct {
@@ -188,11 +176,7 @@ func TestHealthRuleOfForeignType(t *testing.T) {
 func TestHealthRuleComesLater(t *testing.T) {
 	b := newBed(t)
 	b.as("somebody", gizmos)
-	eventually(t, "the type is served", func(ctx context.Context) bool {
-		b.cluster.Refresh()
-		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gizmo")
-		return err == nil
-	})
+	b.serves("$NAME.example.org", "Gizmo")
 	set := b.set(gizmo("one"))
 	b.apply(set)
 	b.rawAt(http.MethodPatch, set.All()[0], "/status", "fieldManager=somebody", "application/merge-patch+json", []byte(`{"status":{"phase":"Odd"}}`))

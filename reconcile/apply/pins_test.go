@@ -1,7 +1,6 @@
 package apply_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -39,11 +38,7 @@ func (b *bed) digest(definition string) string {
 func TestPinsToLiveTypes(t *testing.T) {
 	b := newBed(t)
 	b.as("somebody", gadgets)
-	eventually(t, "the kind is served", func(ctx context.Context) bool {
-		b.cluster.Refresh()
-		_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gadget")
-		return err == nil
-	})
+	b.serves("$NAME.example.org", "Gadget")
 	gadget := func(pin string) string {
 		return `{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata: {name: g, annotations: {gitopsd.dev/type: "` + pin + `"}}, spec: {size: 1}}`
 	}
@@ -130,11 +125,7 @@ func TestRefusedStepsKeepTheirKinds(t *testing.T) {
 	t.Run("apiVersion", func(t *testing.T) {
 		b := newBed(t)
 		b.as("somebody", gadgets)
-		eventually(t, "the kind is served", func(ctx context.Context) bool {
-			b.cluster.Refresh()
-			_, err := b.cluster.Type(ctx, b.name+".example.org/v1", "Gadget")
-			return err == nil
-		})
+		b.serves("$NAME.example.org", "Gadget")
 		gadget := func(version string) *manifest.Set {
 			return b.set("{apiVersion: $NAME.example.org/" + version + ", kind: Gadget, metadata: {name: g}, spec: {size: 1}}\n---\n" + two)
 		}
@@ -182,16 +173,8 @@ spec:
 // The XRD defines the type of a claim, without the additions of Crossplane's CRD.
 func TestPinsToLiveClaims(t *testing.T) {
 	b := newBed(t)
-	served := func(group, kind string) {
-		t.Helper()
-		eventually(t, kind+" is served", func(ctx context.Context) bool {
-			b.cluster.Refresh()
-			_, err := b.cluster.Kind(ctx, group, kind)
-			return err == nil
-		})
-	}
 	b.as("crossplane", xrds)
-	served("apiextensions.crossplane.io", "CompositeResourceDefinition")
+	b.serves("apiextensions.crossplane.io", "CompositeResourceDefinition")
 	b.as("crossplane", databases)
 	uid := b.get(databases)["metadata"].(map[string]any)["uid"].(string)
 	b.as("crossplane", `
@@ -208,7 +191,7 @@ spec:
   versions:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}, compositionRef: {type: object, properties: {name: {type: string}}}}}}}}}
 `)
-	served(b.name+".example.org", "Database")
+	b.serves("$NAME.example.org", "Database")
 	all, err := types.Of(b.set(databases).All()[0].Tree())
 	if err != nil || len(all) != 2 || all[1].Kind != "Database" {
 		t.Fatal(all, err)
