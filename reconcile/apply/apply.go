@@ -91,7 +91,7 @@ type Applier struct {
 
 	parent *parent // as last read or written; nil before
 	// pinned are the live definitions that pins were last checked against.
-	pinned map[schema.GroupKind]plan.LiveDefinition
+	pinned map[schema.GroupKind]pinned
 	// revisions are the last decisions about packages' controllers.
 	revisions map[manifest.ID]revision
 	// compared are the comparisons of definitions with live ones for the last plan.

@@ -1,6 +1,9 @@
 package apply
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // SurveyAtMost changes how many objects of a type are looked at during a test, which must
 // not be parallel.
@@ -15,4 +18,8 @@ func (a *Applier) ForgetDefinitions() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	clear(a.healthRead)
+	for gk, d := range a.pinned {
+		d.read = time.Time{}
+		a.pinned[gk] = d
+	}
 }

@@ -1,9 +1,11 @@
 package apply_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
+	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
@@ -69,6 +71,32 @@ func TestPinsToLiveTypes(t *testing.T) {
 	steps, _ = b.apply(b.set(gadget(right) + "\n---\n" + strings.Replace(two, "metadata: {name: a, ", `metadata: {annotations: {gitopsd.dev/type: "`+right+`"}, name: a, `, 1)))
 	if len(steps) != 1 || !strings.Contains(steps[0], "which no CRD defines in this cluster") {
 		t.Errorf("a pinned ConfigMap: %q", steps)
+	}
+}
+
+// A definition of others that changes later is noticed, unless it cannot be read at the
+// moment.
+func TestPinsToChangedTypes(t *testing.T) {
+	b := newBed(t)
+	b.as("somebody", gadgets)
+	b.serves("$NAME.example.org", "Gadget")
+	set := b.set(`{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata: {name: g, annotations: {gitopsd.dev/type: "` + b.digest(gadgets) + `"}}, spec: {size: 1}}`)
+	b.applied(set)
+	f := newFaulty(b, 0)
+	b.wantNothing("steps", b.steps(b.plan(set, apply.PlanOptions{})))
+	changed := strings.Replace(gadgets, "size: {type: integer}", "size: {type: integer}, weight: {type: integer}", 1)
+	b.as("somebody", changed)
+	b.wantNothing("steps at once", b.steps(b.plan(set, apply.PlanOptions{})))
+	for _, code := range []int{http.StatusForbidden, http.StatusInternalServerError} {
+		f.breaks(func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/customresourcedefinitions/") },
+			answers(code, http.Header{"Content-Type": {"application/json"}}, `{"kind":"Status","apiVersion":"v1","status":"Failure"}`))
+		b.applier.ForgetDefinitions()
+		b.wantNothing("steps while it cannot be read", b.steps(b.plan(set, apply.PlanOptions{})))
+		f.heals()
+	}
+	steps := b.steps(b.plan(set, apply.PlanOptions{}))
+	if len(steps) != 1 || !strings.HasPrefix(steps[0], "refused gadget.$NAME.example.org/g pinned to") || !strings.Contains(steps[0], "which is "+b.digest(changed)+" here") {
+		t.Errorf("after the change: %q", steps)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,29 +31,10 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 	if err := a.tryConversions(ctx, p, seen, opts); err != nil {
 		return err
 	}
-	live := make(map[schema.GroupKind]plan.LiveDefinition)
-	written := make(map[schema.GroupKind]bool)
-	for i := range p.Steps {
-		if s := &p.Steps[i]; s.Action.Writes() {
-			written[kindOf(s.ID)] = true
-		}
+	live, err := a.pinnedTo(ctx, p)
+	if err != nil {
+		return err
 	}
-	for _, gk := range plan.PinnedKinds(p) {
-		// Unchanged objects do not need a request in every pass.
-		if d, ok := a.pinned[gk]; ok && d.Err == nil && !written[gk] {
-			live[gk] = d
-			continue
-		}
-		tree, err := a.cluster.Definition(ctx, gk.Group, gk.Kind)
-		if kube.IsClusterWide(err) {
-			return err
-		}
-		if kube.ClassOf(err) == kube.NoSuchType {
-			continue // the plan installs it, or has the reason why it cannot be applied
-		}
-		live[gk] = plan.LiveDefinition{Tree: tree, Err: err}
-	}
-	a.pinned = live
 	var find plan.FindType
 	if opts.FindType != nil {
 		find = func(gvk schema.GroupVersionKind, digest string) (map[string]any, string) {
@@ -68,6 +50,44 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 	}
 	plan.CheckControllers(p, controllers)
 	return a.checkObjects(ctx, p, opts)
+}
+
+// pinned is a live definition that pins were checked against, and when it was read.
+type pinned struct {
+	plan.LiveDefinition
+	read time.Time
+}
+
+// pinnedTo returns the live definitions that the pins of a plan are checked against. Those
+// of kinds that the plan does not write are read again at definitionAge, as others may
+// change them, and not in each pass.
+func (a *Applier) pinnedTo(ctx context.Context, p *plan.Plan) (map[schema.GroupKind]plan.LiveDefinition, error) {
+	written := make(map[schema.GroupKind]bool)
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Action.Writes() {
+			written[kindOf(s.ID)] = true
+		}
+	}
+	live := make(map[schema.GroupKind]plan.LiveDefinition)
+	now := make(map[schema.GroupKind]pinned)
+	for _, gk := range plan.PinnedKinds(p) {
+		d, known := a.pinned[gk]
+		known = known && d.Err == nil && !written[gk]
+		if !known || time.Since(d.read) >= definitionAge {
+			tree, err := a.cluster.Definition(ctx, gk.Group, gk.Kind)
+			switch {
+			case kube.IsClusterWide(err):
+				return nil, err
+			case kube.ClassOf(err) == kube.NoSuchType:
+				continue // the plan installs it, or has the reason why it cannot be applied
+			case err == nil || !known: // otherwise the known one stays until it can be read again
+				d = pinned{plan.LiveDefinition{Tree: tree, Err: err}, time.Now()}
+			}
+		}
+		live[gk], now[gk] = d.LiveDefinition, d
+	}
+	a.pinned = now
+	return live, nil
 }
 
 // compareTypes compares the types that the plan would replace or remove with the live
