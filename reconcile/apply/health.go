@@ -353,8 +353,8 @@ var definitions = kube.Type{
 	Group: manifest.CRD.Group, Version: "v1", Kind: manifest.CRD.Kind, Resource: "customresourcedefinitions",
 }
 
-// definitionAge is how long a definition that is not in the plan is known, as its changes
-// are not seen.
+// definitionAge is how long a definition that is not in the plan is known, for health and
+// for pins, as its changes are not seen.
 const definitionAge = 2 * time.Minute
 
 // healthType returns the type that an object's health is judged by; nil if it has no
@@ -383,6 +383,9 @@ func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*h
 	}
 	switch class := kube.ClassOf(err); {
 	case err == nil && tree != nil:
+	case class == kube.Forbidden && ok:
+		// What is known stays, and is not asked for in each look.
+		return a.rememberType(gvk, known, rules), rules, nil
 	case err == nil, class == kube.NotFound, class == kube.Forbidden:
 		// An aggregated API server serves it, or it cannot be read: the object alone decides.
 		return a.rememberType(gvk, nil, nil), nil, nil

@@ -104,7 +104,8 @@ spec: {type: LoadBalancer, ports: [{port: 80}]}
 }
 
 // An object without a status does not count as ready because its definition failed to be
-// read. If the account may not read it, the object alone decides.
+// read. If the account may not read it, the object alone decides, unless it could read it
+// before.
 func TestHealthWithoutDefinition(t *testing.T) {
 	b := newBed(t)
 	b.as("somebody", strings.Replace(gizmos, "    schema:", `    additionalPrinterColumns: [{name: Up, type: string, jsonPath: '.status.conditions[?(@.type=="AllUpAndReady")].status'}]
@@ -124,12 +125,14 @@ func TestHealthWithoutDefinition(t *testing.T) {
 	}{
 		{"an error", http.StatusInternalServerError, apply.UnknownState, false, "get customresourcedefinition"},
 		{"no error", 0, apply.InProgress, false, "no condition AllUpAndReady yet"},
+		{"forbidden for now", http.StatusForbidden, apply.InProgress, false, "no condition AllUpAndReady yet"},
 		{"forbidden", http.StatusForbidden, apply.UnknownState, true, "nothing is known of its type"},
 	} {
-		if tt.code == http.StatusForbidden {
+		if tt.name == "forbidden" {
 			f = newFaulty(b, 0)
 		}
 		f.heals()
+		b.applier.ForgetDefinitions()
 		if tt.code != 0 {
 			f.breaks(definition, answers(tt.code, http.Header{"Content-Type": {"application/json"}}, `{"kind":"Status","apiVersion":"v1","status":"Failure"}`))
 		}
