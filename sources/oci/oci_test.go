@@ -448,7 +448,8 @@ func TestAuthentication(t *testing.T) {
 }
 
 // TestExpiredToken: registries answer an expired token differently. There is one new
-// login, and only if the refused one is from an earlier request.
+// login, and only if the refused one is from an earlier request. If that does not help,
+// the next one is some minutes later.
 func TestExpiredToken(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 401, 403} {
@@ -459,6 +460,7 @@ func TestExpiredToken(t *testing.T) {
 			c := newClient(t, reg, Config{})
 			for _, test := range []struct {
 				name             string
+				older            time.Duration
 				refused          int // requests
 				requests, logins int
 				fails            bool
@@ -467,7 +469,18 @@ func TestExpiredToken(t *testing.T) {
 				{name: "same login", requests: 1},
 				{name: "expired", refused: 1, requests: 2, logins: 1},
 				{name: "no access", refused: 2, requests: 2, logins: 1, fails: true},
+				{name: "still no access", refused: 1, requests: 1, fails: true},
+				{name: "access", requests: 1},
+				{name: "no access again", refused: 1, requests: 1, fails: true},
+				{name: "no access later", older: vainAge, refused: 2, requests: 2, logins: 1, fails: true},
+				{name: "expired later", older: vainAge, refused: 1, requests: 2, logins: 1},
+				{name: "expired again", refused: 1, requests: 2, logins: 1},
 			} {
+				c.mu.Lock()
+				for _, s := range c.sessions {
+					s.made = s.made.Add(-test.older)
+				}
+				c.mu.Unlock()
 				reg.ResetCounts()
 				if test.refused > 0 {
 					reg.Break(registry.Fault{Path: "/v2/acme/types/manifests/*", Status: status, Times: test.refused})

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -29,6 +30,10 @@ var acceptManifests = strings.Join([]string{
 // rotated, all are dropped.
 const maxSessions = 10_000
 
+// vainAge is the age from which a login is renewed although a request was refused when
+// it was new. A registry may refuse some requests always.
+const vainAge = 5 * time.Minute
+
 // ping is a registry's answer to a request for /v2/.
 type ping struct {
 	challenge *transport.Challenge
@@ -41,6 +46,8 @@ type session struct {
 	repo   name.Repository
 	base   string // prefix of its URLs, up to /v2/<name>/
 	made   time.Time
+	// vain: a request was refused although the login was new.
+	vain atomic.Bool
 }
 
 type sessionKey struct {
@@ -107,7 +114,7 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 			req.Header.Set("Range", r.ranges)
 		}
 		resp, err := s.client.Do(req)
-		if err == nil && isRefusal(resp.StatusCode) && s.made.Before(start) {
+		if err == nil && isRefusal(resp.StatusCode) && s.outdated(start) {
 			resp.Body.Close()
 			c.forget(key, s)
 			continue
@@ -124,6 +131,17 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 // registries answer one with 400 or 403.
 func isRefusal(status int) bool {
 	return status == http.StatusUnauthorized || status == http.StatusBadRequest || status == http.StatusForbidden
+}
+
+// outdated reports whether a new login may help a request that was refused. start is the
+// time of the request. If the login was made for the request, it does not help, and later
+// requests do not try it again until the login has vainAge.
+func (s *session) outdated(start time.Time) bool {
+	if !s.made.Before(start) {
+		s.vain.Store(true)
+		return false
+	}
+	return !s.vain.Load() || time.Since(s.made) >= vainAge
 }
 
 // get returns the answer to a request, at most limit bytes. If the connection
