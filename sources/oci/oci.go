@@ -206,8 +206,8 @@ func (c *Client) With(find func(context.Context) ([]*Credentials, error)) *Clien
 	return &Client{shared: c.shared, find: find, found: new(atomic.Pointer[keyring]), offline: c.offline}
 }
 
-// Offline returns a Client that only reads the cache. The error for other contents is
-// [sources.ErrUnasked]. It shares everything with c.
+// Offline returns a Client that only reads the cache. The error for other contents, and
+// for a push, is [sources.ErrUnasked]. It shares everything with c.
 func (c *Client) Offline() *Client {
 	return &Client{shared: c.shared, find: c.find, found: new(atomic.Pointer[keyring]), offline: true}
 }

@@ -495,6 +495,35 @@ func TestExpiredToken(t *testing.T) {
 	}
 }
 
+// TestPushLogin: a push logs in again too, and an offline client pushes nothing.
+func TestPushLogin(t *testing.T) {
+	t.Parallel()
+	reg := newRegistry(t, registry.Config{Auth: registry.TokenAuth})
+	c := newClient(t, reg, Config{})
+	p := push(t, c, reg.Host()+"/acme/types", "v1", []byte("content"))
+	ref := sources.Ref{Repository: p.repository, Tag: "v2"}
+	for _, status := range []int{400, 401, 403} {
+		for _, test := range []struct {
+			refused, logins int
+			fails           bool
+		}{{0, 0, false}, {1, 1, false}, {2, 1, true}, {0, 1, false}} {
+			reg.ResetCounts()
+			if test.refused > 0 {
+				reg.Break(registry.Fault{Method: "PUT", Path: "/v2/acme/types/manifests/*", Status: status, Times: test.refused})
+			}
+			err := c.PushManifest(t.Context(), ref, manifestType, p.raw)
+			if logins := reg.Count("", "/token"); (err != nil) != test.fails || logins != test.logins {
+				t.Errorf("%d requests are answered with %d: %d logins, want %d; %v", test.refused, status, logins, test.logins, err)
+			}
+		}
+	}
+	reg.ResetCounts()
+	err := c.Offline().PushManifest(t.Context(), ref, manifestType, p.raw)
+	if !errors.Is(err, sources.ErrUnasked) || reg.Count("", "/") != 0 {
+		t.Errorf("offline: %v, after %v", err, reg.Requests())
+	}
+}
+
 // TestTrust: TLS that does not check out, and its absence.
 func TestTrust(t *testing.T) {
 	t.Parallel()

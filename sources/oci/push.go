@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -62,27 +63,37 @@ func (c *Client) explainPush(subject, repository string, err error) error {
 	return err
 }
 
+// push calls do with a login to a repository, and once more with a new login if the old one
+// is refused, as Client.do does.
 func (c *Client) push(ctx context.Context, repository string, do func(*remote.Pusher, name.Repository) error) error {
+	if c.offline {
+		return &problem{Unasked, "it cannot be pushed, since no registry is asked"}
+	}
+	start := time.Now()
 	own, err := c.keyring(ctx)
 	if err != nil {
 		return err
 	}
 	key := sessionKey{repository, transport.PushScope, own.key}
-	s, err := c.session(ctx, key, own)
-	if err != nil {
-		return err
-	}
-	// The library recognizes the session's transport (*transport.Wrapper) as
-	// logged in.
-	pusher, err := remote.NewPusher(remote.WithTransport(s.client.Transport))
-	if err != nil {
-		return err
-	}
-	err = do(pusher, s.repo)
-	if err != nil && ctx.Err() == nil {
+	for {
+		s, err := c.session(ctx, key, own)
+		if err != nil {
+			return err
+		}
+		// The library recognizes the session's transport (*transport.Wrapper) as
+		// logged in.
+		pusher, err := remote.NewPusher(remote.WithTransport(s.client.Transport))
+		if err != nil {
+			return err
+		}
+		if err = do(pusher, s.repo); err == nil || ctx.Err() != nil {
+			return err
+		}
 		c.forget(key, s)
+		if answer, ok := errors.AsType[*transport.Error](err); !ok || !isRefusal(answer.StatusCode) || !s.outdated(start) {
+			return err
+		}
 	}
-	return err
 }
 
 // upload is a blob for the library.
