@@ -33,6 +33,7 @@ var rooms = []struct {
 var owners = map[string]string{
 	"github.com/go-git/go-git":               "sources/git",
 	"github.com/google/go-containerregistry": "sources/oci",
+	"github.com/docker":                      "sources/oci",
 	"github.com/sigstore":                    "sources/signature",
 	"sigs.k8s.io/kustomize":                  "render/kustomize",
 	"github.com/fsnotify/fsnotify":           "sources/local",

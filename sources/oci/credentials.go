@@ -138,36 +138,14 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *k
 			return authn.FromConfig(auth), nil
 		}
 	}
-	select {
-	case c.dockerSlot <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	auth, err := c.dockerCredentials(ctx, repo)
+	if err != nil {
+		return nil, err
 	}
-	type result struct {
-		auth authn.Authenticator
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		defer func() { <-c.dockerSlot }()
-		auth, err := authn.DefaultKeychain.Resolve(repo)
-		done <- result{auth, err}
-	}()
-	select {
-	case r := <-done:
-		if r.err != nil {
-			// The cause may quote the file, or the output of a credential
-			// helper.
-			return nil, &problem{Unauthorized, fmt.Sprintf("Docker's configuration, or the credential helper it names, fails for %s; "+
-				"docker login %[1]s shows why", repo.RegistryStr())}
-		}
-		c.mu.Lock()
-		c.docker[repo.RegistryStr()] = r.auth != authn.Anonymous
-		c.mu.Unlock()
-		return r.auth, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	c.mu.Lock()
+	c.docker[repo.RegistryStr()] = auth != authn.Anonymous
+	c.mu.Unlock()
+	return auth, nil
 }
 
 // namePullSecret ends the advice on credentials for packages that are fetched.

@@ -12,12 +12,13 @@
 // Only Resolve and Tags look at tags. Everything else is requested by digest,
 // and content with another digest is never returned.
 //
-// session.go logs in to repositories, with the credentials of credentials.go, and
-// transport.go limits and retries requests. tags.go, referrers.go, blob.go and push.go
+// session.go logs in to repositories, with the credentials of credentials.go or else those
+// of docker.go, and transport.go limits and retries requests. tags.go, referrers.go, blob.go and push.go
 // are the operations besides Resolve and Manifest, which are here. cache.go is the
 // cache, and errors.go explains errors.
 //
-// It is the only package that imports go-containerregistry. It uses the library's
+// It is the only package that imports go-containerregistry, and Docker's packages for its
+// configuration. It uses the library's
 // authentication (pings, challenges, bearer tokens, Docker's credentials) and upload
 // protocol. Downloads are plain requests on top of that: the library's Puller pings once
 // a repository, remembers a failed ping for ever, and does not read tags from registries
@@ -116,15 +117,14 @@ type shared struct {
 	connections *http.Transport
 	base        http.RoundTripper // over connections
 	cache       *cache
-	// dockerSlot lets one lookup in Docker's configuration run at a time: it
-	// may start a credential helper, and helpers that hang must not pile up.
-	dockerSlot chan struct{}
-
-	flights  singleflight.Group // pings and logins under way
-	mu       sync.Mutex
-	pings    map[string]ping         // by registry
-	sessions map[sessionKey]*session // by repository, action and credentials
-	docker   map[string]bool         // by registry: whether Docker's configuration has credentials
+	flights     singleflight.Group // pings and logins under way
+	mu          sync.Mutex
+	pings       map[string]ping         // by registry
+	sessions    map[sessionKey]*session // by repository, action and credentials
+	docker      map[string]bool         // by registry: whether Docker's configuration has credentials
+	// helpers has the credential helpers that run, by registry: those that hang must not
+	// pile up.
+	helpers map[string]chan struct{}
 }
 
 // New returns a Client. It sends no request. It fails if CAFile cannot be read,
@@ -147,13 +147,13 @@ func New(cfg Config) (*Client, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &shared{
-		log:        cfg.Log,
-		timeout:    cfg.Timeout,
-		mirrors:    maps.Clone(cfg.Mirrors),
-		pings:      make(map[string]ping),
-		sessions:   make(map[sessionKey]*session),
-		docker:     make(map[string]bool),
-		dockerSlot: make(chan struct{}, 1),
+		log:      cfg.Log,
+		timeout:  cfg.Timeout,
+		mirrors:  maps.Clone(cfg.Mirrors),
+		pings:    make(map[string]ping),
+		sessions: make(map[sessionKey]*session),
+		docker:   make(map[string]bool),
+		helpers:  make(map[string]chan struct{}),
 		connections: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
 			DialContext:           (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,

@@ -311,54 +311,6 @@ func TestPushFaults(t *testing.T) {
 	}
 }
 
-// TestDockerConfig: credentials come from where Docker keeps them, from a helper
-// too, and one that hangs is not waited for.
-func TestDockerConfig(t *testing.T) {
-	reg := newRegistry(t, registry.Config{Auth: registry.BasicAuth})
-	push(t, newClient(t, reg, Config{}), reg.Host()+"/acme/types", "v1", []byte("content"))
-	home, bin := t.TempDir(), t.TempDir()
-	t.Setenv("HOME", home)
-	t.Setenv("DOCKER_CONFIG", filepath.Join(home, ".docker"))
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	helper := func(name, script string) {
-		if err := os.WriteFile(filepath.Join(bin, "docker-credential-"+name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	helper("good", fmt.Sprintf(`echo '{"ServerURL":"x","Username":"alice","Secret":%q}'`, password))
-	helper("bad", "echo "+password+"; exit 1")
-	helper("hanging", "exec sleep 1")
-	if err := os.Mkdir(filepath.Join(home, ".docker"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct{ config, want string }{
-		"password": {string(reg.DockerConfig()), ""},
-		"helper":   {`{"credsStore":"good"}`, ""},
-		"nothing":  {`{}`, "refuses access"},
-		"garbage":  {`{"auths": "` + password, "Docker's configuration, or the credential helper it names, fails for " + reg.Host()},
-		"failing":  {`{"credsStore":"bad"}`, "fails for " + reg.Host()},
-		"hanging":  {`{"credsStore":"hanging"}`, "did not answer before the deadline"},
-	} {
-		if err := os.WriteFile(filepath.Join(home, ".docker", "config.json"), []byte(test.config), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		c, err := New(Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		if name == "hanging" {
-			ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
-		}
-		_, err = c.Resolve(ctx, sources.Ref{Repository: reg.Host() + "/acme/types", Tag: "v1"})
-		cancel()
-		c.Close()
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), password)) {
-			t.Errorf("%s: %v, want %q", name, err, test.want)
-		}
-	}
-}
-
 // TestMismatch: a registry that lies gets nowhere.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
