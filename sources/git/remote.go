@@ -56,16 +56,39 @@ func openRemote(cfg Config, loc location) (*remote, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cache directory: %w", err)
+	r := &remote{client: client, dir: cfg.Dir, lock: flock.New(filepath.Join(cfg.Dir, "lock")), busy: make(chan struct{}, 1)}
+	if err := r.claim(); err != nil {
+		return nil, err
 	}
-	lock := flock.New(filepath.Join(cfg.Dir, "lock"))
-	if ok, err := lock.TryLock(); err != nil {
-		return nil, fmt.Errorf("cache directory: %w", err)
+	return r, nil
+}
+
+// claim locks the cache directory. Both may have been deleted, and another process may have
+// made and locked them since.
+func (r *remote) claim() error {
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return fmt.Errorf("cache directory: %w", err)
+	}
+	if r.claimed() {
+		return nil
+	}
+	_ = r.lock.Unlock() // of a deleted file
+	if ok, err := r.lock.TryLock(); err != nil {
+		return fmt.Errorf("cache directory: %w", err)
 	} else if !ok {
-		return nil, fmt.Errorf("the cache directory %s is in use by another process: give each its own", cfg.Dir)
+		return fmt.Errorf("the cache directory %s is in use by another process: give each its own", r.dir)
 	}
-	return &remote{client: client, dir: cfg.Dir, lock: lock, busy: make(chan struct{}, 1)}, nil
+	return nil
+}
+
+// claimed reports whether the lock is on the file that other processes see.
+func (r *remote) claimed() bool {
+	held, err := r.lock.Stat()
+	if err != nil || !r.lock.Locked() {
+		return false
+	}
+	seen, err := os.Stat(r.lock.Path())
+	return err == nil && os.SameFile(held, seen)
 }
 
 // credentials returns the credentials for HTTP, from the file, the fields, or the URL.
@@ -144,7 +167,7 @@ func (r *remote) keep(ctx context.Context, h plumbing.Hash, pack []byte) {
 		return
 	}
 	defer r.release()
-	if r.store != nil {
+	if r.store != nil && r.claimed() {
 		_ = r.store.Add(h, func(_ []plumbing.Hash, sink func(io.Reader) error) error { return sink(bytes.NewReader(pack)) })
 	}
 }
@@ -168,20 +191,22 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader,
 		return nil, err
 	}
 	defer r.release()
-	if r.store == nil {
+	if r.store == nil && r.claimed() {
 		r.store = r.reopen()
 	}
 	if s := r.store; s != nil && !s.Due() {
 		if s.Has(h) {
 			return s, nil
 		}
-		err := r.fetch(ctx, s, h)
-		if err == nil {
-			return s, nil
-		}
-		_, gone := os.Stat(s.Dir)
-		if !errors.Is(err, store.ErrDamaged) && !errors.Is(gone, fs.ErrNotExist) {
-			return nil, err
+		if r.claimed() {
+			err := r.fetch(ctx, s, h)
+			if err == nil {
+				return s, nil
+			}
+			_, gone := os.Stat(s.Dir)
+			if !errors.Is(err, store.ErrDamaged) && !errors.Is(gone, fs.ErrNotExist) {
+				return nil, err
+			}
 		}
 		// Objects of complete commits are missing, or the cache was deleted: start again.
 	}
@@ -191,12 +216,12 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader,
 // renew fetches the commit h into a new store, which replaces the old one once
 // it is complete.
 func (r *remote) renew(ctx context.Context, h plumbing.Hash) (objects.Reader, error) {
+	if err := r.claim(); err != nil {
+		return nil, err
+	}
 	generation := 1
 	for _, g := range r.generations() {
 		generation = max(generation, g+1)
-	}
-	if err := os.MkdirAll(r.dir, 0o700); err != nil { // it may be deleted at any time
-		return nil, fmt.Errorf("cache directory: %w", err)
 	}
 	s, err := store.New(r.generation(generation))
 	if err != nil {

@@ -144,6 +144,42 @@ func TestDeletedCache(t *testing.T) {
 	})
 }
 
+// A deleted cache directory that was made again has one user, as before.
+func TestDeletedCacheLock(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	f.commit("A fleet", fleet)
+	cfg := f.cfg
+	cfg.Dir = filepath.Join(t.TempDir(), "cache")
+	r := f.openWith(cfg)
+	last := f.poll(r, "").Hash
+	inUse := "the cache directory " + cfg.Dir + " is in use by another process"
+	change := func(what string) {
+		t.Helper()
+		if err := os.RemoveAll(cfg.Dir); err != nil {
+			t.Fatal(err)
+		}
+		f.commit("Another", map[string]string{"n": what})
+	}
+
+	change("made again")
+	last = f.poll(r, last).Hash
+	_, err := Open(cfg)
+	wantError(t, err, inUse)
+
+	change("taken")
+	other := f.openWith(cfg)
+	f.poll(other, "")
+	_, _, err = r.Poll(t.Context(), last)
+	wantError(t, err, inUse)
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantContent(t, f.poll(r, last).Files, "n", "taken")
+	_, err = Open(cfg)
+	wantError(t, err, inUse)
+}
+
 // TestMain lets the test binary be a daemon that is killed.
 func TestMain(m *testing.M) {
 	if url := os.Getenv("GITOPSD_TEST_POLL"); url != "" {
