@@ -153,6 +153,43 @@ func TestPollErrors(t *testing.T) {
 	}
 }
 
+// The CA file may be replaced at any time.
+func TestRotatedCA(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, way{server: gitserver.Config{TLS: true}, config: overHTTP})
+	f.commit("A fleet", fleet)
+	right, err := os.ReadFile(f.cfg.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong, err := os.ReadFile(gitserver.Start(t, gitserver.Config{TLS: true}).CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.cfg.CAFile = filepath.Join(t.TempDir(), "ca.crt")
+	replace := func(content []byte) {
+		t.Helper()
+		if err := os.WriteFile(f.cfg.CAFile, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(wrong)
+	r := f.open()
+	_, _, err = r.Poll(t.Context(), "")
+	wantError(t, err, "certificate signed by unknown authority", "): if this server")
+	replace(right)
+	last := f.poll(r, "").Hash
+	replace(nil)
+	f.commit("Another", map[string]string{"n": "1"})
+	f.poll(r, last)
+	replace(wrong)
+	_, _, err = r.Poll(t.Context(), last)
+	wantError(t, err, "certificate signed by unknown authority")
+	replace(nil)
+	_, _, err = r.Poll(t.Context(), last)
+	wantError(t, err, "the file with authorities has changed, and cannot be used: "+f.cfg.CAFile+" holds no PEM certificate: if this server")
+}
+
 // Open checks the configuration without connecting.
 func TestOpenErrors(t *testing.T) {
 	t.Parallel()

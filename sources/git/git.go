@@ -24,6 +24,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -77,7 +78,7 @@ type Config struct {
 	// read for each request, so that it may be replaced at any time.
 	PasswordFile string
 	// CAFile holds PEM certificates of authorities to trust beside the
-	// system's, for HTTPS.
+	// system's, for HTTPS. It may be replaced at any time.
 	CAFile string
 	// SSHKeyFile is a private key without passphrase and KnownHostsFile the
 	// host keys to accept; both are required for SSH.
@@ -90,6 +91,8 @@ type Config struct {
 	// of refs/gitopsd/pending. Otherwise the branch is used only if the server
 	// refuses that ref.
 	PendingBranch bool
+	// Log gets a warning when CAFile cannot be used any more. It may be nil.
+	Log *slog.Logger
 }
 
 // Open opens a repository. It fails if the configuration is invalid or the cache is in

@@ -41,16 +41,9 @@ func openRemote(cfg Config, loc location) (*remote, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("it needs a directory for its cache")
 	}
-	wireConfig := wire.Config{URL: loc.url, Dir: loc.dir, SSHKeyFile: cfg.SSHKeyFile, KnownHostsFile: cfg.KnownHostsFile}
+	wireConfig := wire.Config{URL: loc.url, Dir: loc.dir, CAFile: cfg.CAFile, SSHKeyFile: cfg.SSHKeyFile, KnownHostsFile: cfg.KnownHostsFile, Log: cfg.Log}
 	if loc.url != nil && loc.url.Scheme != "ssh" {
 		wireConfig.Credentials = credentials(cfg, loc)
-	}
-	if cfg.CAFile != "" {
-		cas, err := os.ReadFile(cfg.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("CA file: %w", err)
-		}
-		wireConfig.CAs = cas
 	}
 	client, err := wire.New(wireConfig)
 	if err != nil {

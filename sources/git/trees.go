@@ -204,14 +204,9 @@ func (t *Trees) fetch(ctx context.Context, s *store.Store, of sources.Tree) erro
 	if err != nil {
 		return err
 	}
-	cfg := wire.Config{URL: loc.url, Redirect: t.redirect}
+	cfg := wire.Config{URL: loc.url, Redirect: t.redirect, CAFile: t.cfg.CAFile}
 	if loc.url == nil || loc.url.Scheme == "ssh" {
 		return errors.New("only HTTP and HTTPS need no credentials")
-	}
-	if t.cfg.CAFile != "" {
-		if cfg.CAs, err = os.ReadFile(t.cfg.CAFile); err != nil {
-			return fmt.Errorf("CA file: %w", err)
-		}
 	}
 	client, err := wire.New(cfg)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/roots"
 )
 
 // Reason classifies an [Error] for the caller's decisions.
@@ -212,6 +213,7 @@ func (c *Client) explain(subject, repository string, err error) error {
 		dns       *net.DNSError
 		st        *status
 		own       *problem
+		old       *roots.Error
 	)
 	switch {
 	case errors.As(err, &own):
@@ -219,6 +221,8 @@ func (c *Client) explain(subject, repository string, err error) error {
 	case errors.Is(err, context.Canceled):
 		e.Err = context.Canceled
 		return say(Canceled, "canceled while waiting for %s", host)
+	case errors.As(err, &old):
+		return say(Untrusted, "%s has a TLS certificate that is not trusted here: %s; the file of --registry-ca-file has changed, and cannot be used: %v", host, printable(old.Err.Error()), old.File)
 	case errors.As(err, &unknownCA):
 		return say(Untrusted, "%s has a TLS certificate signed by an authority that is not trusted here; "+
 			"if the registry is the right one, name a PEM file with that authority's certificate (--registry-ca-file)", host)

@@ -27,14 +27,11 @@ package oci
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +40,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/roots"
 )
 
 // Limits of a registry's answers.
@@ -74,7 +72,7 @@ type Config struct {
 	// UserAgent is sent with every request; by default "gitopsd".
 	UserAgent string
 	// CAFile holds PEM certificates of authorities that are trusted beside the
-	// system's.
+	// system's. It may be replaced at any time.
 	CAFile string
 	// Mirrors maps a registry, as references name it, to the one (host[:port])
 	// that is read instead. If the mirror fails, the registry is not used.
@@ -90,8 +88,8 @@ type Config struct {
 	// maxCacheBytes bounds CacheDir; by default defaultMaxCacheBytes. The least
 	// recently used content is removed first.
 	maxCacheBytes int64
-	// Log gets a warning when the cache cannot be used, and retries at debug
-	// level. It may be nil.
+	// Log gets a warning when the cache, or CAFile any more, cannot be used, and retries
+	// at debug level. It may be nil.
 	Log *slog.Logger
 }
 
@@ -114,7 +112,7 @@ type shared struct {
 	log         *slog.Logger
 	timeout     time.Duration
 	mirrors     map[string]string
-	connections *http.Transport
+	connections *roots.Transport
 	base        http.RoundTripper // over connections
 	cache       *cache
 	flights     singleflight.Group // pings and logins under way
@@ -130,10 +128,6 @@ type shared struct {
 // New returns a Client. It sends no request. It fails if CAFile cannot be read,
 // or a setting is invalid.
 func New(cfg Config) (*Client, error) {
-	roots, err := authorities(cfg.CAFile)
-	if err != nil {
-		return nil, err
-	}
 	if cfg.UserAgent == "" {
 		cfg.UserAgent = defaultUserAgent
 	}
@@ -146,54 +140,37 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	connections, err := roots.New(cfg.CAFile, &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout:   cfg.Timeout,
+		ResponseHeaderTimeout: cfg.Timeout,
+		ForceAttemptHTTP2:     true,
+		// A cancelled request leaves its connection open, even a dead one.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		// All references of a fleet are checked at once, and again after a
+		// polling interval: keep their connections.
+		MaxIdleConnsPerHost: 128,
+		IdleConnTimeout:     90 * time.Second,
+	}, cfg.Log)
+	if err != nil {
+		return nil, fmt.Errorf("authorities for registries: %w", err)
+	}
 	s := &shared{
-		log:      cfg.Log,
-		timeout:  cfg.Timeout,
-		mirrors:  maps.Clone(cfg.Mirrors),
-		pings:    make(map[string]ping),
-		sessions: make(map[sessionKey]*session),
-		docker:   make(map[string]bool),
-		helpers:  make(map[string]chan struct{}),
-		connections: &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,
-			TLSClientConfig:       &tls.Config{RootCAs: roots},
-			TLSHandshakeTimeout:   cfg.Timeout,
-			ResponseHeaderTimeout: cfg.Timeout,
-			ForceAttemptHTTP2:     true,
-			// A cancelled request leaves its connection open, even a dead one.
-			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
-			// All references of a fleet are checked at once, and again after a
-			// polling interval: keep their connections.
-			MaxIdleConnsPerHost: 128,
-			IdleConnTimeout:     90 * time.Second,
-		},
+		log:         cfg.Log,
+		timeout:     cfg.Timeout,
+		mirrors:     maps.Clone(cfg.Mirrors),
+		pings:       make(map[string]ping),
+		sessions:    make(map[sessionKey]*session),
+		docker:      make(map[string]bool),
+		helpers:     make(map[string]chan struct{}),
+		connections: connections,
 	}
 	s.base = &baseTransport{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, log: cfg.Log}
 	if cfg.CacheDir != "" {
 		s.cache = &cache{dir: cfg.CacheDir, max: cfg.maxCacheBytes, log: cfg.Log}
 	}
 	return &Client{shared: s, found: new(atomic.Pointer[keyring])}, nil
-}
-
-// authorities returns the system's certificate authorities and those in a file, or nil
-// for the system's if there is no file.
-func authorities(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
-	}
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("authorities for registries: %w", err)
-	}
-	roots, err := x509.SystemCertPool()
-	if err != nil {
-		roots = x509.NewCertPool()
-	}
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("authorities for registries: %s has no PEM certificate", file)
-	}
-	return roots, nil
 }
 
 // With returns a Client that tries the credentials of find before those in

@@ -514,6 +514,35 @@ func TestTrust(t *testing.T) {
 	}
 }
 
+// TestRotatedAuthorities: the CA file may be replaced at any time.
+func TestRotatedAuthorities(t *testing.T) {
+	t.Parallel()
+	reg, other := newRegistry(t, registry.Config{TLS: true}), newRegistry(t, registry.Config{TLS: true})
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	replace := func(content []byte) {
+		t.Helper()
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(other.CA())
+	c := newClient(t, reg, Config{CAFile: file})
+	if _, err := c.Tags(t.Context(), reg.Host()+"/a/b"); err == nil || !strings.Contains(err.Error(), "signed by an authority that is not trusted here; if") {
+		t.Errorf("before: %v", err)
+	}
+	replace(reg.CA())
+	if _, err := c.Tags(t.Context(), reg.Host()+"/a/b"); err == nil || !strings.Contains(err.Error(), "has no such repository") {
+		t.Errorf("after: %v", err)
+	}
+	replace(nil)
+	if _, err := c.Tags(t.Context(), reg.Host()+"/a/b"); err == nil || !strings.Contains(err.Error(), "has no such repository") {
+		t.Errorf("with an empty file: %v", err)
+	}
+	if _, err := c.Tags(t.Context(), other.Host()+"/a/b"); err == nil || !strings.Contains(err.Error(), "the file of --registry-ca-file has changed, and cannot be used: "+file+" holds no PEM certificate") {
+		t.Errorf("with an empty file, another registry: %v", err)
+	}
+}
+
 // TestComesBack: nothing of a failure stays behind in the client.
 func TestComesBack(t *testing.T) {
 	t.Parallel()

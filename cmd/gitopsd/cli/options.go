@@ -75,7 +75,7 @@ func (o *registryOptions) registerOnline(cmd *cobra.Command) {
 func (o *registryOptions) registerClient(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.cacheDir, "cache-dir", "", "directory of the cache; it may be deleted at any time (default $XDG_CACHE_HOME/gitopsd)")
-	f.StringVar(&o.caFile, "registry-ca-file", "", "PEM file of authorities to trust beside the system's, for registries")
+	f.StringVar(&o.caFile, "registry-ca-file", "", "PEM file of authorities to trust beside the system's, for registries; read for each request")
 	f.StringSliceVar(&o.mirrors, "registry-mirror", nil, "registry=host[:port]: mirror to fetch a registry's packages from; they are checked by digest")
 }
 
@@ -249,7 +249,7 @@ func (o *gitOptions) register(cmd *cobra.Command) {
 	f.StringVar(&o.branch, "branch", "main", "branch to follow, and to commit clusters.lock to")
 	f.StringVar(&o.username, "git-username", "", "user for HTTPS; with a token most forges need none")
 	f.StringVar(&o.passwordFile, "git-password-file", "", "file with the password or token for HTTPS; read for each request (or GITOPSD_GIT_PASSWORD)")
-	f.StringVar(&o.caFile, "git-ca-file", "", "PEM file of authorities to trust beside the system's, for Git over HTTPS")
+	f.StringVar(&o.caFile, "git-ca-file", "", "PEM file of authorities to trust beside the system's, for Git over HTTPS; read for each request")
 	f.StringVar(&o.key, "ssh-key", "", "private key file for Git over SSH")
 	f.StringVar(&o.knownHosts, "ssh-known-hosts", "", "known_hosts file for Git over SSH")
 	f.StringVar(&o.name, "commit-name", "gitopsd", "name in the commits of clusters.lock")
@@ -276,12 +276,12 @@ func (o *gitOptions) locate() error {
 	return dir.Close()
 }
 
-func (o *gitOptions) open(env *Env, cacheDir string) (*git.Repository, error) {
+func (o *gitOptions) open(env *Env, cacheDir string, log *slog.Logger) (*git.Repository, error) {
 	return git.Open(git.Config{
 		URL: o.url, Branch: o.branch, Dir: cacheDir,
 		Username: o.username, Password: env.Getenv(passwordVariable), PasswordFile: o.passwordFile,
 		CAFile: o.caFile, SSHKeyFile: o.key, KnownHostsFile: o.knownHosts,
-		Name: o.name, Mail: o.mail, PendingBranch: o.pendingBranch,
+		Name: o.name, Mail: o.mail, PendingBranch: o.pendingBranch, Log: log,
 	})
 }
 

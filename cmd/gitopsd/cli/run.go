@@ -158,7 +158,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	repository, err := o.git.open(g.env, dir)
+	repository, err := o.git.open(g.env, dir, log)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"gitopsd.dev/sources/roots"
 )
 
 // httpTransport speaks the smart HTTP protocol (gitprotocol-http(5)).
@@ -29,12 +31,20 @@ type httpTransport struct {
 }
 
 func newHTTPTransport(cfg Config) (*httpTransport, error) {
-	pool, err := x509.SystemCertPool()
+	connections, err := roots.New(cfg.CAFile, &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:   30 * time.Second,
+		ForceAttemptHTTP2:     true,
+		MaxIdleConnsPerHost:   4,
+		IdleConnTimeout:       5 * time.Minute,
+		ExpectContinueTimeout: time.Second,
+		// A cancelled request leaves its connection open, even a dead one.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}, cfg.Log)
 	if err != nil {
-		return nil, fmt.Errorf("the system's certificate authorities: %w", err)
-	}
-	if cfg.CAs != nil && !pool.AppendCertsFromPEM(cfg.CAs) {
-		return nil, errors.New("the CA file holds no PEM certificate")
+		return nil, fmt.Errorf("CA file: %w", err)
 	}
 	origin := *cfg.URL
 	origin.Path = strings.TrimSuffix(origin.Path, "/")
@@ -43,18 +53,7 @@ func newHTTPTransport(cfg Config) (*httpTransport, error) {
 		origin:      &origin,
 		base:        &origin,
 		client: &http.Client{
-			Transport: &http.Transport{
-				Proxy:                 http.ProxyFromEnvironment,
-				DialContext:           (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-				TLSClientConfig:       &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
-				TLSHandshakeTimeout:   30 * time.Second,
-				ForceAttemptHTTP2:     true,
-				MaxIdleConnsPerHost:   4,
-				IdleConnTimeout:       5 * time.Minute,
-				ExpectContinueTimeout: time.Second,
-				// A cancelled request leaves its connection open, even a dead one.
-				HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
-			},
+			Transport: connections,
 			CheckRedirect: func(req *http.Request, via []*http.Request) error {
 				if err := checkRedirect(req, via); err != nil || cfg.Redirect == nil {
 					return err

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"time"
@@ -39,12 +40,15 @@ type Config struct {
 	// the client must not follow. If it is nil, the client follows all of these.
 	// Redirects to other hosts are never followed.
 	Redirect func(repository *url.URL) error
-	// CAs are PEM certificates of authorities to trust beside the system's.
-	CAs []byte
+	// CAFile has PEM certificates of authorities to trust beside the system's; empty for
+	// none. It may be replaced at any time.
+	CAFile string
 	// SSHKeyFile is a private key without passphrase, KnownHostsFile has the
 	// host keys to accept, as in ssh(1). Both are required for ssh, and read at
 	// each connection.
 	SSHKeyFile, KnownHostsFile string
+	// Log gets a warning when CAFile cannot be used any more. It may be nil.
+	Log *slog.Logger
 }
 
 // Client is a client for one repository. It keeps idle connections and the
