@@ -259,9 +259,9 @@ func metadataMap(v any) (map[string]string, error) {
 		return nil, errors.New("want a mapping of strings")
 	}
 	values := make(map[string]string, len(m))
-	for key, v := range m {
-		if values[key], ok = v.(string); !ok {
-			return nil, fmt.Errorf("%s: %w", key, wantString(v))
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		if values[key], ok = m[key].(string); !ok {
+			return nil, fmt.Errorf("%s: %w", key, wantString(m[key]))
 		}
 		if reserved(key) {
 			return nil, fmt.Errorf("%s: is gitopsd's own to set", key)

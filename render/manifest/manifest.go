@@ -21,6 +21,8 @@ package manifest
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -185,7 +187,7 @@ func text(m map[string]any, field string) (string, error) {
 		}
 	case nil:
 	default:
-		return "", fmt.Errorf("%s: want a string, have %v; quote it", field, v)
+		return "", fmt.Errorf("%s: want a string, have %s", field, described(v))
 	}
 	return "", fmt.Errorf("%s: is missing", field)
 }
@@ -198,12 +200,27 @@ func checkStrings(meta map[string]any, field string) error {
 	if !ok {
 		return fmt.Errorf("metadata.%s: want a mapping of strings", field)
 	}
-	for key, v := range m {
-		if _, ok := v.(string); !ok {
-			return fmt.Errorf("metadata.%s: %s: want a string, have %v; quote it", field, key, v)
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		if _, ok := m[key].(string); !ok {
+			return fmt.Errorf("metadata.%s: %s: want a string, have %s", field, key, described(m[key]))
 		}
 	}
 	return nil
+}
+
+// described returns a value that is not a string for an error: a number or boolean itself, only
+// the type of any other one.
+func described(v any) string {
+	switch v := v.(type) {
+	case map[string]any:
+		return "a mapping"
+	case []any:
+		return "a list"
+	case nil:
+		return "null"
+	default:
+		return fmt.Sprint(v) + "; quote it"
+	}
 }
 
 func notAlphanumeric(r rune) bool {

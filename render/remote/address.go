@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"path"
 	"regexp"
@@ -206,11 +207,11 @@ func (a *address) parseQuery(query string) error {
 	if err != nil {
 		return errors.New("the text after the ? is not key=value&key=value")
 	}
-	for key, all := range values {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		switch {
 		case !slices.Contains(parameters, key):
 			return fmt.Errorf("%s= is not known here; there are %s", key, strings.Join(parameters, ", "))
-		case len(all) > 1:
+		case len(values[key]) > 1:
 			return fmt.Errorf("%s= is there twice", key)
 		}
 	}

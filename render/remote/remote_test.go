@@ -77,6 +77,7 @@ func TestRefused(t *testing.T) {
 		"https://github.com/acme/bases?timeout=1h&ref=" + commit:             "of at most 2m0s",
 		"https://github.com/acme/bases?timeout=-1&ref=" + commit:             "timeout= is a number of seconds",
 		"https://github.com/acme/bases?ref=v1&ref=" + commit:                 "ref= is there twice",
+		"https://github.com/acme/bases?d=1&c=1&b=1&e=1&ref=" + commit:        "b= is not known here",
 		"https://github.com/acme/bases?;ref=" + commit:                       "is not key=value",
 		"https://github.com/acme":                                            "does not say where the repository ends; write // behind it",
 		"https://github.com/acme/foo.github.io/x?ref=" + commit:              "write // between the repository and the directory in it",
@@ -85,6 +86,11 @@ func TestRefused(t *testing.T) {
 		_, err := allowed.Base(entry)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: have %v\nwant an error with %q", entry, err, want)
+		}
+		for range 20 { // the order of a map's keys is random
+			if _, again := allowed.Base(entry); err != nil && again.Error() != err.Error() {
+				t.Errorf("%s: then %v, now %v", entry, err, again)
+			}
 		}
 	}
 	var none Prefixes
