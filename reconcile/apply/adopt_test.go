@@ -111,7 +111,7 @@ spec:
 				planned = append(planned, b.short(c.String()))
 			}
 		}
-		for _, c := range plan.Diff(s.ID, before[s.ID], b.get(string(s.Object.AppendJSON(nil)))) {
+		for _, c := range plan.Diff(before[s.ID], b.get(string(s.Object.AppendJSON(nil)))) {
 			if !ours(c) {
 				done = append(done, b.short(c.String()))
 			}

@@ -144,6 +144,6 @@ func (a *Applier) dryRunStep(ctx context.Context, s *plan.Step) error {
 			return err
 		}
 	}
-	s.Changes = plan.Reveal(plan.Diff(s.ID, live, after), s.Object.Unknown())
+	s.Changes = plan.Reveal(plan.Diff(live, after), s.Object.Unknown())
 	return nil
 }

@@ -51,7 +51,7 @@ func (c *Comparer) compare(old, now *manifest.Object) *comparison {
 	c.mu.Unlock()
 	one.once.Do(func() {
 		if now != nil {
-			one.changes = Diff(now.ID(), old.Tree(), tree)
+			one.changes = Diff(old.Tree(), tree)
 		}
 		one.report, one.err = compat.Compare(old.Tree(), tree, compat.Options{})
 		if one.err == nil {
@@ -86,7 +86,7 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 		case old.Hash() != o.Hash():
 			s.Action = Configure
 			if !o.ID().Is(manifest.Definitions...) {
-				s.Changes = Diff(o.ID(), old.Tree(), o.Tree())
+				s.Changes = Diff(old.Tree(), o.Tree())
 			}
 		}
 		if why := now.misuse(o); why != "" {

@@ -293,7 +293,7 @@ func notServed(apiVersion string, id manifest.ID) string {
 // refilled describes the filled-in fields of an object that is otherwise as it was applied.
 func refilled(o *manifest.Object) string {
 	var fields []string
-	for _, c := range Diff(o.ID(), o.Rendered().Tree(), o.Tree()) {
+	for _, c := range Diff(o.Rendered().Tree(), o.Tree()) {
 		fields = append(fields, c.Path)
 	}
 	if len(fields) == 0 {

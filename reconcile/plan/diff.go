@@ -19,11 +19,12 @@ type Change struct {
 	// Path is written as by kubectl explain, but with list elements by their identifying
 	// fields: spec.containers[name=web].image, metadata.labels["a.b/c"].
 	Path string
-	// Old and New are the values, in JSON's types. Old is nil and Added true for a new
-	// field; New is nil and Removed true for a removed field.
+	// Old and New are the values, in JSON's types, with "(hidden)" in place of values of a
+	// Secret in them. Old is nil and Added true for a new field; New is nil and Removed true
+	// for a removed field.
 	Old, New       any
 	Added, Removed bool
-	// Hidden: the values are a Secret's; Old and New are nil.
+	// Hidden: the whole values are a Secret's; Old and New are nil.
 	Hidden bool
 	// Unknown: the value is not known before the plan is applied; Old and New are
 	// nil.
@@ -73,9 +74,9 @@ func within(path, outer string) bool {
 // Diff lists the fields that differ between an object as it is and as it would be,
 // ordered by path, without those that the API server maintains (status,
 // managedFields, versions and times).
-func Diff(id manifest.ID, before, after map[string]any) []Change {
-	d := differ{id: id}
-	d.object(nil, before, after, func(key string) bool {
+func Diff(before, after map[string]any) []Change {
+	var d differ
+	d.object(nil, before, after, false, func(key string) bool {
 		return key == "status" || key == "apiVersion" || key == "kind"
 	})
 	return d.changes
@@ -92,12 +93,10 @@ var maintained = map[string]bool{
 	`metadata.annotations["` + manifest.HistoryAnnotation + `"]`:  true,
 }
 
-type differ struct {
-	id      manifest.ID
-	changes []Change
-}
+type differ struct{ changes []Change }
 
-func (d *differ) object(path field.Path, before, after map[string]any, skip func(key string) bool) {
+// object compares mappings. hidden reports whether their values must not be shown.
+func (d *differ) object(path field.Path, before, after map[string]any, hidden bool, skip func(key string) bool) {
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(before)), maps.Keys(after))
 	slices.Sort(keys)
 	for _, k := range slices.Compact(keys) {
@@ -107,11 +106,11 @@ func (d *differ) object(path field.Path, before, after map[string]any, skip func
 		}
 		old, was := before[k]
 		now, is := after[k]
-		d.value(p, old, now, was, is)
+		d.value(p, old, now, was, is, hidden || field.Hides(before, k) || field.Hides(after, k))
 	}
 }
 
-func (d *differ) value(path field.Path, old, now any, was, is bool) {
+func (d *differ) value(path field.Path, old, now any, was, is, hidden bool) {
 	if was == is && reflect.DeepEqual(old, now) {
 		return
 	}
@@ -119,49 +118,42 @@ func (d *differ) value(path field.Path, old, now any, was, is bool) {
 		switch o := old.(type) {
 		case map[string]any:
 			if n, ok := now.(map[string]any); ok {
-				d.object(path, o, n, nil)
+				d.object(path, o, n, hidden, nil)
 				return
 			}
 		case []any:
-			if n, ok := now.([]any); ok {
+			// The path of an element has some of its values.
+			if n, ok := now.([]any); ok && !hidden {
 				d.list(path, o, n)
 				return
 			}
 		}
 	}
+	if !hidden {
+		d.changes = append(d.changes, Change{Path: path.String(), Old: redacted(old), New: redacted(now), Added: !was, Removed: !is})
+		return
+	}
 	// A Secret's data may appear or go as a whole map; its keys are still shown one
 	// by one.
-	if path.Hidden(d.id) {
-		for _, whole := range []struct {
-			v     any
-			added bool
-		}{{old, false}, {now, true}} {
-			if m, ok := whole.v.(map[string]any); ok {
-				for _, k := range slices.Sorted(maps.Keys(m)) {
-					d.changes = append(d.changes, Change{Path: below(path, field.Key(k)).String(), Added: whole.added && !was, Removed: !whole.added && !is, Hidden: true})
-				}
-				return
+	for _, whole := range []struct {
+		v     any
+		added bool
+	}{{old, false}, {now, true}} {
+		if m, ok := whole.v.(map[string]any); ok {
+			for _, k := range slices.Sorted(maps.Keys(m)) {
+				d.changes = append(d.changes, Change{Path: below(path, field.Key(k)).String(), Added: whole.added && !was, Removed: !whole.added && !is, Hidden: true})
 			}
+			return
 		}
 	}
-	c := Change{Path: path.String(), Old: old, New: now, Added: !was, Removed: !is}
-	if path.Hidden(d.id) {
-		c.Old, c.New, c.Hidden = nil, nil, true
-	} else if c.Path == "metadata.annotations" {
-		c.Old, c.New = withoutLastApplied(old), withoutLastApplied(now)
-	}
-	d.changes = append(d.changes, c)
+	d.changes = append(d.changes, Change{Path: path.String(), Added: !was, Removed: !is, Hidden: true})
 }
+
+// redacted returns a value without the values of Secrets in it.
+func redacted(v any) any { return field.Redact(v, func(any) any { return "(hidden)" }) }
 
 // below returns the path with one more step.
 func below(path field.Path, s field.Step) field.Path { return append(slices.Clip(path), s) }
-
-func withoutLastApplied(v any) any {
-	if m, ok := v.(map[string]any); ok {
-		return manifest.Without(m, field.LastApplied)
-	}
-	return v
-}
 
 // identifying are the fields that identify list elements, in the order in which they are
 // tried: the merge keys of Kubernetes' own types.
@@ -181,7 +173,7 @@ func (d *differ) list(path field.Path, before, after []any) {
 			if i < len(after) {
 				now = after[i]
 			}
-			d.value(below(path, field.Index(i)), old, now, i < len(before), i < len(after))
+			d.value(below(path, field.Index(i)), old, now, i < len(before), i < len(after), false)
 		}
 		return
 	}
@@ -198,14 +190,14 @@ func (d *differ) list(path field.Path, before, after []any) {
 		if stays {
 			was = append(was, s.String())
 		}
-		d.value(below(path, s), e, now, true, stays)
+		d.value(below(path, s), e, now, true, stays, false)
 	}
 	for _, e := range after {
 		s := element(e, keys)
 		if known[s.String()] {
 			is = append(is, s.String())
 		} else {
-			d.value(below(path, s), nil, e, false, true)
+			d.value(below(path, s), nil, e, false, true, false)
 		}
 	}
 	if !slices.Equal(was, is) {
@@ -239,7 +231,11 @@ func element(e any, keys []string) field.Step {
 	m, _ := e.(map[string]any)
 	var pairs []field.Pair
 	for i, k := range keys {
-		switch v := m[k].(type) {
+		v := m[k]
+		if field.Hides(m, k) {
+			v = nil
+		}
+		switch v := v.(type) {
 		case string, int64, float64, bool:
 			pairs = append(pairs, field.Pair{Field: k, Value: fmt.Sprint(v)})
 		default:

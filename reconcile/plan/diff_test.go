@@ -1,24 +1,24 @@
 package plan_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"gitopsd.dev/reconcile/plan"
-	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 func TestDiff(t *testing.T) {
 	t.Parallel()
-	deployment := manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "n", Name: "a"}
-	secret := manifest.ID{Kind: "Secret", Namespace: "n", Name: "a"}
+	deployment, secret := "apiVersion: apps/v1\nkind: Deployment\n", "apiVersion: v1\nkind: Secret\n"
+	inner := func(rest string) string { return "spec: {templates: [{apiVersion: v1, kind: Secret, " + rest + "}]}" }
 	long := strings.Repeat("x", 200)
 	for _, tt := range []struct {
 		name          string
-		id            manifest.ID
+		kind          string
 		before, after string // without apiVersion, kind and name
 		want          string
 	}{
@@ -40,10 +40,10 @@ func TestDiff(t *testing.T) {
 		{name: "long map", before: "{}", after: "a: {b: " + long + ", c: 1}", want: "a: + {b, c}"},
 		{name: "long list", before: "{}", after: "a: [" + long + "]", want: "a: + [1 element]"},
 		{name: "markup", before: "a: <b>", after: "a: '&'", want: `a: "<b>" -> "&"`},
-		{name: "secret", id: secret, before: "data: {a: hunter1, b: hunter2}\ntype: Opaque", after: "data: {a: hunter3, c: hunter4}\ntype: other", want: `data.a: (changed)|data.b: (removed)|data.c: (added)|type: "Opaque" -> "other"`},
-		{name: "whole secret", id: secret, before: "{}", after: "data: {a: hunter1}", want: "data.a: (added)"},
-		{name: "secret goes", id: secret, before: "data: {a: hunter1}", after: "{}", want: "data.a: (removed)"},
-		{name: "odd secret", id: secret, before: "data: hunter1", after: "data: hunter2\nother: [hunter3]", want: "data: (changed)|other: (added)"},
+		{name: "secret", kind: secret, before: "data: {a: hunter1, b: hunter2}\ntype: Opaque", after: "data: {a: hunter3, c: hunter4}\ntype: other", want: `data.a: (changed)|data.b: (removed)|data.c: (added)|type: "Opaque" -> "other"`},
+		{name: "whole secret", kind: secret, before: "{}", after: "data: {a: hunter1}", want: "data.a: (added)"},
+		{name: "secret goes", kind: secret, before: "data: {a: hunter1}", after: "{}", want: "data.a: (removed)"},
+		{name: "odd secret", kind: secret, before: "data: hunter1", after: "data: hunter2\nother: [hunter3]", want: "data: (changed)|other: (added)"},
 		{
 			name: "last applied", before: "metadata: {annotations: {kubectl.kubernetes.io/last-applied-configuration: hunter1}}",
 			after: "metadata: {annotations: {kubectl.kubernetes.io/last-applied-configuration: hunter2}}",
@@ -51,15 +51,23 @@ func TestDiff(t *testing.T) {
 		},
 		{
 			name: "all annotations", before: "metadata: {annotations: {kubectl.kubernetes.io/last-applied-configuration: hunter1, a: b}}",
-			after: "metadata: {}", want: `metadata.annotations: - {"a":"b"}`,
+			after: "metadata: {}", want: `metadata.annotations: - {"a":"b","kubectl.kubernetes.io/last-applied-configuration":"(hidden)"}`,
+		},
+		{name: "list of a secret", kind: secret, before: "data: [{name: hunter1}]", after: "data: [{name: hunter2}, {name: hunter1}]", want: "data: (changed)"},
+		{name: "secret inside", before: inner("stringData: {a: hunter1}"), after: inner("stringData: {a: hunter2, b: hunter3}"), want: "spec.templates[0].stringData.a: (changed)|spec.templates[0].stringData.b: (added)"},
+		{name: "secret inside, whole data", before: inner("immutable: true"), after: inner("immutable: false, data: {a: hunter2}"), want: "spec.templates[0].data.a: (added)|spec.templates[0].immutable: true -> false"},
+		{name: "whole secret inside", before: "spec: {}", after: inner("data: {a: hunter2}"), want: `spec.templates: + [{"apiVersion":"v1","data":{"a":"(hidden)"},"kind":"Secret"}]`},
+		{name: "secret inside for another object", before: "spec: {t: {apiVersion: v1, kind: ConfigMap, data: {a: b}}}", after: "spec: {t: {apiVersion: v1, kind: Secret, data: {a: hunter2}}}", want: `spec.t.data.a: (changed)|spec.t.kind: "ConfigMap" -> "Secret"`},
+		{name: "object inside for a secret", before: "spec: {t: {apiVersion: v1, kind: Secret, data: {a: hunter2}}}", after: "spec: {t: {apiVersion: v1, kind: ConfigMap, data: {a: b}}}", want: `spec.t.data.a: (changed)|spec.t.kind: "Secret" -> "ConfigMap"`},
+		{name: "secrets in a list", before: "spec: {l: [{apiVersion: v1, kind: Secret, key: hunter1}]}", after: "spec: {l: [{apiVersion: v1, kind: Secret, key: hunter2}]}", want: "spec.l[0].key: (changed)"},
+		{
+			name: "last applied inside", before: "spec: {t: {metadata: {}}}", after: "spec: {t: {metadata: {annotations: {kubectl.kubernetes.io/last-applied-configuration: hunter1, a: b}}}}",
+			want: `spec.t.metadata.annotations: + {"a":"b","kubectl.kubernetes.io/last-applied-configuration":"(hidden)"}`,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			id := tt.id
-			if id == (manifest.ID{}) {
-				id = deployment
-			}
+			kind := cmp.Or(tt.kind, deployment)
 			var trees []map[string]any
 			for _, body := range []string{tt.before, tt.after} {
 				name := "metadata: {name: a}\n"
@@ -69,10 +77,10 @@ func TestDiff(t *testing.T) {
 				if body == "{}" {
 					body = ""
 				}
-				trees = append(trees, manifesttest.Objects(t, "apiVersion: apps/v1\nkind: Deployment\n"+name+body)[0].Tree())
+				trees = append(trees, manifesttest.Objects(t, kind+name+body)[0].Tree())
 			}
 			var lines []string
-			for _, c := range plan.Diff(id, trees[0], trees[1]) {
+			for _, c := range plan.Diff(trees[0], trees[1]) {
 				lines = append(lines, c.String())
 				if strings.Contains(fmt.Sprintf("%v", c), "hunter") || strings.Contains(fmt.Sprintf("%+v", struct{ Old, New any }{c.Old, c.New}), "hunter") {
 					t.Errorf("a value is shown: %+v", c)

@@ -20,7 +20,7 @@ func (w *Webhook) Compare(rendered *manifest.Object, live map[string]any) {
 	if hash(want) == hash(have) {
 		return
 	}
-	for _, c := range plan.Diff(w.ID, want, have) {
+	for _, c := range plan.Diff(want, have) {
 		w.Drift = append(w.Drift, c.Path)
 	}
 }

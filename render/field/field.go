@@ -15,6 +15,8 @@
 //
 //	spec.template.spec.containers[*].image
 //	spec.selector{*}
+//
+// hidden.go says which fields must not be shown.
 package field
 
 import (
@@ -23,8 +25,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"gitopsd.dev/render/manifest"
 )
 
 // Path leads from an object to a field; the empty Path is the whole object.
@@ -261,19 +261,4 @@ func (p Path) In(tree any) (v any, ok bool) {
 		}
 	}
 	return tree, true
-}
-
-// LastApplied is the annotation where kubectl keeps a whole object, even a Secret.
-const LastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
-// Hidden reports whether the value at the path must not be shown: all fields of a Secret
-// except metadata, type and immutable, and the [LastApplied] annotation of any object.
-func (p Path) Hidden(id manifest.ID) bool {
-	if len(p) == 0 {
-		return false
-	}
-	if id.Is(manifest.Secret) && !slices.Contains([]string{"apiVersion", "kind", "metadata", "type", "immutable"}, p[0].Key) {
-		return true
-	}
-	return len(p) > 2 && p[0].Key == "metadata" && p[1].Key == "annotations" && p[2].Key == LastApplied
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"gitopsd.dev/render/field"
-	"gitopsd.dev/render/manifest"
 )
 
 func TestPath(t *testing.T) {
@@ -45,27 +44,6 @@ func TestPath(t *testing.T) {
 	for _, text := range []string{"", ".", "a.", "a..b", "[", "[]", "a[b", "a[b]", `["`, `["a"`, "[`a`]", "[a.b=c]", `[a="b"c]`, "[a=b", "[-1]"} {
 		if path, err := field.Parse(text); err == nil {
 			t.Errorf("%q is read as %#v", text, path)
-		}
-	}
-}
-
-func TestHidden(t *testing.T) {
-	t.Parallel()
-	secret, other := manifest.Secret.ID("ns", "s"), manifest.ConfigMap.ID("ns", "c")
-	for _, tt := range []struct {
-		path          string
-		secret, other bool
-	}{
-		{"data", true, false}, {"data.token", true, false}, {"stringData.token", true, false}, {"unknown", true, false},
-		{"metadata.labels.data", false, false}, {"type", false, false}, {"immutable", false, false}, {"kind", false, false},
-		{`metadata.annotations["` + field.LastApplied + `"]`, true, true},
-	} {
-		path, err := field.Parse(tt.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if path.Hidden(secret) != tt.secret || path.Hidden(other) != tt.other {
-			t.Errorf("%s: hidden of a Secret: %t, of another object: %t", tt.path, path.Hidden(secret), path.Hidden(other))
 		}
 	}
 }

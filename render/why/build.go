@@ -13,7 +13,6 @@ import (
 
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/conversion"
-	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 )
@@ -114,9 +113,6 @@ func (e *explainer) written(a *Answer) {
 	value, line, _, ok := e.field.find(content, a.Written.Line, is(e.id))
 	if !ok {
 		return
-	}
-	if field.Path(e.field).Hidden(e.id) {
-		value = hidden{value}
 	}
 	a.Original, a.Written.Line = Value{Set: true, Value: value}, line
 }

@@ -28,10 +28,16 @@ func (p question) value(o *manifest.Object) Value {
 		return Value{}
 	}
 	v, ok := field.Path(p).In(o.Tree())
-	if ok && field.Path(p).Hidden(o.ID()) {
-		v = hidden{v}
+	return Value{Set: ok, Value: p.shown(o.Tree(), v)}
+}
+
+// shown returns the value of the field in a tree without what must not be shown.
+func (p question) shown(tree, v any) any {
+	hide := func(v any) any { return hidden{v} }
+	if field.Path(p).Hidden(tree) {
+		return field.Conceal(v, hide)
 	}
-	return Value{Set: ok, Value: v}
+	return field.Redact(v, hide)
 }
 
 // hidden is a value of a Secret. It can be compared, but is not shown.
@@ -73,7 +79,7 @@ func differences(at field.Path, a, b any) []string {
 }
 
 // find finds a field in the text of a file, in the object at line from or in an item of the
-// List there, and returns its value and line. If the field is missing, it returns the number
+// List there, and returns its line and its value without what must not be shown. If the field is missing, it returns the number
 // of existing steps and the line of the last one.
 func (p question) find(content []byte, from int, is func(tree map[string]any) bool) (v any, line, steps int, ok bool) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
@@ -89,6 +95,10 @@ func (p question) find(content []byte, from int, is func(tree map[string]any) bo
 		if node == nil {
 			return nil, 0, 0, false
 		}
+		var tree any
+		if node.Decode(&tree) != nil {
+			return nil, 0, 0, false
+		}
 		line = node.Line
 		for i, s := range p {
 			value, key := below(node, s)
@@ -100,7 +110,8 @@ func (p question) find(content []byte, from int, is func(tree map[string]any) bo
 				line = key.Line
 			}
 		}
-		return v, line, len(p), node.Decode(&v) == nil
+		ok = node.Decode(&v) == nil
+		return p.shown(tree, v), line, len(p), ok
 	}
 }
 

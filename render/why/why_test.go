@@ -266,20 +266,35 @@ func TestFind(t *testing.T) {
 func TestSecretsAreHidden(t *testing.T) {
 	t.Parallel()
 	in := Input{Input: render.Input{Cluster: "prod", Path: "c", Files: files(map[string]string{
-		"c/kustomization.yaml": "resources: [s.yaml]\npatches:\n- target: {kind: Secret}\n  patch: |\n    - {op: replace, path: /stringData/token, value: hunter2}\n",
-		"c/s.yaml":             "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: web}\nstringData: {token: hunter1}\n",
+		"c/kustomization.yaml": "resources: [s.yaml, a.yaml]\npatches:\n- target: {kind: Secret}\n  patch: |\n    - {op: replace, path: /stringData/token, value: hunter2}\n" +
+			"- target: {kind: KubernetesApplication}\n  patch: |\n    - {op: replace, path: /spec/resourceTemplates/0/spec/template/stringData/token, value: hunter2}\n",
+		"c/s.yaml": "apiVersion: v1\nkind: Secret\nmetadata:\n  name: s\n  namespace: web\n  annotations: {" + field.LastApplied + ": hunter1, note: swordfish}\nstringData: {token: hunter1}\n",
+		"c/a.yaml": "apiVersion: workload.crossplane.io/v1alpha1\nkind: KubernetesApplication\nmetadata: {name: a, namespace: web}\n" +
+			"spec: {resourceTemplates: [{metadata: {name: t}, spec: {template: {apiVersion: v1, kind: Secret, metadata: {name: i}, stringData: {token: hunter1}}}}]}\n",
 	})}}
-	for _, ask := range []string{"secret/s", "secret/s:stringData", "secret/s:stringData.token"} {
-		id, field, err := Find(rendered(t, in), ask)
+	for _, tt := range []struct {
+		ask   string
+		steps int // the patches that change it
+	}{
+		{"secret/s", 1}, {"secret/s:stringData", 1}, {"secret/s:stringData.token", 1},
+		{"secret/s:metadata", 0}, {"secret/s:metadata.annotations", 0}, {`secret/s:metadata.annotations["` + field.LastApplied + `"]`, 0},
+		{"kubernetesapplication/a", 1}, {"kubernetesapplication/a:spec", 1}, {"kubernetesapplication/a:spec.resourceTemplates[0].spec.template", 1},
+		{"kubernetesapplication/a:spec.resourceTemplates[0].spec.template.stringData.token", 1},
+	} {
+		ask := tt.ask
+		id, asked, err := Find(rendered(t, in), ask)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := Explain(t.Context(), in, id, field)
+		a, err := Explain(t.Context(), in, id, asked)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(a.Steps) != 1 {
-			t.Errorf("%s: the steps are %v, want the patch", ask, a.Steps)
+		if len(a.Steps) != tt.steps {
+			t.Errorf("%s: the steps are %v, want %d", ask, a.Steps, tt.steps)
+		}
+		if strings.Contains(ask, "metadata.annotations") && strings.HasSuffix(ask, "annotations") && !strings.Contains(fmt.Sprint(a.Field, a.Original), "swordfish") {
+			t.Errorf("%s: other annotations are hidden too", ask)
 		}
 		a.Object = nil
 		text, err := json.Marshal(a)

@@ -118,8 +118,9 @@ import (
 //	}
 //
 // A change has "added": true for a new field, and "removed": true for one that goes.
-// For Secrets it has "hidden": true and no values. For a value that is known only after
-// the plan is applied it has "unknown": true. Empty fields are left out.
+// For Secrets, also those inside other objects, it has "hidden": true and no values; in a
+// value that holds a Secret, "(hidden)" replaces the Secret's values. For a value that is
+// known only after the plan is applied it has "unknown": true. Empty fields are left out.
 func (f *Fleet) WriteJSON(w io.Writer) error {
 	doc := fleetJSON{Source: f.Source, Against: f.Against, Changes: f.HasChanges(), Controllers: f.controllerTables(), Lock: f.Lock, Errors: f.Errors, Notes: f.Notes, Clusters: []clusterJSON{}}
 	for _, c := range f.Clusters {
