@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 var errHelm = errors.New("gitopsd does not inflate Helm charts; commit the output of `helm template`")
@@ -194,6 +195,21 @@ func (in *inspection) patch(dir string, f field, file, text string) error {
 	if err := in.growth.patch(ops); err != nil {
 		return fmt.Errorf("%s: %s: %w", name, f.name, err)
 	}
+	return textsOfPatch(f, name, content, text, docs, ops)
+}
+
+// textsOfPatch checks the labels and annotations that a patch sets. name and content are the
+// file of the patch, and text is the patch if it is in the field itself.
+func textsOfPatch(f field, name string, content []byte, text string, docs []sources.Document, ops []any) error {
+	for _, doc := range docs {
+		where, err := checkTextsOfPatch(doc.Tree, ops)
+		switch {
+		case err != nil && text != "":
+			return f.fault(text, fmt.Errorf("%s: the patch: %w", f.name, err))
+		case err != nil:
+			return at(name, lineBelow(content, doc.Line, where...), err)
+		}
+	}
 	return nil
 }
 
@@ -212,7 +228,13 @@ func (in *inspection) inlineOrFile(dir string, f field, entry string) error {
 	}
 	docs, err := in.documents(name, content)
 	in.budget.patches += len(docs)
-	return err
+	if err != nil {
+		return err
+	}
+	if isYAML {
+		return textsOfPatch(f, name, content, entry, docs, nil)
+	}
+	return textsOfPatch(f, name, content, "", docs, nil)
 }
 
 // replacements inspects replacements and returns the number of fields that they may

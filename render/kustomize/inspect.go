@@ -10,6 +10,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/kustomize/api/konfig"
@@ -318,10 +319,11 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 	n := 0
 	for _, doc := range docs {
 		trees := []any{doc.Tree}
+		var above []string
 		if items, ok := doc.Tree["items"].([]any); ok && strings.HasSuffix(manifest.Text(doc.Tree, "kind"), "List") {
-			trees = items
+			trees, above = items, []string{"items", ""}
 		}
-		for _, tree := range trees {
+		for i, tree := range trees {
 			id, err := identify(tree)
 			if group, _ := manifest.GroupVersion(manifest.Text(doc.Tree, "apiVersion")); group == kustomizeGroup || err != nil && misspelt(path.Base(file)) {
 				err = fmt.Errorf("a kustomization is found by its name: rename the file to %s", konfig.DefaultKustomizationFileName())
@@ -330,6 +332,12 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 				return n, at(file, doc.Line, err)
 			}
 			m, _ := tree.(map[string]any) // identify has checked that
+			if where, err := checkTexts(m, false); err != nil {
+				if above != nil {
+					above[1] = strconv.Itoa(i)
+				}
+				return n, at(file, lineBelow(content, doc.Line, slices.Concat(above, where)...), fmt.Errorf("%s: %w", id, err))
+			}
 			_, version := manifest.GroupVersion(manifest.Text(m, "apiVersion"))
 			in.written = append(in.written, written{id: id, version: version, origin: manifest.Origin{File: file, Line: doc.Line}})
 			in.budget.names += names(tree)

@@ -6,7 +6,8 @@
 //     file that the build may read, once, and refuses what gitopsd does not
 //     support. fields.go inspects the fields of a kustomization, plugins.go the
 //     configurations of generators and transformers, schemas.go schemas that could hang
-//     or crash kustomize. documents.go decodes YAML. mount.go adds remote bases.
+//     or crash kustomize, texts.go labels and annotations that it would lose.
+//     documents.go decodes YAML. mount.go adds remote bases.
 //   - snapshot.go is the file system for kustomize, with the inspected files only.
 //   - limits.go has the limits of a build. growth.go limits replacements and
 //     copies, which could double an object again and again, and widths.go mappings and

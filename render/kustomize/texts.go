@@ -1,0 +1,125 @@
+package kustomize
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"gitopsd.dev/render/manifest"
+)
+
+// textFields are the fields of metadata with mappings of strings. Kustomize writes numbers and
+// booleans in annotations as text, empties mappings and lists, and makes null the text "null".
+var textFields = []string{"labels", "annotations"}
+
+// checkTexts checks the labels and annotations of an object, and returns the path of a wrong
+// one with the error. In a patch, null removes a value, and keys that begin with a $ are
+// directives.
+func checkTexts(tree map[string]any, patch bool) (where []string, err error) {
+	meta := manifest.Mapping(tree, "metadata")
+	for _, field := range textFields {
+		switch values := meta[field].(type) {
+		case nil:
+		case map[string]any:
+			for _, key := range slices.Sorted(maps.Keys(values)) {
+				if patch && (values[key] == nil || strings.HasPrefix(key, "$")) {
+					continue
+				}
+				if err := checkText(key, values[key]); err != nil {
+					return []string{"metadata", field, key}, fmt.Errorf("metadata.%s: %w", field, err)
+				}
+			}
+		case string:
+			return []string{"metadata", field}, fmt.Errorf("metadata.%s: want a mapping of strings, have a string", field)
+		case []any:
+			return []string{"metadata", field}, fmt.Errorf("metadata.%s: want a mapping of strings, have a list", field)
+		default:
+			return []string{"metadata", field}, fmt.Errorf("metadata.%s: want a mapping of strings, have %v", field, values)
+		}
+	}
+	return nil, nil
+}
+
+// checkText checks the value of a label or annotation.
+func checkText(key string, v any) error {
+	switch v.(type) {
+	case nil:
+		return fmt.Errorf(`%s: want a string, have null; write "" for an empty one, or remove the key`, key)
+	case map[string]any:
+		return fmt.Errorf("%s: want a string, have a mapping, which would be lost; quote it, or write | before it for a text of several lines", key)
+	case []any:
+		return fmt.Errorf("%s: want a string, have a list, which would be lost; quote it, or write | before it for a text of several lines", key)
+	}
+	return nil
+}
+
+// checkTextsOfPatch checks the labels and annotations that a strategic merge patch or JSON 6902
+// operations set. The path is of the first wrong one.
+func checkTextsOfPatch(tree map[string]any, operations []any) (where []string, err error) {
+	if operations == nil {
+		return checkTexts(tree, true)
+	}
+	for i, op := range operations {
+		m, _ := op.(map[string]any)
+		if name := manifest.Text(m, "op"); name != "add" && name != "replace" {
+			continue
+		}
+		path := pointer(manifest.Text(m, "path"))
+		if len(path) < 2 || len(path) > 3 || path[0] != "metadata" || !slices.Contains(textFields, path[1]) {
+			continue
+		}
+		value := m["value"]
+		if len(path) == 3 {
+			value = map[string]any{unescaped.Replace(path[2]): value}
+		}
+		if _, err := checkTexts(map[string]any{"metadata": map[string]any{path[1]: value}}, false); err != nil {
+			return []string{strconv.Itoa(i), "value"}, err
+		}
+	}
+	return nil, nil
+}
+
+// unescaped replaces the escapes of a JSON pointer (RFC 6901).
+var unescaped = strings.NewReplacer("~1", "/", "~0", "~")
+
+// lineBelow returns the line of a field in the document of a file that starts at a line, or of
+// its nearest parent. Elements of lists are named by their index.
+func lineBelow(content []byte, start int, path ...string) int {
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	for {
+		var doc yaml.Node
+		if decoder.Decode(&doc) != nil || len(doc.Content) == 0 {
+			return start
+		}
+		if doc.Content[0].Line < start {
+			continue
+		}
+		node, line := doc.Content[0], start
+		for _, key := range path {
+			for node.Kind == yaml.AliasNode {
+				node = node.Alias
+			}
+			var below *yaml.Node
+			switch i, err := strconv.Atoi(key); {
+			case node.Kind == yaml.SequenceNode && err == nil && i < len(node.Content):
+				below, line = node.Content[i], node.Content[i].Line
+			case node.Kind == yaml.MappingNode:
+				for i := 0; i+1 < len(node.Content); i += 2 {
+					if node.Content[i].Value == key {
+						below, line = node.Content[i+1], node.Content[i].Line
+					}
+				}
+			}
+			if below == nil {
+				return line
+			}
+			node = below
+		}
+		return line
+	}
+}
