@@ -276,11 +276,8 @@ func scalar(n *yaml.Node) (any, error) {
 			return nil, bad("a number that JSON can hold")
 		}
 		return f, nil
-	case "!!binary", "!!set", "!!omap", "!!pairs":
-		return nil, fmt.Errorf("line %d: tag %s means nothing in a Kubernetes document", n.Line, n.Tag)
 	default:
-		// Without the tag, which may be the beginning of a Secret's value.
-		return nil, fmt.Errorf("line %d: a value begins with !, which is a tag in YAML, and means nothing in a Kubernetes document; quote the value", n.Line)
+		return nil, fmt.Errorf("line %d: tag %s means nothing in a Kubernetes document", n.Line, n.Tag)
 	}
 }
 

@@ -117,7 +117,7 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 		case errors.Is(err, io.EOF):
 			return docs, nil
 		case err != nil:
-			return docs, errors.New(reword(strings.TrimPrefix(err.Error(), "yaml: "), in.tabs))
+			return docs, errors.New(aboutTabs(strings.TrimPrefix(err.Error(), "yaml: "), in.tabs))
 		}
 		tree, err := c.document(&n)
 		if err != nil {

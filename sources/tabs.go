@@ -15,13 +15,9 @@ const maxTabs = 1000
 // first of the value that the tab is in.
 var notSpaces = regexp.MustCompile(`^line (\d+): (?:found character that cannot start any token|found a tab character .*)$`)
 
-// reword replaces a parser's error about a tab in the indentation by one that says so and
-// has the line of the tab, and one about an anchor by one that does not quote the value,
-// which may be a Secret's. Lines are the lines with tabs.
-func reword(text string, lines []int) string {
-	if strings.HasPrefix(text, "unknown anchor ") {
-		return "a value begins with *, and there is no anchor (&) of that name; quote a value that is none"
-	}
+// aboutTabs replaces a parser's error about a tab in the indentation by one that says so
+// and has the line of the tab. Lines are the lines with such tabs.
+func aboutTabs(text string, lines []int) string {
 	m := notSpaces.FindStringSubmatch(text)
 	if m == nil {
 		return text
@@ -45,5 +41,5 @@ func ExplainYAML(text string, err error) string {
 			tabs = append(tabs, n)
 		}
 	}
-	return reword(strings.TrimPrefix(err.Error(), "yaml: "), tabs)
+	return aboutTabs(strings.TrimPrefix(err.Error(), "yaml: "), tabs)
 }
