@@ -46,7 +46,8 @@ func (c *converter) document(n *yaml.Node) (map[string]any, error) {
 // that split a stream before they parse it.
 func (c *converter) target(n *yaml.Node) (*yaml.Node, error) {
 	if n.Alias.Line < c.first {
-		return nil, fmt.Errorf("line %d: alias *%s has no anchor in this document", n.Line, n.Value)
+		// The name may be a password that needs quotes.
+		return nil, fmt.Errorf("line %d: an alias has no anchor in this document; quote a text that begins with *", n.Line)
 	}
 	return n.Alias, nil
 }
@@ -276,8 +277,10 @@ func scalar(n *yaml.Node) (any, error) {
 			return nil, bad("a number that JSON can hold")
 		}
 		return f, nil
-	default:
+	case "!!binary", "!!omap", "!!pairs", "!!set": // https://yaml.org/type/
 		return nil, fmt.Errorf("line %d: tag %s means nothing in a Kubernetes document", n.Line, n.Tag)
+	default: // it may be a password
+		return nil, fmt.Errorf("line %d: the tag means nothing in a Kubernetes document; quote a text that begins with !", n.Line)
 	}
 }
 

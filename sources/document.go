@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -117,7 +118,7 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 		case errors.Is(err, io.EOF):
 			return docs, nil
 		case err != nil:
-			return docs, errors.New(aboutTabs(strings.TrimPrefix(err.Error(), "yaml: "), in.tabs))
+			return docs, errors.New(aboutTabs(syntax(err), in.tabs))
 		}
 		tree, err := c.document(&n)
 		if err != nil {
@@ -131,6 +132,15 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 		}
 		docs = append(docs, Document{Line: n.Content[0].Line, Tree: tree})
 	}
+}
+
+// unknownAnchor is the parser's error for an alias without an anchor. The name may be a password
+// that needs quotes.
+var unknownAnchor = regexp.MustCompile(`(?s)unknown anchor '.*' referenced`)
+
+// syntax returns the text of a syntax error.
+func syntax(err error) string {
+	return unknownAnchor.ReplaceAllString(strings.TrimPrefix(err.Error(), "yaml: "), "an alias has no anchor; quote a text that begins with *")
 }
 
 // separators are the characters that separate values: one of them is between any two.
