@@ -50,7 +50,8 @@ type built struct {
 // matches no object.
 //
 // Errors name the file, and the line if it is known. A [*MissingError] lists remote
-// bases to fetch first. An error that wraps [sources.ErrLimit] names the limit.
+// bases to fetch first. An error that wraps [sources.ErrLimit] names the limit. No error
+// contains a value of a Secret.
 func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remote.Bases) (objects []*manifest.Object, notes []string, err error) {
 	in := newInspection(files, bases)
 	in.turn = &turn{ctx: ctx}
@@ -61,7 +62,7 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remo
 		}
 	}()
 	if err := in.root(ctx, dir); err != nil {
-		return nil, nil, err
+		return nil, nil, in.hide(err)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -85,10 +86,12 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remo
 					it.err = fmt.Errorf("%s: a bug in gitopsd: panic with a value of type %T", dir, v)
 				}
 			}()
-			if it.objects, it.err = in.build(dir); it.err == nil {
-				for _, miss := range in.misses(it.objects) {
-					it.notes = append(it.notes, miss.Error())
-				}
+			if it.objects, it.err = in.build(dir); it.err != nil {
+				it.err = in.hide(it.err)
+				return
+			}
+			for _, miss := range in.misses(it.objects) {
+				it.notes = append(it.notes, miss.Error())
 			}
 		}()
 	}

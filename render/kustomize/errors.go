@@ -148,6 +148,10 @@ func explain(dir string, err error, all []written) error {
 
 // reword replaces kustomize's terms in an error by common ones.
 func reword(text string) string {
+	text = wrongKind.ReplaceAllStringFunc(text, func(text string) string {
+		kinds := wrongKind.FindStringSubmatch(text)
+		return "want " + nodeKinds[kinds[1]] + ", have " + nodeKinds[kinds[2]]
+	})
 	for _, r := range clearer {
 		text = r.pattern.ReplaceAllString(text, r.text)
 	}
@@ -200,10 +204,51 @@ var (
 	twice   = regexp.MustCompile(`already registered id: ([^./]+)\.[^/]*/([^/]+)\.[^./]+$`)
 )
 
+// wrongKind is kustomize's error for a value of the wrong kind; nodeKinds are common words for
+// its kinds.
+var (
+	wrongKind = regexp.MustCompile(`(?s)wrong node kind: expected (\w+) but got (\w+): node contents:.*`)
+	nodeKinds = map[string]string{"MappingNode": "a mapping", "SequenceNode": "a list", "ScalarNode": "a scalar", "AliasNode": "an alias", "DocumentNode": "a document"}
+)
+
+// neither is the text for a patch that is neither kind.
+const neither = "is neither a list of JSON 6902 operations nor a strategic merge patch, which has a kind and metadata.name"
+
+// clearer are patterns of kustomize's errors, and what replaces them. The first ones quote the
+// input, which may be a Secret: their texts say the same without it.
 var clearer = []struct {
 	pattern *regexp.Regexp
 	text    string
 }{
+	{regexp.MustCompile(`(?s)^trouble configuring builtin (\w+) with config: .*?\n` + "`" + `: `), `$1: `},
+	{regexp.MustCompile(`^want an? `), `a patch or another entry does not fit its object: want a `},
+	{regexp.MustCompile(`(?s)(options\.index -?\d+ is out of bounds) for value .*`), `$1: the value has fewer parts`},
+	{regexp.MustCompile(`unable to parse SM or JSON patch from \[path: "([^"]*)"\]`), `$1 ` + neither},
+	{regexp.MustCompile(`(?s)unable to parse SM or JSON patch from \[patch: .*`), `the patch ` + neither},
+	{regexp.MustCompile(`(?s)illegally qualifies as both an SM and JSON patch: .*`), `the patch may be a list of JSON 6902 operations and a strategic merge patch; write one`},
+	{regexp.MustCompile("(?s)Multiple Strategic-Merge Patches in one `patches` entry is not allowed to set `patches.target` field: .*"), `a strategic merge patch with a target is one document; write several patches`},
+	{regexp.MustCompile(`(?s)must specify a target for (?:JSON )?patch .*`), `a list of JSON 6902 operations needs a target`},
+	{regexp.MustCompile(`(?s)must specify one of patch and path in\n.*`), `a patch has neither patch nor path; write one`},
+	{regexp.MustCompile(`(?s)patch and path can't be set at the same time\n.*`), `a patch has both patch and path; keep one`},
+	{regexp.MustCompile(`(?s)patch appears to be empty; .*`), `the patch is empty`},
+	{regexp.MustCompile(`(?s)decoding .*: (invalid character .*|unexpected end of JSON input|json: .*)`), `jsonOp is not a list of JSON 6902 operations: $1`},
+	{regexp.MustCompile(`(?s)no implemented strategic merge patch strategy for '([^']*)' .*`), `a value of type $1 cannot be merged; want a mapping or a list`},
+	{regexp.MustCompile(`(?s)unknown patch strategy '.*'`), `unknown patch strategy; $$patch is delete, merge or replace`},
+	{regexp.MustCompile(`(?s)(?:literal sources \[.*\]: )?invalid literal source .*, expected key=value`), `a literal is not key=value`},
+	{regexp.MustCompile(`(?s)line \[[\d ]*\] has invalid utf8 bytes : .*`), `a line is not valid UTF-8`},
+	{regexp.MustCompile("configmap (.*) illegally repeats the key `.*`"), `the generator of $1 has a key twice`},
+	{regexp.MustCompile(`(?s)missing (kind|metadata\.name) in object .*`), `$1 is missing`},
+	{regexp.MustCompile(`(?s)validator shouldn't modify the resource map: .*`), `a validator changes objects; name it under transformers`},
+	{regexp.MustCompile(`(?s)namespace transformation produces ID conflict: .*`), `in the namespace, several objects would have the same kind and name; rename one`},
+	{regexp.MustCompile(`(?s)found multiple possible referrals: ([^\n]*)\n.*`), `a reference may mean any of $1`},
+	{regexp.MustCompile(`(?s)found multiple objects .* that could accept merge of `), `several objects could be merged with `},
+	{regexp.MustCompile(`(?s)(roleRef|apiGroup|kind) cannot be found in .*`), `roleRef, or a field of it, is missing`},
+	{regexp.MustCompile(`(?s)received error (.*) for the following resource:\n.*`), `$1`},
+	{regexp.MustCompile(`(?s)empty item at (\S+) in object .*`), `an item is empty at $1`},
+	{regexp.MustCompile(`(?s)node (\S+) is not a string: .*`), `$1 is not a string`},
+	{regexp.MustCompile(`(?s)yaml MappingNodes must have even length contents: .*`), `a mapping is malformed`},
+	{regexp.MustCompile(`(?s)anchor ".*" defined using alias .*`), `an anchor is defined by an alias`},
+	{regexp.MustCompile("(?s)cannot unmarshal (!!\\w+) `.*?` into"), `cannot unmarshal $1 into`},
 	{regexp.MustCompile(`resid\.ResId\{Gvk:resid\.Gvk\{Group:"([^"]*)", Version:"[^"]*", Kind:"([^"]*)", isClusterScoped:\w+\}, Name:"([^"]*)", Namespace:"[^"]*"\}`), `$2 $3`},
 	{regexp.MustCompile(`\b([A-Za-z0-9]+)\.(?:v[a-z0-9]+|\[noVer\])\.(?:\[noGrp\]|[a-z0-9.-]+)/(\S+?)\.(?:\[noNs\]|[a-z0-9-]+)([:;,)"]|\s|$)`), `$1 $2$3`},
 	{regexp.MustCompile(`^no (?:resource matches strategic merge patch "(.*?)".*|matches for Id (.*?); failed to find unique target.*)`), `a patch is for $1$2, which is not among the resources`},

@@ -7,12 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path"
 	"strings"
+	"unicode/utf8"
 
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/yaml"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/remote"
 	"gitopsd.dev/sources"
 )
 
@@ -95,7 +99,7 @@ func (in *inspection) generators(ctx context.Context, v *visit, f field, k *type
 			origin:  manifest.Origin{File: f.file, Line: line[args.Name]},
 		})
 		objects++
-		return in.pairs(v.dir, f.named(name), args.KvPairSources)
+		return in.pairs(v.dir, f.named(name), args.KvPairSources, kind == manifest.Secret.Kind)
 	}
 	for _, g := range k.ConfigMapGenerator {
 		if err := generate("configMapGenerator", manifest.ConfigMap.Kind, g.GeneratorArgs); err != nil {
@@ -113,15 +117,33 @@ func (in *inspection) generators(ctx context.Context, v *visit, f field, k *type
 	return objects, in.pluginEntries(ctx, v, f.named("generators"), k.Generators)
 }
 
-// pairs inspects the sources of a generator's values.
-func (in *inspection) pairs(dir string, f field, from types.KvPairSources) error {
+// pairs inspects the sources of a generator's values; secret reports whether it makes a Secret.
+func (in *inspection) pairs(dir string, f field, from types.KvPairSources, secret bool) error {
+	source := func(what, entry, name string, as sensitivity) ([]byte, error) {
+		f := f.named(f.name + "." + what)
+		if secret && in.notThere(dir, name) {
+			// It may be a value in the wrong list.
+			return nil, f.fault(entry, fmt.Errorf("%s: the file is not in the repository; write values under literals", f.name))
+		}
+		file, content, err := in.file(f, dir, name)
+		if err == nil && secret {
+			in.sensitive[file] = as
+		}
+		return content, err
+	}
 	for _, entry := range from.FileSources {
 		// "path", or "key=path"; kustomize reports anything else.
-		if _, name, ok := strings.Cut(entry, "="); ok {
-			entry = name
+		name := entry
+		if _, after, ok := strings.Cut(entry, "="); ok {
+			name = after
 		}
-		if _, _, err := in.file(f.named(f.name+".files"), dir, entry); err != nil {
+		if _, err := source("files", entry, name, valueFile); err != nil {
 			return err
+		}
+	}
+	for i, entry := range from.LiteralSources {
+		if strings.Index(entry, "=") < 1 {
+			return f.fault(entry, fmt.Errorf("%s.literals[%d]: want key=value", f.name, i))
 		}
 	}
 	keys := len(from.LiteralSources) + len(from.FileSources)
@@ -129,14 +151,30 @@ func (in *inspection) pairs(dir string, f field, from types.KvPairSources) error
 		if entry == "" {
 			continue
 		}
-		_, content, err := in.file(f.named(f.name+".envs"), dir, entry)
+		content, err := source("envs", entry, entry, envFile)
 		if err != nil {
 			return err
 		}
-		keys += bytes.Count(content, []byte("\n"))
+		line := 0
+		for text := range bytes.Lines(content) {
+			if line++; !utf8.Valid(text) {
+				return at(path.Join(dir, entry), line, fmt.Errorf("the line is not valid UTF-8; save the file as UTF-8, or name files with other bytes under files of the %s", f.name))
+			}
+		}
+		keys += line
 	}
 	in.budget.widths.keys(keys)
 	return nil
+}
+
+// notThere reports whether an entry names no file in the repository, nor resembles one.
+func (in *inspection) notThere(dir, entry string) bool {
+	name := path.Join(dir, entry)
+	if remote.Looks(entry) || path.IsAbs(entry) || !fs.ValidPath(name) {
+		return false
+	}
+	_, err := in.mode(name)
+	return errors.Is(err, fs.ErrNotExist) && in.meant(name) == ""
 }
 
 // transformers inspects the fields that change objects.
@@ -195,7 +233,31 @@ func (in *inspection) patch(dir string, f field, file, text string) error {
 	if err := in.growth.patch(ops); err != nil {
 		return fmt.Errorf("%s: %s: %w", name, f.name, err)
 	}
+	if ops == nil {
+		if err := in.mergePatch(f, name, content, text, docs); err != nil {
+			return err
+		}
+	}
 	return textsOfPatch(f, name, content, text, docs, ops)
+}
+
+// mergePatch checks that kustomize can read a strategic merge patch.
+func (in *inspection) mergePatch(f field, name string, content []byte, text string, docs []sources.Document) error {
+	for _, doc := range docs {
+		_, missing := identify(doc.Tree)
+		if missing == nil {
+			continue
+		}
+		if _, err := in.parse(string(content), false); err == nil {
+			return nil
+		}
+		err := fmt.Errorf("the patch is neither a list of JSON 6902 operations nor a strategic merge patch: %w", missing)
+		if text != "" {
+			return f.fault(text, fmt.Errorf("%s: %w", f.name, err))
+		}
+		return at(name, doc.Line, err)
+	}
+	return nil
 }
 
 // textsOfPatch checks the labels and annotations that a patch sets. name and content are the
@@ -222,6 +284,9 @@ func (in *inspection) inlineOrFile(dir string, f field, entry string) error {
 	}
 	name, content := f.file, []byte(entry)
 	if !isYAML {
+		if err := in.notYAML(dir, f, entry, false); err != nil {
+			return err
+		}
 		if name, content, err = in.file(f, dir, entry); err != nil {
 			return err
 		}

@@ -36,6 +36,8 @@ type inspection struct {
 	modes map[string]fs.FileMode
 	// written are the objects in the files, to find the origins of the output.
 	written []written
+	// sensitive are the files that generators of Secrets read.
+	sensitive map[string]sensitivity
 	// aimed are the patches with a target. renames reports whether the build changes
 	// names; namespaces are those that it sets. opaque reports whether it may make other
 	// changes to kinds, names and namespaces.
@@ -94,7 +96,9 @@ func newInspection(repo fs.FS, bases remote.Bases) *inspection {
 		given:  newSnapshot(),
 		budget: newBudget(),
 		modes:  make(map[string]fs.FileMode),
-		parser: resmap.NewFactory(provider.NewDefaultDepProvider().GetResourceFactory()),
+
+		sensitive: make(map[string]sensitivity),
+		parser:    resmap.NewFactory(provider.NewDefaultDepProvider().GetResourceFactory()),
 	}
 }
 

@@ -15,7 +15,8 @@
 //   - process.go serialises calls of kustomize, which has global state, and
 //     keeps it from ending the process.
 //   - aim.go finds patches in kustomizations that match nothing.
-//   - errors.go adds places to errors, and rewords kustomize's errors.
+//   - errors.go adds places to errors, and rewords kustomize's errors. secrets.go keeps
+//     values of Secrets out of them.
 //   - [Patches] (patch.go) applies patches to existing objects.
 //
 // A build with remote files, plugins or functions that are executed, Helm charts,

@@ -80,7 +80,9 @@ func NewPatches(patches []Patch) (*Patches, error) {
 	for i, patch := range patches {
 		c, err := in.compile(patch)
 		if err != nil {
-			return nil, fmt.Errorf("patches.%d: %w", i, err)
+			var values secrets
+			values.documents([]byte(patch.Patch))
+			return nil, fmt.Errorf("patches.%d: %w", i, values.hide(err))
 		}
 		p.compiled = append(p.compiled, c)
 	}
@@ -129,7 +131,7 @@ func (in *inspection) compile(patch Patch) (compiled, error) {
 	}
 	merges, err := in.parse(text, false)
 	if err != nil {
-		return compiled{}, fmt.Errorf("is neither a list of JSON 6902 operations nor a strategic merge patch: %w", err)
+		return compiled{}, fmt.Errorf("is neither a list of JSON 6902 operations nor a strategic merge patch: %s", reword(err.Error()))
 	}
 	if c.selector == nil {
 		schema.Lock() // kustomize looks up which kinds have a namespace
@@ -443,7 +445,7 @@ func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.O
 				break
 			}
 		}
-		return fmt.Errorf("patches.%d: %w", index[i], err)
+		return fmt.Errorf("patches.%d: %w", index[i], p.hide(err, objects))
 	}
 	return match(objects, results, made)
 }

@@ -2,8 +2,11 @@ package kustomize
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path"
 	"strconv"
+	"strings"
 
 	//lint:ignore SA1019 kustomize decodes plugins to these types; copies of them could differ
 	"sigs.k8s.io/kustomize/api/builtins"
@@ -25,6 +28,9 @@ func (in *inspection) pluginEntries(ctx context.Context, v *visit, f field, entr
 				return f.fault(entry, fmt.Errorf("%s: %w", f.name, err))
 			}
 			continue
+		}
+		if err := in.notYAML(v.dir, f, entry, true); err != nil {
+			return err
 		}
 		down := &visit{dir: v.dir, as: plugins, up: v.up, pluginDir: v.dir, depth: v.depth}
 		if _, err := in.resource(ctx, down, f, entry); err != nil {
@@ -62,6 +68,22 @@ func (in *inspection) inline(f field, entry string, asSet bool) (bool, error) {
 	return true, nil
 }
 
+// notYAML returns an error if an entry is not a path, but was meant to be YAML that kustomize
+// parses as objects.
+func (in *inspection) notYAML(dir string, f field, entry string, asSet bool) error {
+	if !strings.Contains(entry, "\n") && !strings.Contains(entry, ": ") && !strings.HasPrefix(strings.TrimSpace(entry), "{") {
+		return nil
+	}
+	if _, err := in.mode(path.Join(dir, entry)); err == nil {
+		return nil
+	}
+	_, err := in.parse(entry, asSet)
+	if err == nil {
+		return nil
+	}
+	return f.fault(entry, fmt.Errorf("%s: the entry is neither a path nor YAML of objects: %s", f.name, reword(err.Error())))
+}
+
 // plugins inspects the configurations of plugins in a file or field. Only plugins
 // that are compiled into kustomize are allowed.
 func (in *inspection) plugins(dir, file string, content []byte) error {
@@ -71,7 +93,7 @@ func (in *inspection) plugins(dir, file string, content []byte) error {
 	}
 	configs, err := in.parse(string(content), true)
 	if err != nil {
-		return at(file, 0, err)
+		return at(file, 0, errors.New(reword(err.Error())))
 	}
 	if err := in.budget.hold(len(configs)); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
@@ -106,10 +128,10 @@ func (in *inspection) plugin(dir string, f field, kind string, config []byte) er
 		return nil
 	case "ConfigMapGenerator":
 		var p builtins.ConfigMapGeneratorPlugin
-		return in.decoded(f, config, &p, func() error { return in.pairs(dir, f, p.KvPairSources) })
+		return in.decoded(f, config, &p, func() error { return in.pairs(dir, f, p.KvPairSources, false) })
 	case "SecretGenerator":
 		var p builtins.SecretGeneratorPlugin
-		return in.decoded(f, config, &p, func() error { return in.pairs(dir, f, p.KvPairSources) })
+		return in.decoded(f, config, &p, func() error { return in.pairs(dir, f, p.KvPairSources, true) })
 	case "PatchTransformer":
 		var p builtins.PatchTransformerPlugin
 		return in.decoded(f, config, &p, func() error { return in.patch(dir, f, p.Path, p.Patch) })

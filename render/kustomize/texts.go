@@ -59,9 +59,16 @@ func checkText(key string, v any) error {
 }
 
 // checkTextsOfPatch checks the labels and annotations that a strategic merge patch or JSON 6902
-// operations set. The path is of the first wrong one.
+// operations set, and the data of ConfigMaps and Secrets. The path is of the first wrong one.
 func checkTextsOfPatch(tree map[string]any, operations []any) (where []string, err error) {
 	if operations == nil {
+		// Kustomize's own error would name neither the patch nor the field.
+		for _, name := range []string{"binaryData", "data", "stringData"} {
+			_, mapping := tree[name].(map[string]any)
+			if kind := manifest.KindOf(tree); !mapping && tree[name] != nil && (kind == manifest.Secret || kind == manifest.ConfigMap) {
+				return []string{name}, fmt.Errorf("%s: want a mapping of strings", name)
+			}
+		}
 		return checkTexts(tree, true)
 	}
 	for i, op := range operations {
