@@ -41,5 +41,5 @@ func ExplainYAML(text string, err error) string {
 			tabs = append(tabs, n)
 		}
 	}
-	return aboutTabs(strings.TrimPrefix(err.Error(), "yaml: "), tabs)
+	return aboutTabs(syntax(err), tabs)
 }
