@@ -71,7 +71,7 @@ func (ws *workers) originOf(want *desired.Unit) origin {
 // disconnect ends the worker's connection, if it has one.
 func (w *worker) disconnect() {
 	w.endHome() // after a panic it runs without one
-	w.served = false
+	w.known = false
 	if w.conn == nil {
 		return
 	}

@@ -40,7 +40,7 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 	}
 	for _, dep := range j.after {
 		switch {
-		case ws.awaitReady(ctx, w, dep):
+		case ws.awaitReady(ctx, w, j, dep):
 		case dep.want.Suspend:
 			return "waits for cluster " + dep.want.ID.String() + ", which is suspended"
 		default:
@@ -50,9 +50,9 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
 	return ""
 }
 
-// awaitReady waits for the attempt at another cluster, and reports whether that
-// cluster is ready. Meanwhile it serves the wake-ups of the worker's own cluster.
-func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
+// awaitReady has a job wait for the attempt at another cluster, and reports whether that
+// cluster is ready. Meanwhile it handles the wake-ups of the worker's own cluster.
+func (ws *workers) awaitReady(ctx context.Context, w *worker, j, dep *job) bool {
 	late, told := time.After(turn.TellAfter), false
 	keep := func() {
 		select {
@@ -81,6 +81,9 @@ func (ws *workers) awaitReady(ctx context.Context, w *worker, dep *job) bool {
 		case <-late:
 			told = true
 			ws.show(w, status.Waiting, "waits for cluster "+dep.want.ID.String())
+			if w.allowed == nil {
+				_ = ws.serve(ctx, w, j) // it is told when the wait is over
+			}
 		case <-ctx.Done():
 			return false
 		}

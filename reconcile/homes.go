@@ -21,22 +21,22 @@ func (ws *workers) keepHome(ctx context.Context, w *worker, j *job, o unit.Outco
 		}
 		return
 	}
-	if err := ws.startHome(ctx, w, j, ws.fleet(j)); err != nil {
+	if err := ws.startHome(ctx, w, j, ws.fleet(j), false); err != nil {
 		ws.cfg.Log.Error("the controllers of targets, applications and etcd namespaces do not run", "cluster", w.id.String(), "error", err)
 	}
 }
 
-// startHome runs the controllers of a cluster.
-func (ws *workers) startHome(ctx context.Context, w *worker, j *job, fleet home.Fleet) error {
+// startHome runs the controllers of a cluster, or only those that serve.
+func (ws *workers) startHome(ctx context.Context, w *worker, j *job, fleet home.Fleet, only bool) error {
 	name := w.id.String()
 	from := ws.originOf(j.want)
-	h, err := ws.cfg.Home(ctx, j.want, func(problems []problem.Problem) { ws.cfg.Board.Home(name, problems) })
+	h, err := ws.cfg.Home(ctx, j.want, only, func(problems []problem.Problem) { ws.cfg.Board.Home(name, problems) })
 	if err != nil {
 		return err
 	}
 	h.Set(fleet)
 	end := ws.beside(ctx, w, h.Run)
-	w.home, w.homeFrom, w.homeRests = h, from, j.want.Suspend
+	w.home, w.from, w.only = h, from, only
 	w.unhome = func() {
 		end()
 		ws.cfg.Board.Home(name, nil)
@@ -48,7 +48,7 @@ func (ws *workers) startHome(ctx context.Context, w *worker, j *job, fleet home.
 // object that it deletes does not look as if others had deleted it. They do not get what
 // the gate holds back.
 func (ws *workers) tellHome(w *worker, j *job) {
-	if w.home != nil && w.homeRests {
+	if w.home != nil && w.only {
 		w.endHome() // those that the unit needs now begin after the attempt
 	}
 	if w.home != nil {
@@ -67,5 +67,5 @@ func (w *worker) endHome() {
 		return
 	}
 	w.unhome()
-	w.home = nil
+	w.home, w.only = nil, false
 }

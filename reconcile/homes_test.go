@@ -50,7 +50,7 @@ func TestHomes(t *testing.T) {
 		f := newFleet(t, 4)
 		var mu sync.Mutex
 		var events []string
-		f.ws.cfg.Home = func(_ context.Context, want *desired.Unit, tell func([]problem.Problem)) (Home, error) {
+		f.ws.cfg.Home = func(_ context.Context, want *desired.Unit, _ bool, tell func([]problem.Problem)) (Home, error) {
 			return &fakeHome{mu: &mu, events: &events, name: want.Name, tell: tell}, nil
 		}
 		happened := func(what string, want ...string) {

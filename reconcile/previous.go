@@ -11,74 +11,94 @@ import (
 )
 
 // A daemon that starts while the repository cannot be reached, or while its newest commit
-// cannot be used, does not know what to apply. But it knows which clusters the process before
-// had, and serves what is in them; see serve.go. It does so too while the first commit is
-// computed, for clusters with API servers that need it all the time, and later for a cluster
-// whose document has errors.
+// cannot be used, does not know what to apply. But it knows which clusters there are, from the
+// commit or else from the process before, and serves what is in them; see serve.go. It does so
+// too while the first commit is computed, for clusters with API servers that need it all the
+// time, and later for a cluster whose document has errors.
 
-// previous is the registry of the process before. The zero value is none.
+// previous is the registry of the process before, with the units of its clusters. The zero
+// value is none.
 type previous struct {
-	text []byte
-	// all has every cluster, and needing those with API servers that need the daemon.
-	all, needing *revision
-	// stuck reports whether no commit could be used so far.
-	stuck bool
+	text     []byte
+	registry *clusters.Registry
+	units    map[desired.ID]*desired.Unit
 }
 
 // loadPrevious loads the registry that the process before left.
-func loadPrevious(cfg Config) (p previous) {
+func loadPrevious(cfg Config) previous {
 	if cfg.Checkpoints == nil || cfg.Home == nil {
-		return p
+		return previous{}
 	}
 	text := cfg.Checkpoints.LoadRegistry()
 	registry, err := clusters.Parse(sources.RegistryFile, text)
 	if err != nil {
-		return p
+		return previous{}
 	}
-	p.text = text
-	p.all = &revision{state: &desired.State{Registry: registry}}
-	p.needing = &revision{state: &desired.State{Registry: registry}}
+	p := previous{text: text, registry: registry, units: make(map[desired.ID]*desired.Unit)}
 	for _, c := range registry.Clusters {
 		u := desired.Registered(c, "")
-		p.all.state.Clusters = append(p.all.state.Clusters, u)
-		if c.Spec.NeedsDaemon() {
-			p.needing.state.Clusters = append(p.needing.state.Clusters, u)
-		}
+		p.units[u.ID] = u
 	}
 	return p
-}
-
-// servePrevious serves the clusters of the process before. All of them wait for a commit.
-func (d *Daemon) servePrevious(ctx context.Context) {
-	d.previous.stuck = d.previous.stuck || d.computing == nil
-	of, why := d.previous.needing, "waits for the first commit since the daemon started, which is being computed"
-	if d.previous.stuck {
-		of, why = d.previous.all, "waits for a commit: none could be used since the daemon started"
-	}
-	if of == nil || len(of.state.Clusters) == 0 {
-		return
-	}
-	var names []string
-	held := make(map[desired.ID]string)
-	for _, u := range of.state.Clusters {
-		names = append(names, u.ID.String())
-		held[u.ID] = why
-	}
-	d.cfg.Board.Know(names)
-	d.workers.assign(ctx, of, held)
 }
 
 // perhaps returns the units of the process before, if errors in the registry of a state leave
 // open which units there are; otherwise nil.
 func (p *previous) perhaps(s *desired.State) map[desired.ID]*desired.Unit {
-	if s.RegistryErr == nil || p.all == nil {
+	if s.RegistryErr == nil {
 		return nil
 	}
-	units := make(map[desired.ID]*desired.Unit)
-	for _, u := range p.all.state.Clusters {
-		units[u.ID] = u
+	return p.units
+}
+
+// serveFirst serves clusters before there is a commit to apply. All of them wait for that.
+func (d *Daemon) serveFirst(ctx context.Context) {
+	if d.cfg.Home == nil {
+		return
 	}
-	return units
+	d.stuck = d.stuck || d.computing == nil
+	d.first = d.first.next(d)
+	if d.first == nil {
+		return
+	}
+	why := "waits for the first commit since the daemon started, which is being computed"
+	if d.stuck {
+		why = "waits for a commit: none could be used since the daemon started"
+	}
+	var names []string
+	held := make(map[desired.ID]string)
+	for _, u := range d.first.state.Clusters {
+		names = append(names, u.ID.String())
+		held[u.ID] = why
+	}
+	d.cfg.Board.Know(names)
+	d.workers.assign(ctx, d.first, held)
+}
+
+// next returns the revision for serveFirst: r if it still is the right one; nil for none. Its
+// state has a registry and units without objects, and no lock.
+func (r *revision) next(d *Daemon) *revision {
+	if r != nil && r.commit.Hash == d.head.Hash && r.computing == !d.stuck {
+		return r
+	}
+	s := &desired.State{Commit: sources.Commit{Hash: d.head.Hash}, Registry: d.previous.registry}
+	if d.head.Hash != "" {
+		text, err := fs.ReadFile(d.head.Files, sources.RegistryFile)
+		if err != nil {
+			return nil // without it nobody is registered
+		}
+		s.Registry, s.RegistryErr = clusters.Parse(sources.RegistryFile, text)
+	}
+	if s.Registry == nil {
+		return nil
+	}
+	next := &revision{state: s, commit: s.Commit, computing: !d.stuck, perhaps: d.previous.perhaps(s)}
+	for _, c := range s.Registry.Clusters {
+		if c.Spec.NeedsDaemon() || d.stuck {
+			s.Clusters = append(s.Clusters, desired.Registered(c, d.head.Hash))
+		}
+	}
+	return next
 }
 
 // keepRegistry keeps the registry of the revision in charge for the next process.
@@ -90,9 +110,13 @@ func (d *Daemon) keepRegistry() {
 	if err != nil || bytes.Equal(text, d.previous.text) {
 		return
 	}
-	// Also if it fails, so that the failure is not reported with every commit.
-	d.previous = previous{text: text}
-	if err := d.cfg.Checkpoints.SaveRegistry(text); err != nil {
-		d.cfg.Log.Warn("if the next process starts while the repository cannot be used, it does not serve what clusters have", "error", err)
+	err = d.cfg.Checkpoints.SaveRegistry(text)
+	if err == nil {
+		d.previous, d.unkept = previous{text: text}, false
+		return
 	}
+	if !d.unkept { // it is tried with each commit, and told once
+		d.cfg.Log.Warn("if the next process starts while the repository cannot be used, it may serve clusters as they were registered before", "error", err)
+	}
+	d.previous, d.unkept = previous{}, true
 }

@@ -119,15 +119,17 @@ type Config struct {
 	// Computed, if set, is called with each computed state, before any unit is worked on
 	// for it.
 	Computed func(*desired.State)
+	// Left, if set, is called when a unit has left the fleet, and nothing works on it any more.
+	Left func(id desired.ID)
 	// Credentials returns the name of the credentials that Connect would use now, if it is
 	// known without a request. Connect is called again when the name changes. Credentials
 	// is called in every pass. It may be nil: then the name is never known.
 	Credentials func(c clusters.Cluster) (name string, known bool)
 	// Home makes the controllers of a cluster that has KubernetesTargets or
 	// EtcdNamespaces, with a connection of their own. tell gets the problems that they
-	// report. They run until the cluster's connection ends. Those of a suspended unit change
-	// nothing in the cluster. Nil if there are none.
-	Home func(ctx context.Context, want *desired.Unit, tell func([]problem.Problem)) (Home, error)
+	// report. They run until the cluster's connection ends. With only they are those that
+	// serve what is there, and change nothing in the cluster. Nil if there are none.
+	Home func(ctx context.Context, want *desired.Unit, only bool, tell func([]problem.Problem)) (Home, error)
 	// Attempted, if set, is called after each attempt at a unit, failed or not. It must not
 	// block.
 	Attempted func(want *desired.Unit)
@@ -175,8 +177,13 @@ type Daemon struct {
 	// succeed the next time.
 	again bool
 	// previous has the clusters of the process before, until this one has a registry without
-	// errors.
+	// errors. unkept: that one could not be kept for the next process.
 	previous previous
+	unkept   bool
+	// first is what is served before there is a commit to apply; nil for nothing. stuck: a
+	// commit could not be used.
+	first *revision
+	stuck bool
 	// overtaken: others pushed, so that the lock was not committed and must be computed
 	// again. dueSince is when the lock became due; zero if it is not.
 	overtaken bool
@@ -203,6 +210,8 @@ type revision struct {
 	// at has the checkpoints of the units if state was resumed from an earlier process;
 	// then state has no objects.
 	at map[desired.ID]*checkpoint.Record
+	// computing: the state has nothing but a registry, of a commit that is being computed.
+	computing bool
 	// perhaps are the units of the process before, if the state's registry has errors: its
 	// documents with errors may be meant for some of them.
 	perhaps map[desired.ID]*desired.Unit
@@ -420,7 +429,7 @@ func (d *Daemon) look(ctx context.Context) error {
 // the repository as a whole.
 func (d *Daemon) handOut(ctx context.Context, wait bool) error {
 	if d.now == nil {
-		d.servePrevious(ctx)
+		d.serveFirst(ctx)
 		return nil
 	}
 	held, perr := d.keepPending(ctx)
@@ -511,6 +520,12 @@ func (d *Daemon) follow(now *revision) {
 	}
 	left := d.leftAlone(state)
 	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, problems, append(names, sortedKeys(left)...))
+	for id := range now.perhaps {
+		if _, known := left[id.String()]; !known && state.Get(id.String()) == nil && !state.Removed(id) {
+			left[id.String()] = "it is not registered any more by a " + sources.RegistryFile + " that has errors"
+		}
+	}
+	d.cfg.Board.Know(sortedKeys(left))
 	for name, why := range left {
 		d.cfg.Board.Update(name, func(c *status.Unit) {
 			c.Phase, c.Message = status.Failed, why+"; the cluster is left as it is"

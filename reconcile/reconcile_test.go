@@ -46,6 +46,7 @@ type world struct {
 	notify   map[string]func()
 	fetched  int
 	served   []string
+	homes    bool // every cluster is a home
 	resumed  map[string]int
 	onResume map[string]func(ctx context.Context) unit.Outcome
 	// before goes before each look-up of a tag and each fetch of a digest, if there
@@ -194,7 +195,7 @@ func (t *notingConnection) Serve(context.Context, *desired.Unit) (bool, error) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
 	t.w.served = append(t.w.served, t.name)
-	return false, nil
+	return t.w.homes, nil
 }
 
 func (t *notingConnection) Resume(ctx context.Context, at *checkpoint.Record) unit.Outcome {

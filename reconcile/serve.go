@@ -2,6 +2,9 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"slices"
 	"time"
 
 	"gitopsd.dev/reconcile/home"
@@ -19,36 +22,67 @@ import (
 // waits for others. A process that was started in that state serves it too, from what the unit
 // has in its cluster.
 
-// serve serves a unit that no attempt is made at, unless this process does already. It returns
+// serving is what a process does for the cluster of a unit between attempts. Only the worker's
+// goroutine uses it.
+type serving struct {
+	// home is nil unless the controllers run, and unhome ends them, and waits for that. from is
+	// what their connection was made from. only reports whether they are those of
+	// [Config.Home] that only serve.
+	home   Home
+	unhome func()
+	from   origin
+	only   bool
+	// known reports whether an attempt or serve has read what there is to serve, with this
+	// connection, and isHome whether the cluster then was a home.
+	known, isHome bool
+	// problem is why serve failed, failures times in a row. It does not try before again.
+	problem  []problem.Problem
+	failures int
+	again    time.Time
+}
+
+// goesOn reports whether everything that must be served is. from is the current origin of
+// connections, and only whether nothing but serving is allowed.
+func (s *serving) goesOn(from origin, only bool) bool {
+	return s.known && (!s.isHome || s.home != nil && s.only == only && !s.from.stale(from))
+}
+
+// serveTimeout bounds a call of [Connection.Serve], which reads a few objects.
+const serveTimeout = time.Minute
+
+// serve serves the unit of a job without a plan, unless this process does already. It returns
 // the problem if that failed; later jobs try again, at growing intervals.
 func (ws *workers) serve(ctx context.Context, w *worker, j *job) []problem.Problem {
-	switch want := j.want; {
-	case ws.cfg.Home == nil, want.ID.Name != "", want.Remove, want.Suspend && !want.Spec.NeedsDaemon():
-		return nil
-	case w.served && (w.home == nil || !w.homeFrom.stale(ws.originOf(want))):
-		return nil
-	case time.Now().Before(w.serveAgain):
-		return w.unserved
+	want, only := j.want, j.want.Suspend || j.of.computing
+	if only && !w.only {
+		w.endHome()
 	}
-	w.endHome()
-	err := ws.serveOnce(ctx, w, j)
+	switch {
+	case ws.cfg.Home == nil, want.ID.Name != "", want.Remove, only && !want.Spec.NeedsDaemon():
+		return nil
+	case w.goesOn(ws.originOf(want), only):
+		return nil
+	case time.Now().Before(w.serving.again):
+		return w.problem
+	}
+	err := ws.serveOnce(ctx, w, j, only)
 	if ctx.Err() != nil {
-		return w.unserved
+		return w.problem // given up for a newer job
 	}
-	if w.served = err == nil; w.served {
-		w.unserved, w.unservedFor, w.serveAgain = nil, 0, time.Time{}
+	if err == nil {
+		w.problem, w.serving.failures = nil, 0
 		return nil
 	}
-	w.unservedFor++
-	w.serveAgain = time.Now().Add(retryPause(ws.cfg.Interval, w.unservedFor))
-	w.unserved = []problem.Problem{{
+	w.serving.failures++
+	w.serving.again = time.Now().Add(retryPause(ws.cfg.Interval, w.serving.failures))
+	w.problem = []problem.Problem{{
 		Cluster: w.id.String(),
 		Reason:  "the conversion rules, etcd namespaces and targets in the cluster cannot be read, and are not served since the daemon started: " + problem.Message(err),
 	}}
-	return w.unserved
+	return w.problem
 }
 
-func (ws *workers) serveOnce(ctx context.Context, w *worker, j *job) (err error) {
+func (ws *workers) serveOnce(ctx context.Context, w *worker, j *job, only bool) (err error) {
 	t, err := ws.cfg.Turns.Take(ctx, true, func(bool) {})
 	if err != nil {
 		return err
@@ -61,7 +95,7 @@ func (ws *workers) serveOnce(ctx context.Context, w *worker, j *job) (err error)
 			err = p
 		}
 	}()
-	limited, cancel := context.WithTimeout(kube.WithPace(ctx, t.Pace()), ws.cfg.ClusterTimeout)
+	limited, cancel := context.WithTimeout(kube.WithPace(ctx, t.Pace()), min(serveTimeout, ws.cfg.ClusterTimeout))
 	defer cancel()
 	conn, err := ws.cfg.Connect(limited, j.want)
 	if err != nil {
@@ -69,24 +103,44 @@ func (ws *workers) serveOnce(ctx context.Context, w *worker, j *job) (err error)
 	}
 	defer conn.Close()
 	isHome, err := conn.Serve(limited, j.want)
-	if err != nil || !isHome {
+	if err != nil && !isHome {
 		return err
 	}
-	return ws.startHome(ctx, w, j, ws.unknownFleet(j))
+	if !isHome || w.only != only || w.from.stale(ws.originOf(j.want)) {
+		w.endHome()
+	}
+	if isHome && w.home == nil {
+		err = errors.Join(err, ws.startHome(ctx, w, j, ws.unknownFleet(j), only))
+	}
+	w.known, w.isHome = err == nil, isHome
+	return err
 }
 
-// unknownFleet returns the state of the fleet at a job that the unit does not get. What is
-// missing in it may be wanted.
+// unknownFleet returns the state of the fleet for the controllers of a cluster that does not
+// get a job's commit.
 func (ws *workers) unknownFleet(j *job) home.Fleet {
 	registry := *j.of.state.Registry
-	registry.Faulty = true
-	return home.Fleet{Registry: &registry, State: ws.cfg.Board.State}
+	if _, there := registry.Get(j.want.Name); !there {
+		registry.Clusters = append(slices.Clone(registry.Clusters), j.want.Cluster)
+	}
+	return home.Fleet{Registry: &registry, State: ws.cfg.Board.State, Unknown: true}
 }
 
-// mayWait reports whether the gate may hold back a job although it never let one through.
-func (w *worker) mayWait(j *job) bool {
-	return w.allowed == nil && (j.held != "" || j.broken != "" || len(j.after) > 0)
+// serveLeft serves a unit that is left alone because its cluster's document has errors.
+func (ws *workers) serveLeft(ctx context.Context, w *worker, j *job) {
+	all := ws.serve(ctx, w, j)
+	if ctx.Err() != nil {
+		return
+	}
+	var before []problem.Problem
+	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) { before, c.Problems = c.Problems, all })
+	for _, p := range problem.News(all, before, problem.Problem.String) {
+		ws.reports.take(ws.cfg.Log, report{w.id.String(), p, slog.LevelError})
+	}
 }
 
-// unplanned reports whether an attempt failed before it had a plan.
-func unplanned(o unit.Outcome) bool { return o.Phase == status.Failed && o.Actions == nil }
+// unplanned reports whether an attempt ended before it had a plan, although the cluster
+// answers, or none was made.
+func unplanned(o unit.Outcome) bool {
+	return o.Actions == nil && (o.Phase == status.Failed || o.Phase == status.Waiting || o.Phase == status.Suspended)
+}

@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/clusters"
@@ -31,10 +32,10 @@ func newServer(t *testing.T) *server {
 	s := &server{fleet: newFleet(t, 4)}
 	s.serve = func(_ context.Context, want *desired.Unit) (bool, error) {
 		s.note("serve " + want.Name)
-		return want.Name == "hub", s.fails
+		return want.Name == "hub" && s.fails == nil, s.fails
 	}
-	s.ws.cfg.Home = func(_ context.Context, want *desired.Unit, _ func([]problem.Problem)) (Home, error) {
-		return &servedHome{s, want.Name, want.Suspend}, nil
+	s.ws.cfg.Home = func(_ context.Context, want *desired.Unit, only bool, _ func([]problem.Problem)) (Home, error) {
+		return &servedHome{s, want.Name, only}, nil
 	}
 	return s
 }
@@ -57,17 +58,23 @@ func (s *server) happened(what string, want ...string) {
 }
 
 type servedHome struct {
-	s       *server
-	name    string
-	suspend bool
+	s    *server
+	name string
+	only bool
 }
 
 func (h *servedHome) Set(fleet home.Fleet) {
-	h.s.note(fmt.Sprintf("set %s: objects are known: %t, clusters: %t", h.name, fleet.Objects != nil, !fleet.Registry.Faulty))
+	if fleet.Unknown != (fleet.Objects == nil) {
+		h.s.t.Errorf("the fleet of %s is unknown: %t, with objects: %t", h.name, fleet.Unknown, fleet.Objects != nil)
+	}
+	if _, there := fleet.Registry.Get(h.name); !there {
+		h.s.t.Errorf("%s is not in its own fleet", h.name)
+	}
+	h.s.note(fmt.Sprintf("set %s, known: %t", h.name, !fleet.Unknown))
 }
 
 func (h *servedHome) Run(ctx context.Context) {
-	h.s.note(fmt.Sprintf("run %s, suspended: %t", h.name, h.suspend))
+	h.s.note(fmt.Sprintf("run %s, only to serve: %t", h.name, h.only))
 	<-ctx.Done()
 	h.s.note("end " + h.name)
 }
@@ -99,13 +106,13 @@ func TestServeBroken(t *testing.T) {
 		s.gives("hub", unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true})
 		s.pass(broken("1", "hub", "dev"))
 		slices.Sort(s.events)
-		s.happened("it does not render", "run hub, suspended: false", "serve dev", "serve hub", "set hub: objects are known: false, clusters: false")
+		s.happened("it does not render", "run hub, only to serve: false", "serve dev", "serve hub", "set hub, known: false")
 		s.is("hub", status.Failed, "does not render")
 		s.pass(broken("2", "hub", "dev"))
 		s.happened("it still does not")
 		s.has("hub")
 		s.pass(rendered("3", "hub", "dev"))
-		s.happened("it renders", "set hub: objects are known: true, clusters: true")
+		s.happened("it renders", "set hub, known: true")
 		s.pass(broken("4", "hub", "dev"))
 		s.happened("not any more")
 		s.ws.stop()
@@ -145,7 +152,7 @@ func TestServeFails(t *testing.T) {
 		s.events, s.fails = nil, nil
 		time.Sleep(10 * time.Hour)
 		s.pass(want)
-		s.happened("it is up", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+		s.happened("it is up", "serve hub", "set hub, known: false", "run hub, only to serve: false")
 		if told() != "[]" {
 			t.Errorf("the problem is %q", told())
 		}
@@ -153,7 +160,7 @@ func TestServeFails(t *testing.T) {
 		s.password = "another"
 		s.mu.Unlock()
 		s.pass(want)
-		s.happened("its password changed", "end hub", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+		s.happened("its password changed", "serve hub", "end hub", "set hub, known: false", "run hub, only to serve: false")
 
 		s = newServer(t)
 		s.serve = func(context.Context, *desired.Unit) (bool, error) { panic("as asked for") }
@@ -161,6 +168,17 @@ func TestServeFails(t *testing.T) {
 		if !strings.Contains(told(), "a bug in gitopsd") {
 			t.Errorf("the problem is %q", told())
 		}
+		// A home is served though something else in its cluster is not.
+		s = newServer(t)
+		s.serve = func(context.Context, *desired.Unit) (bool, error) { return true, errors.New("a bundle is garbled") }
+		for range 60 {
+			s.pass(want)
+			if !strings.Contains(told(), "a bundle is garbled") {
+				t.Errorf("the problem is %q", told())
+			}
+			time.Sleep(s.ws.cfg.Interval)
+		}
+		s.happened("in part", "set hub, known: false", "run hub, only to serve: false")
 		// A call that hangs is given up for a newer commit.
 		s = newServer(t)
 		s.serve = func(ctx context.Context, _ *desired.Unit) (bool, error) {
@@ -170,7 +188,33 @@ func TestServeFails(t *testing.T) {
 		s.pass(want)
 		s.pass(rendered("2", "hub"))
 		s.has("hub", "2")
+		// If that happens while new credentials are tried, they are tried again.
+		s = newServer(t)
+		s.pass(want)
+		hang := s.serve
+		s.serve = func(ctx context.Context, _ *desired.Unit) (bool, error) {
+			<-ctx.Done()
+			return false, ctx.Err()
+		}
+		s.mu.Lock()
+		s.password = "another"
+		s.mu.Unlock()
+		s.pass(want)
+		s.mu.Lock()
+		s.events, s.serve = nil, hang
+		s.mu.Unlock()
+		s.pass(suspend(state("2", "hub")))
+		s.pass(broken("3", "hub"))
+		s.happened("later", "end hub", "serve hub", "set hub, known: false", "run hub, only to serve: false")
 	})
+}
+
+// suspend suspends the clusters of a state.
+func suspend(s *desired.State) *desired.State {
+	for _, u := range s.Clusters {
+		u.Suspend = true
+	}
+	return s
 }
 
 // What ended because the cluster was down is served again once it is back, also if its unit
@@ -185,10 +229,10 @@ func TestServeAfterOutage(t *testing.T) {
 		s.pass(rendered("2", "hub"))
 		time.Sleep(time.Hour)
 		s.pass(rendered("2", "hub"))
-		s.happened("it is down", "set hub: objects are known: true, clusters: true", "run hub, suspended: false",
-			"set hub: objects are known: true, clusters: true", "set hub: objects are known: true, clusters: true", "end hub")
+		s.happened("it is down", "set hub, known: true", "run hub, only to serve: false",
+			"set hub, known: true", "set hub, known: true", "end hub")
 		s.pass(broken("3", "hub"))
-		s.happened("it is back", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+		s.happened("it is back", "serve hub", "set hub, known: false", "run hub, only to serve: false")
 	})
 }
 
@@ -210,15 +254,19 @@ func TestServeSuspended(t *testing.T) {
 		s.pass(suspended("1", ""))
 		s.happened("it is suspended")
 		s.pass(suspended("2", "https://gitopsd.example.org:2379"))
-		s.happened("it needs the daemon", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: true")
+		s.happened("it needs the daemon", "serve hub", "set hub, known: false", "run hub, only to serve: true")
 		s.pass(suspended("3", "https://gitopsd.example.org:2379"))
 		s.happened("a commit")
 		s.is("hub", status.Suspended, "spec.suspend leaves the cluster as it is")
 		s.has("hub")
 		s.pass(rendered("4", "hub"))
-		s.happened("it goes on", "end hub", "set hub: objects are known: true, clusters: true", "run hub, suspended: false")
+		s.happened("it goes on", "end hub", "set hub, known: true", "run hub, only to serve: false")
 		s.pass(suspended("5", "https://gitopsd.example.org:2379"))
-		s.happened("it is suspended again", "end hub") // what is served stays
+		s.happened("it is suspended again", "end hub", "serve hub", "set hub, known: false", "run hub, only to serve: true")
+		s.pass(broken("6", "hub"))
+		s.happened("it does not render", "serve hub", "end hub", "set hub, known: false", "run hub, only to serve: false")
+		s.pass(suspended("7", ""))
+		s.happened("it is suspended, and needs no daemon", "end hub")
 	})
 }
 
@@ -235,17 +283,19 @@ func TestServeWaiting(t *testing.T) {
 		})
 		s.gives("hub", unit.Outcome{Phase: status.Failed, Message: "no plan"})
 		s.pass(rendered("1", "dev", "hub<-dev"))
-		s.happened("it waits", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+		s.happened("it begins to wait")
+		time.Sleep(turn.TellAfter)
+		s.happened("it waits", "serve hub", "set hub, known: false", "run hub, only to serve: false")
 		begin.Done()
-		s.happened("it waits no more", "set hub: objects are known: true, clusters: true")
+		s.happened("it waits no more", "set hub, known: true")
 		s.is("hub", status.Failed, "no plan")
 		s.gives("hub", unit.Outcome{Phase: status.Ready, Actions: map[string]int{}})
 		s.pass(rendered("2", "dev", "hub<-dev"))
-		s.happened("it is no home", "set hub: objects are known: true, clusters: true", "end hub")
+		s.happened("it is no home", "set hub, known: true", "end hub")
 
 		s = newServer(t)
 		s.gives("hub", unit.Outcome{Phase: status.Failed, Message: "no plan"})
 		s.pass(rendered("1", "hub"))
-		s.happened("it has no plan", "serve hub", "set hub: objects are known: false, clusters: false", "run hub, suspended: false")
+		s.happened("it has no plan", "serve hub", "set hub, known: false", "run hub, only to serve: false")
 	})
 }

@@ -3,7 +3,9 @@ package reconcile
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gitopsd.dev/reconcile/checkpoint"
@@ -24,13 +26,15 @@ type workers struct {
 	// moved has a token when a unit differs from its checkpoint: the state must be computed.
 	moved chan struct{}
 	all   map[desired.ID]*worker
+	// leaving has the done of workers of units that left the fleet.
+	leaving map[desired.ID]<-chan struct{}
 	// reports are nil unless Once made them.
 	reports *reports
 	wg      sync.WaitGroup
 }
 
 func newWorkers(cfg Config) *workers {
-	return &workers{cfg: cfg, all: make(map[desired.ID]*worker), moved: make(chan struct{}, 1)}
+	return &workers{cfg: cfg, all: make(map[desired.ID]*worker), leaving: make(map[desired.ID]<-chan struct{}), moved: make(chan struct{}, 1)}
 }
 
 // job is an attempt to make at a unit.
@@ -65,18 +69,21 @@ func (j *job) at() *checkpoint.Record {
 
 // worker works on one unit. Its box holds one job: a newer job replaces the one in the box,
 // and cancels one under way for an older commit, unless that wants the same. After
-// mostGivenUp cancelled attempts the next one may end, so that a branch with ever more
-// commits does not keep a slow cluster from all of them.
+// mostGivenUp cancelled attempts the next one may get to its end, so that a branch with ever
+// more commits does not keep a slow cluster from all of them; see also mustEnd.
 type worker struct {
 	id   desired.ID
 	box  chan *job
 	quit context.CancelFunc
+	// gone: the unit has left the fleet. done is closed when the worker has ended.
+	gone atomic.Bool
+	done chan struct{}
 	// woken has a token when the unit itself asks for attention.
 	woken  chan struct{}
 	mu     sync.Mutex
 	ended  bool
 	now    *job               // under way
-	cancel context.CancelFunc // cancels it; nil once it is cancelled
+	cancel context.CancelFunc // cancels it
 	// givenUp counts the attempts in a row that were cancelled.
 	givenUp int
 
@@ -84,19 +91,7 @@ type worker struct {
 	conn     Connection // nil before it is made
 	unfollow func()     // ends its Follow, and waits for that
 	made     origin     // what conn was made from
-	// home is nil unless its controllers run. unhome ends them, and waits for that. homeFrom
-	// is what their connection was made from, and homeRests reports whether they are those
-	// of a suspended unit.
-	home      Home
-	unhome    func()
-	homeFrom  origin
-	homeRests bool
-	// served: this process serves what the unit has in its cluster. unserved is the problem
-	// after unservedFor failures in a row, and nothing is tried before serveAgain.
-	served      bool
-	unserved    []problem.Problem
-	unservedFor int
-	serveAgain  time.Time
+	serving
 	// last is the job that was tried or held back last, and allowed the last one that the
 	// gate let through.
 	last, allowed *job
@@ -146,7 +141,9 @@ func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID
 		case of.state.Removed(id):
 			ws.cfg.Log.Info("the cluster left the registry; its objects stay as they are", "cluster", id.String(),
 				"to have them removed", "register it again, with the annotation "+clusters.RemoveAnnotation+": "+id.Cluster)
+			w.gone.Store(true)
 			w.quit()
+			ws.leaving[id] = w.done
 			delete(ws.all, id)
 			ws.forget(id)
 		default:
@@ -174,11 +171,22 @@ func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID
 
 func (ws *workers) start(ctx context.Context, id desired.ID) *worker {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{id: id, box: make(chan *job, 1), woken: make(chan struct{}, 1), quit: cancel}
+	w := &worker{id: id, box: make(chan *job, 1), woken: make(chan struct{}, 1), quit: cancel, done: make(chan struct{})}
 	ws.all[id] = w
+	before := ws.leaving[id]
+	delete(ws.leaving, id)
 	ws.wg.Go(func() {
+		defer close(w.done)
 		defer cancel()
-		defer w.end()
+		defer func() {
+			w.end()
+			if w.gone.Load() && ws.cfg.Left != nil {
+				ws.cfg.Left(id)
+			}
+		}()
+		if before != nil {
+			<-before // one at a time works on a unit
+		}
 		for ctx.Err() == nil {
 			ws.step(ctx, w)
 		}
@@ -291,10 +299,9 @@ func (w *worker) give(j *job) *job {
 			j.drop(w.now)
 			return w.now
 		}
-		if w.now.of.commit.Hash != j.of.commit.Hash && w.cancel != nil && w.givenUp < mostGivenUp && !w.now.wantsSame(j) {
+		newer := w.now.of.commit.Hash != j.of.commit.Hash
+		if newer && (w.now.mustEnd(j) || w.givenUp < mostGivenUp && !w.now.wantsSame(j)) {
 			w.cancel()
-			w.cancel = nil
-			w.givenUp++
 		}
 	}
 	select {
@@ -316,7 +323,15 @@ func (j *job) wantsSame(other *job) bool {
 	if j.want == nil || other.want == nil {
 		return j.want == other.want
 	}
-	return j.want.Objects.Equal(other.want.Objects) && reflect.DeepEqual(j.want.Cluster, other.want.Cluster)
+	samePackage := func(a, b sources.Selected) bool { return a.Pin == b.Pin && a.Declaration.Name == b.Declaration.Name }
+	return j.want.Objects.Equal(other.want.Objects) && reflect.DeepEqual(j.want.Cluster, other.want.Cluster) &&
+		slices.EqualFunc(j.want.Packages, other.want.Packages, samePackage)
+}
+
+// mustEnd reports whether an attempt must not go on since another job is there: that one
+// leaves the unit alone, empties it, or reaches it in another way.
+func (j *job) mustEnd(next *job) bool {
+	return j.want == nil || next.left || next.want.Suspend || next.want.Remove != j.want.Remove || next.want.Spec.Access() != j.want.Spec.Access()
 }
 
 // work makes one attempt. The outcome is zero if none was made.
@@ -328,7 +343,8 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
-		if w.now = nil; w.cancel != nil {
+		w.now = nil
+		if w.givenUp++; attempt.Err() == nil {
 			w.givenUp = 0
 		}
 		w.mu.Unlock()
@@ -338,20 +354,19 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	if w.left = j.left; w.left {
 		w.rest()
 		if j.want != nil {
-			unserved := ws.serve(attempt, w, j)
-			ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) { c.Problems = unserved })
+			ws.serveLeft(attempt, w, j)
 		}
 		return o
 	}
 	switch {
 	case j.want.Suspend:
 		w.rest()
-		if !w.homeRests {
+		if !w.only {
 			w.endHome()
 		}
-		o = unit.Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is", Problems: ws.serve(attempt, w, j)}
+		o = unit.Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
-		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err), Problems: ws.serve(attempt, w, j)}
+		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err)}
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.wantsSame(j):
 		w.last = j
 		return unit.Outcome{} // the last outcome stands
@@ -359,18 +374,11 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		return unit.Outcome{} // the state is being computed
 	default:
 		ok := true
-		var unserved []problem.Problem
-		if w.mayWait(j) {
-			unserved = ws.serve(attempt, w, j)
-		}
 		if why := ws.gate(attempt, w, j); why != "" {
 			o = ws.heldBack(attempt, w, why)
-			o.Problems = append(o.Problems, unserved...)
 		} else {
 			w.allowed = j // from here on, parts of it may be applied
-			if o, ok = ws.try(attempt, w, j); unplanned(o) {
-				_ = ws.serve(attempt, w, j) // it fails for the same reason
-			}
+			o, ok = ws.try(attempt, w, j)
 		}
 		w.know(w.allowed, o)
 		if !ok || attempt.Err() != nil {
@@ -381,6 +389,9 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 			ws.askForState(w)
 			return unit.Outcome{}
 		}
+	}
+	if unplanned(o) {
+		o.Problems = append(o.Problems, ws.serve(attempt, w, j)...)
 	}
 	w.last = j
 	w.lookAgain(o.Again)
@@ -414,7 +425,9 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, 
 	o = ws.apply(attempt, w, j)
 	w.took = time.Since(began)
 	w.slow = t.End()
-	w.served = w.served || o.Actions != nil
+	if o.Actions != nil {
+		w.known, w.isHome = true, o.Home
+	}
 	ws.keepHome(ctx, w, j, o)
 	if ws.cfg.Attempted != nil {
 		ws.cfg.Attempted(j.want)

@@ -802,48 +802,84 @@ func TestBusyBranch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
+		var mu sync.Mutex
 		var ended, givenUp []string
 		f.set("prod", func(ctx context.Context, want *desired.Unit) unit.Outcome {
 			select {
 			case <-time.After(40 * time.Second):
-				ended = append(ended, want.Notes[0])
 			case <-ctx.Done():
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if ctx.Err() != nil {
 				givenUp = append(givenUp, want.Notes[0])
+			} else {
+				ended = append(ended, want.Notes[0])
 			}
 			return unit.Outcome{Phase: status.Ready, Actions: map[string]int{}}
 		})
 		commit := func(n int, objects bool) *desired.State {
 			s := state(fmt.Sprint(n), "prod")
 			if objects {
-				o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprint("c", n)}}, manifest.Origin{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				s.Clusters[0].Objects, _ = manifest.NewSet([]*manifest.Object{o})
+				s.Clusters[0].Objects, _ = manifest.NewSet([]*manifest.Object{configMap(t, fmt.Sprint("c", n))})
 			}
 			return s
 		}
 		for n := range 9 {
 			f.pass(commit(n, true))
 			time.Sleep(30 * time.Second)
-			synctest.Wait()
 		}
+		mu.Lock()
 		if want := []string{"0", "1", "2", "4", "5", "6"}; !slices.Equal(givenUp, want) {
 			t.Errorf("given up are %q, want %q", givenUp, want)
 		}
 		if want := []string{"3", "7"}; !slices.Equal(ended, want) {
 			t.Errorf("ended are %q, want %q", ended, want)
 		}
+		mu.Unlock()
 		time.Sleep(time.Hour)
-		synctest.Wait()
+		mu.Lock()
 		ended, givenUp = nil, nil
+		mu.Unlock()
 		for n := range 4 {
 			f.pass(commit(10+n, false))
 			time.Sleep(30 * time.Second)
-			synctest.Wait()
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		if len(givenUp) > 0 || len(ended) < 2 {
 			t.Errorf("commits that want the same: given up are %q, ended are %q", givenUp, ended)
 		}
 	})
+}
+
+// An attempt ends at once if its cluster must be left alone, however often others were given
+// up before.
+func TestSuspendedWhileBusy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.set("prod", func(ctx context.Context, _ *desired.Unit) unit.Outcome {
+			<-ctx.Done()
+			return unit.Outcome{Phase: status.Unreachable}
+		})
+		for n := range mostGivenUp + 1 {
+			s := state(fmt.Sprint(n), "prod")
+			s.Clusters[0].Objects, _ = manifest.NewSet([]*manifest.Object{configMap(t, fmt.Sprint("c", n))})
+			f.pass(s)
+		}
+		s := state("last", "prod")
+		s.Clusters[0].Suspend = true
+		f.pass(s)
+		f.is("prod", status.Suspended, "spec.suspend leaves the cluster as it is")
+	})
+}
+
+func configMap(t *testing.T, name string) *manifest.Object {
+	t.Helper()
+	o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}}, manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
 }

@@ -17,8 +17,10 @@
 //
 // home.go runs controllers, follow.go follows kinds, and view.go is what controllers see.
 // The worker of the cluster's unit starts a Home after an attempt that left the
-// definitions of its kinds in the cluster, and stops it when the cluster is suspended,
-// leaves the fleet, or has new credentials. A fleet without homes runs none of this.
+// definitions of its kinds in the cluster, or if it finds them there and no attempt can be
+// made (see [Fleet], Unknown). It stops the Home when the cluster leaves the fleet or has new
+// credentials; while the cluster is suspended, the Home at most has controllers that serve
+// what is there. A fleet without homes runs none of this.
 package home
 
 import (

@@ -23,6 +23,10 @@ type Fleet struct {
 	// is set, a missing cluster or entry may still be wanted: see
 	// [clusters.Registry.Removed].
 	Registry *clusters.Registry
+	// Unknown reports whether the home does not get the commit that Registry is from, or that
+	// it is from an earlier process. Then a controller may go on with what it finds, and
+	// neither grants nor withdraws anything; Objects are nil.
+	Unknown bool
 	// Objects are the desired objects of the home's own unit; nil if they are not known.
 	// Keeps reports whether another object may still be wanted; may be nil.
 	Objects *manifest.Set

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +15,7 @@ import (
 // Handler serves the board:
 //
 //	/healthz  200 while the loop runs, 503 if it has not run for longer than stall
-//	/readyz   200 once a commit was read, or the clusters of the process before are served
+//	/readyz   200 once a commit was read, or without one each known cluster was looked at
 //	/metrics  Prometheus
 //	/status   the snapshot as JSON
 //
@@ -37,7 +38,7 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 	}))
 	mux.HandleFunc("GET /readyz", probe(func(r *http.Request) string {
 		switch s := b.Snapshot(); {
-		case s.Commit != "", len(s.Clusters) > 0:
+		case s.Commit != "", len(s.Clusters) > 0 && !slices.ContainsFunc(s.Clusters, func(c Unit) bool { return c.Phase == Pending }):
 			return ""
 		case s.PollError != "" && access.allowed(r):
 			return "no commit was read yet: " + s.PollError

@@ -55,6 +55,8 @@ const (
 	// registryFaulty: the registry has errors, so that it is not known whether the cluster is
 	// published.
 	registryFaulty = "RegistryFaulty"
+	// fleetUnknown: it is not known yet whether the cluster is published.
+	fleetUnknown = "FleetUnknown"
 	// clusterSuspended, clusterNotReady and clusterUnreachable: the target waits for the
 	// cluster.
 	clusterSuspended   = "ClusterSuspended"
@@ -77,7 +79,7 @@ const (
 
 // decide decides on a target of a home. A Secret that the target names takes precedence over
 // its cluster. If it is not known whether the cluster is published, an existing connection
-// stays. reserved reports whether the namespace has the daemon's credentials.
+// stays, and is renewed as it is. reserved reports whether the namespace has the daemon's credentials.
 func decide(homeName string, k *known, reserved bool, fleet home.Fleet) decision {
 	s := k.spec
 	no := func(do action, reason, format string, args ...any) decision {
@@ -94,6 +96,12 @@ func decide(homeName string, k *known, reserved bool, fleet home.Fleet) decision
 		return decision{do: use}
 	}
 	c, registered := fleet.Registry.Get(s.cluster)
+	if fleet.Unknown {
+		pub, granted := c.Publication(homeName, k.meta.Namespace)
+		if !registered || c.Remove || !granted || !k.held.fits(s.cluster, pub) {
+			return no(wait, fleetUnknown, "whether cluster %s is published to this namespace is not known until a commit is applied to the cluster of the target; what the target has is left as it is", s.cluster)
+		}
+	}
 	switch {
 	case !registered && fleet.Registry.Faulty:
 		return no(wait, registryFaulty, "cluster %s cannot be found while %s has errors; what the target has is left as it is", s.cluster, sources.RegistryFile)

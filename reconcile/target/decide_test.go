@@ -38,6 +38,7 @@ func TestDecide(t *testing.T) {
 		spec      spec
 		of        string // what the Secret that is there holds; empty for none
 		denied    bool   // the Secret that is there holds what was not accepted
+		unknown   bool   // the fleet
 		phase     status.Phase
 		do        action
 		reason    string
@@ -75,6 +76,16 @@ func TestDecide(t *testing.T) {
 			}},
 		{name: "suspended", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Suspended, do: wait, reason: clusterSuspended,
 			change: func(s string) string { return strings.Replace(s, "  path: prod", "  suspend: true\n  path: prod", 1) }},
+		{name: "unknown fleet", unknown: true, spec: spec{cluster: "prod"}, phase: status.Ready, do: wait, reason: fleetUnknown},
+		{name: "unknown fleet, with a connection", unknown: true, spec: spec{cluster: "prod"}, of: "prod token", phase: status.Ready, do: offer, reason: available},
+		{name: "unknown fleet, with another connection", unknown: true, spec: spec{cluster: "prod"}, of: "prod connection", phase: status.Ready, do: wait, reason: fleetUnknown},
+		{name: "unknown fleet, not published", unknown: true, namespace: "others", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Ready, do: wait, reason: fleetUnknown},
+		{name: "unknown fleet, not registered", unknown: true, spec: spec{cluster: "dev"}, of: "dev token", phase: status.Ready, do: wait, reason: fleetUnknown},
+		{name: "unknown fleet, being emptied", unknown: true, spec: spec{cluster: "prod"}, of: "prod token", phase: status.Leaving, do: wait, reason: fleetUnknown,
+			change: func(s string) string {
+				return strings.Replace(s, "{name: prod}", "{name: prod, annotations: {gitopsd.dev/remove: prod}}", 1)
+			}},
+		{name: "unknown fleet, a Secret alone", unknown: true, spec: spec{secret: "t-connection"}, phase: status.Ready, do: use},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			text := registry
@@ -96,7 +107,7 @@ func TestDecide(t *testing.T) {
 				k.held = held{uid: "1", of: tt.of}
 			}
 			const private = "deployment payments/api: hunter2" // which is not for the team
-			d := decide("hub", k, new(home.View).Reserves(k.meta.Namespace), home.Fleet{Registry: r, State: func(string) (status.Phase, string) { return tt.phase, private }})
+			d := decide("hub", k, new(home.View).Reserves(k.meta.Namespace), home.Fleet{Registry: r, Unknown: tt.unknown, State: func(string) (status.Phase, string) { return tt.phase, private }})
 			if strings.Contains(d.condition.message, private) {
 				t.Errorf("the message is %q", d.condition.message)
 			}

@@ -2,6 +2,7 @@ package unit
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,15 +19,17 @@ var definitionType = kube.Type{Group: manifest.CRD.Group, Version: "v1", Kind: m
 // Serve calls Config.Serve, and reports whether the cluster is a home; see [Outcome.Home].
 // It is for a unit that Apply cannot be called for, because it does not render or must be
 // left alone, in a process that serves nothing for it yet. It changes nothing in the
-// cluster. The error is about the unit as a whole.
+// cluster. home may be true in spite of an error, which then is Config.Serve's.
 func (c *Connection) Serve(ctx context.Context, want *desired.Unit) (home bool, err error) {
 	if err := c.applier.Check(ctx); err != nil {
 		return false, err
 	}
 	owns := func(id manifest.ID, meta *metav1.ObjectMeta) bool { return c.applier.Owns(id, meta, nil) }
+	var failed error
 	if c.serve != nil {
-		if err := c.serve(ctx, Request{Unit: want, Objects: want.Objects, Client: c.client, Owns: owns}); err != nil {
-			return false, err
+		failed = c.serve(ctx, Request{Unit: want, Objects: want.Objects, Client: c.client, Owns: owns})
+		if kube.IsClusterWide(failed) || ctx.Err() != nil {
+			return false, errors.Join(failed, ctx.Err())
 		}
 	}
 	targets, err := target.Definitions()
@@ -44,8 +47,8 @@ func (c *Connection) Serve(ctx context.Context, want *desired.Unit) (home bool, 
 		case err != nil:
 			return false, err
 		case owns(o.ID(), &meta.ObjectMeta):
-			return true, nil
+			return true, failed
 		}
 	}
-	return false, nil
+	return false, failed
 }

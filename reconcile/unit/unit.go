@@ -53,7 +53,7 @@ type Config struct {
 	// return another result although nothing changed in the unit's cluster.
 	Beside func(ctx context.Context, notify func())
 	// Serve, if set, has this process serve what the unit keeps in its cluster, as
-	// Completers do, without changing anything. The error is about the unit as a whole.
+	// Completers do, without changing anything.
 	Serve func(ctx context.Context, r Request) error
 	// Log gets what was done; required.
 	Log *slog.Logger

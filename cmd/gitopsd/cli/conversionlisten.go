@@ -87,7 +87,14 @@ func (c *conversions) computed(s *desired.State) {
 			wanted[name] = append(wanted[name], v.Set)
 		}
 	}
-	c.daemon.Want(wanted, func(name string) bool { return s.Get(name) == nil && s.Removed(desired.ParseID(name)) })
+	c.daemon.Want(wanted)
+}
+
+// left stops serving a unit that left the fleet.
+func (c *conversions) left(id desired.ID) {
+	if c.daemon != nil {
+		c.daemon.Leave(id.String())
+	}
 }
 
 // stop finishes the requests under way.

@@ -277,10 +277,12 @@ func (s *etcdService) computed(state *desired.State) {
 	if s.own != nil {
 		s.own.Want(state.Registry)
 	}
-	if s.proxy != nil {
-		s.proxy.Withdraw(func(id names.ID) bool {
-			return state.Get(id.Cluster) == nil && state.Removed(desired.ParseID(id.Cluster))
-		})
+}
+
+// left stops serving the namespaces of a cluster that left the fleet.
+func (s *etcdService) left(cluster desired.ID) {
+	if s.proxy != nil && cluster.Name == "" {
+		s.proxy.Withdraw(func(id names.ID) bool { return id.Cluster == cluster.Cluster })
 	}
 }
 

@@ -200,15 +200,15 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	var homes func(context.Context, *desired.Unit, func([]problem.Problem)) (reconcile.Home, error)
+	var homes func(context.Context, *desired.Unit, bool, func([]problem.Problem)) (reconcile.Home, error)
 	if !o.once { // one pass keeps no connections
-		homes = func(ctx context.Context, want *desired.Unit, tell func([]problem.Problem)) (reconcile.Home, error) {
+		homes = func(ctx context.Context, want *desired.Unit, only bool, tell func([]problem.Problem)) (reconcile.Home, error) {
 			client, err := connector.Connect(ctx, want.Cluster)
 			if err != nil {
 				return nil, err
 			}
 			running := controllers()
-			if want.Suspend { // this one only serves while it is not known what is declared
+			if only { // while it is not known what is declared, this one changes nothing
 				running = []home.Controller{namespaces.New(namespaces.Config{Etcd: spaces.config})}
 			}
 			return home.New(home.Config{Client: client, Controllers: running, Reserved: own.Namespace(), Tell: tell, Log: log.With("cluster", want.Name)})
@@ -245,6 +245,10 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		Computed: func(s *desired.State) {
 			converter.computed(s)
 			spaces.computed(s)
+		},
+		Left: func(id desired.ID) {
+			converter.left(id)
+			spaces.left(id)
 		},
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -53,22 +54,17 @@ const (
 	holdsApplied = "applied "
 )
 
-// Want serves the sets of units, by the unit's name. left reports whether a unit is known to
-// have left the fleet: then nothing is served for it any more.
-func (d *Daemon) Want(wanted map[string][]*conversion.Set, left func(name string) bool) {
+// Want serves the sets of units, by the unit's name.
+func (d *Daemon) Want(wanted map[string][]*conversion.Set) {
 	for name, sets := range wanted {
 		d.Table.Hold(holdsWanted+name, sets)
 	}
-	for _, holder := range d.Table.Holders() {
-		_, name, _ := strings.Cut(holder, " ")
-		if _, still := wanted[name]; !still && left(name) {
-			d.Table.Hold(holder, nil)
-			d.forget(name)
-		}
-	}
 }
 
-func (d *Daemon) forget(name string) {
+// Leave serves nothing for a unit any more, since it left the fleet.
+func (d *Daemon) Leave(name string) {
+	d.Table.Hold(holdsWanted+name, nil)
+	d.Table.Hold(holdsApplied+name, nil)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.kept, name)
@@ -126,7 +122,7 @@ func (d *Daemon) Complete(ctx context.Context, r unit.Request) (unit.Completion,
 	done := unit.Completion{Relied: make(map[manifest.ID]string)}
 	if !r.Preview {
 		if err := d.Serve(ctx, r); kube.IsClusterWide(err) || ctx.Err() != nil {
-			return unit.Completion{}, err
+			return unit.Completion{}, errors.Join(err, ctx.Err())
 		} else if err != nil {
 			d.Log.Warn("the conversion rules that a cluster keeps cannot be read; those that were read are served", "cluster", r.Unit.ID.String(), "error", err)
 		}

@@ -147,14 +147,13 @@ func TestWant(t *testing.T) {
 			t.Error("not served")
 		}
 	}
-	never := func(string) bool { return false }
-	d.Want(map[string][]*conversion.Set{"dev": {set}, "prod": {set}, "other": nil}, never)
+	d.Want(map[string][]*conversion.Set{"dev": {set}, "prod": {set}, "other": nil})
 	held("wanted dev", "wanted prod")
-	d.Want(map[string][]*conversion.Set{"dev": {set}}, never) // its document has errors
+	d.Want(map[string][]*conversion.Set{"dev": {set}}) // the other's document has errors
 	held("wanted dev", "wanted prod")
-	d.Want(map[string][]*conversion.Set{"dev": {set}}, func(name string) bool { return name == "prod" })
+	d.Leave("prod")
 	held("wanted dev")
-	d.Want(map[string][]*conversion.Set{"dev": nil}, never)
+	d.Want(map[string][]*conversion.Set{"dev": nil})
 	held() // for some time more
 }
 

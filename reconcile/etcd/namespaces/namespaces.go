@@ -80,6 +80,8 @@ type Proxy interface {
 	// Serve serves a namespace with the files of its proxy's directory ([etcd.Files]), by path. The
 	// error says what is wrong with them; the namespace is then served as before.
 	Serve(id etcd.ID, files map[string][]byte) error
+	// Has reports whether a namespace is served.
+	Has(id etcd.ID) bool
 	// Withdraw stops serving the chosen namespaces.
 	Withdraw(chosen func(etcd.ID) bool)
 	// Bytes returns how many bytes of its quota a namespace uses, and reports whether that is known

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"time"
 
 	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/home"
@@ -62,10 +63,10 @@ func files(secret map[string][]byte) map[string][]byte {
 	return files
 }
 
-// resumes reports whether the daemon goes on to serve a namespace although it is not known whether it is
-// declared. That is only of consequence in a process that has not served it yet.
+// resumes reports whether the daemon must begin to serve a namespace although it is not known whether it
+// is declared. One that it serves already stays as it is.
 func (p *pass) resumes(t *task) bool {
-	return t.unclear && t.finalized && p.url != "" && p.cfg.Etcd != nil && p.cfg.Etcd.Proxy != nil
+	return t.unclear && t.finalized && p.url != "" && p.cfg.Etcd != nil && p.cfg.Etcd.Proxy != nil && !p.cfg.Etcd.Proxy.Has(p.id(t))
 }
 
 // resume serves a namespace as an earlier process did, from the proxy's Secret. What in it would give
@@ -75,9 +76,10 @@ func (p *pass) resume(ctx context.Context, t *task, trouble error) error {
 	if trouble != nil {
 		return trouble
 	}
+	p.next(t, p.now.Add(countPause)) // unless it is served below
 	record, known := p.there[p.id(t)]
 	if !known || record.State != registry.Active {
-		return nil // it never was served, or is not to be any more
+		return p.damaged[p.id(t)] // if it is not damaged, it never was served, or is not to be any more
 	}
 	if err := p.identify(ctx); err != nil {
 		return err
@@ -101,7 +103,11 @@ func (p *pass) resume(ctx context.Context, t *task, trouble error) error {
 	}
 	maps.Copy(stored.Data, st.files)
 	stored.Data[etcd.EndpointsFile] = p.endpoints()
-	return p.cfg.Etcd.Proxy.Serve(p.id(t), files(stored.Data))
+	err = p.cfg.Etcd.Proxy.Serve(p.id(t), files(stored.Data))
+	if err == nil {
+		p.next(t, time.Time{})
+	}
+	return err
 }
 
 // withdraw makes the daemon stop serving a namespace.

@@ -24,19 +24,26 @@ import (
 // recorded is an etcd with one namespace, or with an error.
 type recorded struct {
 	Admin
-	record registry.Record
-	err    error
+	record  registry.Record
+	damaged error
+	err     error
 }
 
 func (r *recorded) Overview(context.Context) (admin.Overview, error) {
+	if r.damaged != nil {
+		return admin.Overview{Damaged: map[etcd.ID]error{r.record.ID: r.damaged}}, nil
+	}
 	return admin.Overview{Namespaces: []admin.Status{{Record: r.record}}}, r.err
 }
 
 // taken is a Proxy that keeps the files it gets.
 type taken struct {
 	Proxy
+	has   bool
 	files map[string][]byte
 }
+
+func (p *taken) Has(etcd.ID) bool { return p.has }
 
 func (p *taken) Serve(_ etcd.ID, files map[string][]byte) error {
 	p.files = files
@@ -52,11 +59,14 @@ func TestResume(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(r *recorded, k *known, n *etcd.Namespace)
 		mark   string // instead of the right one
-		served bool
+		has    bool   // the process serves it already
+		served bool   // by this pass
 		want   string // in the problem
 	}{
 		"as it was":                    {served: true},
 		"deleted, perhaps declared":    {change: func(_ *recorded, k *known, _ *etcd.Namespace) { k.meta.DeletionTimestamp = new(metav1.Now()) }, served: true},
+		"served already":               {has: true},
+		"the record is damaged":        {change: func(r *recorded, _ *known, _ *etcd.Namespace) { r.damaged = errors.New("it is damaged") }, want: "it is damaged"},
 		"without the finalizer":        {change: func(_ *recorded, k *known, _ *etcd.Namespace) { k.meta.Finalizers = nil }},
 		"the etcd is down":             {change: func(r *recorded, _ *known, _ *etcd.Namespace) { r.err = errors.New("etcd is down") }, want: "etcd is down"},
 		"no record":                    {change: func(r *recorded, _ *known, _ *etcd.Namespace) { r.record.ID.Name = "other" }},
@@ -105,7 +115,7 @@ func TestResume(t *testing.T) {
 					w.WriteHeader(http.StatusNotFound)
 				}
 			})
-			proxy := new(taken)
+			proxy := &taken{has: tt.has}
 			c := New(Config{Etcd: &Etcd{Admin: r, Proxy: proxy, Endpoints: []string{"https://ours:2379"}}})
 			v := &home.View{Cluster: "dev", Client: client, Log: slog.New(slog.DiscardHandler)}
 			p := &pass{Controller: c, View: v, now: time.Now(), url: "https://gitopsd:2379"}
@@ -118,6 +128,9 @@ func TestResume(t *testing.T) {
 			}
 			if tt.served && (!bytes.Equal(proxy.files["namespace.json"], text) || string(proxy.files["endpoints"]) != "https://ours:2379\n" || string(proxy.files["upstream/tls.key"]) != "key") {
 				t.Errorf("served from %q", proxy.files)
+			}
+			if later := !tt.served && !tt.has && s.finalized; tt.want == "" && later == k.next.IsZero() {
+				t.Errorf("it is looked at again at %s", k.next)
 			}
 			if failed := k.failures > 0; failed != (tt.want != "") || !strings.Contains(k.failure, tt.want) {
 				t.Errorf("the problem is %q after %d failures", k.failure, k.failures)

@@ -96,6 +96,13 @@ func (d *Daemon) Serve(id etcd.ID, files map[string][]byte) error {
 	return nil
 }
 
+// Has reports whether a namespace is served.
+func (d *Daemon) Has(id etcd.ID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.now[id] != nil
+}
+
 // Withdraw stops serving the chosen namespaces, and closes their connections.
 func (d *Daemon) Withdraw(chosen func(etcd.ID) bool) {
 	d.mu.Lock()
