@@ -187,7 +187,7 @@ func surveyOnce(args []string) (float64, error) {
 			return 0, err
 		}
 	}
-	report, err := compat.Compare(trees[0], trees[1], compat.Options{})
+	report, err := compat.Compare(context.Background(), trees[0], trees[1], compat.Options{})
 	if err != nil {
 		return 0, err
 	}

@@ -138,7 +138,7 @@ func compare(files []string) (float64, error) {
 	}
 	findings := 0
 	for i := range old {
-		report, err := compat.Compare(old[i].Tree, now[i].Tree, compat.Options{})
+		report, err := compat.Compare(context.Background(), old[i].Tree, now[i].Tree, compat.Options{})
 		if err != nil {
 			return 0, err
 		}

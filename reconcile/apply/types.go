@@ -41,7 +41,7 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 			return opts.FindType(ctx, gvk, digest)
 		}
 	}
-	plan.CheckPins(p, live, find, opts.ReportDrift)
+	plan.CheckPins(ctx, p, live, find, opts.ReportDrift)
 	controllers := plan.Controllers{Of: opts.Behaviour}
 	if opts.FindBehaviour != nil {
 		controllers.Find = func(gk schema.GroupKind, digest string) (*behaviour.Identity, string) {
@@ -169,7 +169,7 @@ func (a *Applier) compareStep(ctx context.Context, s *plan.Step, lives *sync.Map
 	if s.Object != nil {
 		wanted = s.Object.Tree()
 	}
-	report, err := compat.Compare(live, wanted, compat.Options{StoredVersions: types.Read(live).StoredVersions()})
+	report, err := compat.Compare(ctx, live, wanted, compat.Options{StoredVersions: types.Read(live).StoredVersions()})
 	if err != nil {
 		return fmt.Errorf("comparing the types of %s: %w", s.ID, err)
 	}

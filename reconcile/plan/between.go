@@ -24,7 +24,10 @@ type Comparer struct {
 }
 
 type comparison struct {
-	once    sync.Once
+	// turn is held by the caller that compares, so that others can stop waiting for it.
+	turn chan struct{}
+	// done is set once everything was compared. The rest never changes from then on.
+	done    bool
 	changes []Change
 	report  compat.Report
 	before  []types.Type
@@ -32,8 +35,8 @@ type comparison struct {
 }
 
 // compare compares definitions as they are rendered; now may be nil. It does not know
-// which versions are stored.
-func (c *Comparer) compare(old, now *manifest.Object) *comparison {
+// which versions are stored. The error is the context's: the next caller compares then.
+func (c *Comparer) compare(ctx context.Context, old, now *manifest.Object) (*comparison, error) {
 	key := [2]sources.Digest{old.Hash()}
 	var tree map[string]any
 	if now != nil {
@@ -45,27 +48,38 @@ func (c *Comparer) compare(old, now *manifest.Object) *comparison {
 	}
 	one := c.done[key]
 	if one == nil {
-		one = new(comparison)
+		one = &comparison{turn: make(chan struct{}, 1)}
 		c.done[key] = one
 	}
 	c.mu.Unlock()
-	one.once.Do(func() {
-		if now != nil {
-			one.changes = Diff(old.Tree(), tree)
-		}
-		one.report, one.err = compat.Compare(old.Tree(), tree, compat.Options{})
-		if one.err == nil {
-			one.before, one.err = types.Of(old.Tree())
-		}
-	})
-	return one
+	select {
+	case one.turn <- struct{}{}:
+		defer func() { <-one.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if one.done {
+		return one, nil
+	}
+	if now != nil {
+		one.changes = Diff(old.Tree(), tree)
+	}
+	one.report, one.err = compat.Compare(ctx, old.Tree(), tree, compat.Options{})
+	if err := ctx.Err(); err != nil {
+		return nil, err // which may be why the comparison failed
+	}
+	if one.err == nil {
+		one.before, one.err = types.Of(old.Tree())
+	}
+	one.done = true
+	return one, nil
 }
 
 // Between returns the plan from one rendering of a cluster to another, without looking at
 // the cluster. It refuses the steps that would be refused there, as far as that is known:
 // breaking changes, pins, and objects that a type of the second rendering would not
-// accept. It notes kinds that may be misspelt.
-func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed Allowed, find FindType) *Plan {
+// accept. It notes kinds that may be misspelt. The error is the context's.
+func (c *Comparer) Between(ctx context.Context, cluster string, before, after *manifest.Set, allowed Allowed, find FindType) (*Plan, error) {
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)
 	now, was := computation{desired: after}, computation{desired: before}
@@ -109,7 +123,7 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 		return dependencies(before.Get(s.ID).Annotation(manifest.DependsOnAnnotation), Order{})
 	})
 	p.Steps = append(p.Steps, prunes...)
-	var g errgroup.Group
+	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -118,7 +132,10 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 			continue
 		}
 		g.Go(func() error {
-			done := c.compare(before.Get(s.ID), s.Object)
+			done, err := c.compare(gctx, before.Get(s.ID), s.Object)
+			if err != nil {
+				return err
+			}
 			s.Changes = done.changes
 			if done.err != nil {
 				s.Action, s.Reason = Refused, fmt.Sprintf("comparing the types of %s: %v", s.ID, done.err)
@@ -128,11 +145,12 @@ func (c *Comparer) Between(cluster string, before, after *manifest.Set, allowed 
 			return nil
 		})
 	}
-	_ = g.Wait()                      // each step has its own error
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
 	RefuseBreaking(p, allowed, false) // no objects were looked at
-	CheckPins(p, nil, find, false)
-	// The API server's limits on the cost of rules bound the time.
-	CheckObjects(context.Background(), p, ObjectCheck{Types: &c.types, before: before})
+	CheckPins(ctx, p, nil, find, false)
+	CheckObjects(ctx, p, ObjectCheck{Types: &c.types, before: before})
 	doubtKinds(p, before, after)
-	return p
+	return p, ctx.Err()
 }

@@ -1,6 +1,9 @@
 package plan_test
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"gitopsd.dev/reconcile/plan"
@@ -25,7 +28,7 @@ func TestBetween(t *testing.T) {
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: new, namespace: a}}
 `)
-	p := new(plan.Comparer).Between("dev", before, after, nil, nil)
+	p := between(t, new(plan.Comparer), "dev", before, after, nil, nil)
 	have := make(map[string]plan.Action)
 	for _, s := range p.Steps {
 		have[s.ID.Name] = s.Action
@@ -38,7 +41,7 @@ func TestBetween(t *testing.T) {
 	if len(have) != 4 {
 		t.Errorf("steps %v", have)
 	}
-	if p := new(plan.Comparer).Between("dev", after, after, nil, nil); p.HasChanges() {
+	if p := between(t, new(plan.Comparer), "dev", after, after, nil, nil); p.HasChanges() {
 		t.Errorf("a cluster that stays as it is has changes: %s", steps(p))
 	}
 	plan.HoldKept(p, func(id manifest.ID, pkg string) bool { return id.Name != "new" })
@@ -58,11 +61,38 @@ func TestBetweenClusters(t *testing.T) {
 	}
 	before, after := sets(crd(t, "a", "b")), sets(crd(t, "a"))
 	var c plan.Comparer
-	dev, prod := c.Between("dev", before, after, nil, nil).Steps[0], c.Between("prod", before, after, nil, nil).Steps[0]
+	dev, prod := between(t, &c, "dev", before, after, nil, nil).Steps[0], between(t, &c, "prod", before, after, nil, nil).Steps[0]
 	if dev.Action != plan.Refused || prod.Action != plan.Refused || len(dev.Findings) == 0 || len(prod.Findings) == 0 {
 		t.Fatalf("dev: %s: %s; prod: %s: %s", dev.Action, dev.Reason, prod.Action, prod.Reason)
 	}
 	if &dev.Findings[0] != &prod.Findings[0] {
 		t.Error("each cluster has findings of its own")
 	}
+}
+
+// A comparison that was cancelled is made again for the next plan.
+func TestBetweenCancelled(t *testing.T) {
+	sets := func(o *manifest.Object) *manifest.Set {
+		s, _ := manifest.NewSet([]*manifest.Object{o})
+		return s
+	}
+	before, after := sets(crd(t, "a", "b")), sets(crd(t, "a"))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var c plan.Comparer
+	if _, err := c.Between(ended, "dev", before, after, nil, nil); !errors.Is(err, context.Canceled) {
+		t.Fatalf("error %v, want the context's", err)
+	}
+	if s := between(t, &c, "dev", before, after, nil, nil).Steps[0]; s.Action != plan.Refused || len(s.Findings) == 0 || strings.Contains(s.Reason, "cancel") {
+		t.Errorf("%s: %s", s.Action, s.Reason)
+	}
+}
+
+func between(t *testing.T, c *plan.Comparer, cluster string, before, after *manifest.Set, allowed plan.Allowed, find plan.FindType) *plan.Plan {
+	t.Helper()
+	p, err := c.Between(t.Context(), cluster, before, after, allowed, find)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

@@ -58,7 +58,7 @@ spec:
 		{apiVersion: "networkng.k8s.io/v1", kind: "Ingress", meant: "Ingress in the group networking.k8s.io"},
 		{apiVersion: "acme.example/v1", kind: "Wigdet", before: strings.Replace(object("acme.example/v1", "Wigdet"), "name: x", "name: z", 1)},
 	} {
-		p := new(plan.Comparer).Between("dev", manifesttest.Set(t, crd+tt.before), manifesttest.Set(t, crd+object(tt.apiVersion, tt.kind)), nil, nil)
+		p := between(t, new(plan.Comparer), "dev", manifesttest.Set(t, crd+tt.before), manifesttest.Set(t, crd+object(tt.apiVersion, tt.kind)), nil, nil)
 		for _, s := range p.Steps {
 			if s.ID.Name != "x" {
 				continue

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -73,12 +74,12 @@ func PinnedKinds(p *Plan) []schema.GroupKind {
 // also holds the digests that the API server compares pins with, while their definition
 // is not applied. Kinds that are not in live, and that the plan does not define, are left
 // to the API server.
-func CheckPins(p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType, reportDrift bool) {
+func CheckPins(ctx context.Context, p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType, reportDrift bool) {
 	holdParameters(p)
 	c := pinCheck{definers: definers(p), live: live, find: find, reportDrift: reportDrift, known: make(map[schema.GroupKind]*settled)}
 	for i := range p.Steps {
 		if s := &p.Steps[i]; pinned(s) {
-			c.check(s)
+			c.check(ctx, s)
 		}
 	}
 }
@@ -151,7 +152,7 @@ func (c *pinCheck) settle(gk schema.GroupKind) *settled {
 	return s
 }
 
-func (c *pinCheck) check(s *Step) {
+func (c *pinCheck) check(ctx context.Context, s *Step) {
 	gvk := schema.FromAPIVersionAndKind(s.Object.APIVersion(), s.ID.Kind)
 	pin := s.Object.Annotation(manifest.PinAnnotation)
 	at := c.settle(gvk.GroupKind())
@@ -179,7 +180,7 @@ func (c *pinCheck) check(s *Step) {
 		return // a version that is not there is the API server's to refuse
 	}
 	m := &Mismatch{Type: gvk, Pinned: pin, Have: have}
-	c.explain(m, at.tree)
+	c.explain(ctx, m, at.tree)
 	d := c.definers[gvk.GroupKind()]
 	if d != nil && s.Action != Create && digestOf(d.Before, gvk) == pin {
 		d.Unpinned = append(d.Unpinned, s.ID)
@@ -198,7 +199,7 @@ func digestOf(all []types.Type, gvk schema.GroupVersionKind) string {
 }
 
 // explain adds the differences, if the pinned type is known anywhere.
-func (c *pinCheck) explain(m *Mismatch, have map[string]any) {
+func (c *pinCheck) explain(ctx context.Context, m *Mismatch, have map[string]any) {
 	var was map[string]any
 	if live := c.live[m.Type.GroupKind()]; live.Tree != nil {
 		if all, err := types.Of(live.Tree); err == nil && digestOf(all, m.Type) == m.Pinned {
@@ -212,7 +213,7 @@ func (c *pinCheck) explain(m *Mismatch, have map[string]any) {
 		m.Known = ""
 		return
 	}
-	report, err := compat.Compare(was, have, compat.Options{})
+	report, err := compat.Compare(ctx, was, have, compat.Options{})
 	if err != nil {
 		return // a claim of an XRD against a CRD: two digests are all there is to say
 	}

@@ -47,7 +47,7 @@ func TestPinsSayWhatDiffers(t *testing.T) {
 		o := manifesttest.Objects(t, fmt.Sprintf("{apiVersion: acme.example/v1, kind: Thing, metadata: {name: x, namespace: default, annotations: {%s: %q}}}", manifest.PinAnnotation, pinned[0].Digest))[0]
 		p := &plan.Plan{Steps: []plan.Step{{Action: plan.Create, ID: o.ID(), Object: o}}}
 		find := func(schema.GroupVersionKind, string) (map[string]any, string) { return v1.Tree(), "cluster dev" }
-		plan.CheckPins(p, map[schema.GroupKind]plan.LiveDefinition{gk: {Tree: live}}, find, false)
+		plan.CheckPins(t.Context(), p, map[schema.GroupKind]plan.LiveDefinition{gk: {Tree: live}}, find, false)
 		if s := p.Steps[0]; s.Action != plan.Refused || !strings.Contains(s.Reason, " here: "+tt.want+"; ") {
 			t.Errorf("%s: %s %s", tt.to, s.Action, s.Reason)
 		}
@@ -139,7 +139,7 @@ func TestCheckPins(t *testing.T) {
 			if !tt.nothing {
 				found[gk] = plan.LiveDefinition{Tree: tt.live, Err: tt.liveErr}
 			}
-			plan.CheckPins(p, found, tt.find, tt.drift)
+			plan.CheckPins(t.Context(), p, found, tt.find, tt.drift)
 			last := p.Steps[len(p.Steps)-1]
 			switch {
 			case tt.want == "" && last.Action != tt.object:
@@ -179,7 +179,7 @@ spec:
 			p.Steps = append(p.Steps, plan.Step{Action: plan.Create, ID: d.ID(), Object: d})
 		}
 		p.Steps = append(p.Steps, plan.Step{Action: plan.Create, ID: o.ID(), Object: o})
-		plan.CheckPins(p, nil, nil, false)
+		plan.CheckPins(t.Context(), p, nil, nil, false)
 		if s := p.Steps[len(both)]; s.Action != plan.Create {
 			t.Errorf("after %s: %s %s", both[1].ID(), s.Action, s.Reason)
 		}
@@ -194,7 +194,7 @@ func TestParametersOfRefusedTypes(t *testing.T) {
 	for action, want := range map[plan.Action]plan.Action{plan.Configure: plan.Configure, plan.Unchanged: plan.Configure, plan.Refused: plan.Held, plan.Conflict: plan.Held} {
 		definition := crd(t, "a")
 		p := &plan.Plan{Steps: []plan.Step{{Action: action, ID: definition.ID(), Object: definition}, {Action: plan.Configure, ID: parameters.ID(), Object: parameters}}}
-		plan.CheckPins(p, nil, nil, false)
+		plan.CheckPins(t.Context(), p, nil, nil, false)
 		if s := p.Steps[1]; s.Action != want {
 			t.Errorf("the definition is %s: %s %s, want %s", action, s.Action, s.Reason, want)
 		}
@@ -225,7 +225,7 @@ spec: {group: acme.example, names: {kind: Store, plural: stores}, versions: [{na
 	for _, o := range all {
 		p.Steps = append(p.Steps, plan.Step{Action: plan.Create, ID: o.ID(), Object: o})
 	}
-	plan.CheckPins(p, nil, nil, false)
+	plan.CheckPins(t.Context(), p, nil, nil, false)
 	plan.CheckObjects(t.Context(), p, plan.ObjectCheck{})
 	if xrd, parameters := p.Steps[1], p.Steps[2]; xrd.Action != plan.Refused || parameters.Action != plan.Held {
 		t.Errorf("the XRD is %s (%s), and its digests are %s", xrd.Action, xrd.Reason, parameters.Action)

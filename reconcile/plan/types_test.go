@@ -172,7 +172,7 @@ func TestRefuseBreakingByObjects(t *testing.T) {
 			type: object, properties: {spec: {type: object, properties: {`+properties+`}}}}}}]}}`).All()[0]
 	}
 	old, now := crd("a: {type: string}, b: {type: string}"), crd("a: {type: string, maxLength: 3}")
-	report, err := compat.Compare(old.Tree(), now.Tree(), compat.Options{})
+	report, err := compat.Compare(t.Context(), old.Tree(), now.Tree(), compat.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

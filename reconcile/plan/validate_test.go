@@ -88,7 +88,7 @@ func TestBetweenChecksObjects(t *testing.T) {
 					break
 				}
 			}
-			p := new(plan.Comparer).Between("dev", packaged(t, tt.before), tt.after, allow, nil)
+			p := between(t, new(plan.Comparer), "dev", packaged(t, tt.before), tt.after, allow, nil)
 			outgrown := 0
 			for _, s := range p.Steps {
 				outgrown += len(s.Outgrown)
@@ -240,7 +240,7 @@ spec:
 		`{apiVersion: acme.example/v1, kind: XDatabase, metadata: {name: a}, spec: {size: 1}, status: {conditions: [], url: a}}`:                   "",
 	} {
 		none, _ := manifest.NewSet(nil)
-		p := new(plan.Comparer).Between("dev", none, manifesttest.Set(t, xrd+"\n---\n"+object), nil, nil)
+		p := between(t, new(plan.Comparer), "dev", none, manifesttest.Set(t, xrd+"\n---\n"+object), nil, nil)
 		s := p.Steps[len(p.Steps)-1]
 		if (s.Action == plan.Refused) != (want != "") || !strings.Contains(s.Reason, want) {
 			t.Errorf("%s: %s: %s", object, s.Action, s.Reason)

@@ -161,7 +161,7 @@ func TestWebhooksBetween(t *testing.T) {
 		{"scaled up", hooks + hooksService + scaled, hooks + hooksService + hooksServer, "unchanged service/ns/p\nconfigure deployment.apps/ns/p\nunchanged validatingwebhookconfiguration.admissionregistration.k8s.io/p.w\n"},
 		{"misuse", cm, cm + strings.Replace(cm, "name: a", "name: b, annotations: {gitopsd.dev/inject-ca: x}", 1), "unchanged configmap/ns/a\nrefused configmap/ns/b gitopsd.dev/inject-ca: \"x\": want Service/<namespace>/<name> or Secret/<namespace>/<name>\n"},
 	} {
-		p := new(plan.Comparer).Between("prod", manifesttest.Set(t, strings.ReplaceAll(tt.before, "caBundle: eA==, ", "")), manifesttest.Set(t, strings.ReplaceAll(tt.after, "caBundle: eA==, ", "")), nil, nil)
+		p := between(t, new(plan.Comparer), "prod", manifesttest.Set(t, strings.ReplaceAll(tt.before, "caBundle: eA==, ", "")), manifesttest.Set(t, strings.ReplaceAll(tt.after, "caBundle: eA==, ", "")), nil, nil)
 		if have := steps(p); have != tt.want {
 			t.Errorf("%s: have\n%s\nwant\n%s", tt.name, have, tt.want)
 		}

@@ -105,7 +105,10 @@ func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request)
 	if err != nil {
 		return nil, err
 	}
-	b.Moves = moves(before, after)
+	b.Moves = moves(ctx, before, after)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	return b, nil
 }
 

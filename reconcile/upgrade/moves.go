@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,7 +47,7 @@ func (m *Move) Allowance() string {
 }
 
 // moves returns the changes of versions.
-func moves(before, after *desired.State) []*Move {
+func moves(ctx context.Context, before, after *desired.State) []*Move {
 	groups := make(map[[4]string]*Move)
 	for _, c := range after.Clusters {
 		old := make(map[string]sources.Selected)
@@ -72,7 +73,7 @@ func moves(before, after *desired.State) []*Move {
 			m, ok := groups[key]
 			if !ok {
 				m = &Move{Repository: repo, From: was.Pin.Ref.Version(), To: is.Pin.Ref.Version(), Declaration: name}
-				m.compare(was.Package, is.Package)
+				m.compare(ctx, was.Package, is.Package)
 				groups[key] = m
 			}
 			m.Clusters = append(m.Clusters, c.Name)
@@ -95,7 +96,7 @@ func union[V any](a, b map[string]V) map[string]V {
 }
 
 // compare compares the types. The types of a new package are only counted.
-func (m *Move) compare(was, is *sources.Package) {
+func (m *Move) compare(ctx context.Context, was, is *sources.Package) {
 	switch {
 	case is == nil:
 	case m.From == "":
@@ -104,7 +105,7 @@ func (m *Move) compare(was, is *sources.Package) {
 		m.Error = "its types before are not known"
 	default:
 		var err error
-		if m.Changes, err = compare(was, is); err != nil {
+		if m.Changes, err = compare(ctx, was, is); err != nil {
 			m.Error = err.Error()
 			return
 		}

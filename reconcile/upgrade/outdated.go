@@ -269,7 +269,7 @@ func (u *Upgrader) compare(ctx context.Context, state *desired.State, p *Version
 				return err
 			}
 		}
-		if c.Changes, err = compare(p.pkg, pkg); err != nil {
+		if c.Changes, err = compare(ctx, p.pkg, pkg); err != nil {
 			return fmt.Errorf("%s: %w", ref, err)
 		}
 		c.Types = compat.Summarize(c.Changes)

@@ -117,8 +117,8 @@ func (u *Upgrader) signed(ctx context.Context, state *desired.State, clusters []
 }
 
 // compare returns the changes to a package's types, without unchanged ones.
-func compare(old, new *sources.Package) ([]compat.Change, error) {
-	all, err := compat.CompareAll(definitions(old), definitions(new))
+func compare(ctx context.Context, old, new *sources.Package) ([]compat.Change, error) {
+	all, err := compat.CompareAll(ctx, definitions(old), definitions(new))
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ func TestSecondActors(t *testing.T) {
 			Known:  map[string]int{"Deployment x/y": 2}, Everything: []string{"Deployment e/f"}, Idle: []string{"a/gone"},
 		}
 	}
-	r := Compare(all, options)
+	r := Compare(t.Context(), all, options)
 	if len(r.Findings) != 1 {
 		t.Fatalf("findings %+v", r.Findings)
 	}

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,7 +26,7 @@ type Options struct {
 }
 
 // Compare returns the report.
-func Compare(clusters []Facts, o Options) *Report {
+func Compare(ctx context.Context, clusters []Facts, o Options) *Report {
 	c := &comparison{
 		clusters: slices.SortedFunc(slices.Values(clusters), func(a, b Facts) int { return cmp.Compare(a.Name, b.Name) }),
 		options:  o, images: newImages(o.Images),
@@ -42,7 +43,7 @@ func Compare(clusters []Facts, o Options) *Report {
 		}
 	}
 	for _, id := range c.collect() {
-		c.one(id)
+		c.one(ctx, id)
 		c.actors(id)
 	}
 	c.webhooks(r)
@@ -161,7 +162,7 @@ type here struct {
 }
 
 // one compares one definition in all clusters.
-func (c *comparison) one(id manifest.ID) {
+func (c *comparison) one(ctx context.Context, id manifest.ID) {
 	var all []here
 	for i := range c.clusters {
 		cl := &c.clusters[i]
@@ -174,14 +175,14 @@ func (c *comparison) one(id manifest.ID) {
 		}
 	}
 	c.pending(id, all)
-	c.schema(id, all)
+	c.schema(ctx, id, all)
 	c.conversion(id, all)
 	c.behaviour(id, all)
 }
 
 // schema compares the types in the API servers with the rendered ones, and with each
 // other.
-func (c *comparison) schema(id manifest.ID, all []here) {
+func (c *comparison) schema(ctx context.Context, id manifest.ID, all []here) {
 	var compare []here
 	problems := newPartition()
 	for _, h := range all {
@@ -225,7 +226,7 @@ func (c *comparison) schema(id manifest.ID, all []here) {
 	changes := &sides[0].changes
 	for _, s := range sides[1:] {
 		from, to := first[sides[0].key], first[s.key]
-		c.change(changes, id, from, to, func() ([]compat.Finding, error) { return c.fields(id, from, to) })
+		c.change(changes, id, from, to, func() ([]compat.Finding, error) { return c.fields(ctx, id, from, to) })
 	}
 	c.report(SchemaDiffers, id, sides)
 }
@@ -282,7 +283,7 @@ func (c *comparison) change(to *[]Change, id manifest.ID, from, there string, fi
 	*to = append(*to, Change{Type: c.types[id].name, From: from, To: there, Fields: found})
 }
 
-func (c *comparison) fields(id manifest.ID, from, to string) ([]compat.Finding, error) {
+func (c *comparison) fields(ctx context.Context, id manifest.ID, from, to string) ([]compat.Finding, error) {
 	before, err := c.options.Tree(from, id)
 	if err != nil {
 		return nil, err
@@ -291,7 +292,7 @@ func (c *comparison) fields(id manifest.ID, from, to string) ([]compat.Finding, 
 	if err != nil {
 		return nil, err
 	}
-	report, err := compat.Compare(before, after, compat.Options{})
+	report, err := compat.Compare(ctx, before, after, compat.Options{})
 	return report.Findings, err
 }
 

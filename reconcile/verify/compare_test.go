@@ -92,7 +92,7 @@ func TestHeldImage(t *testing.T) {
 		clusters[0].controller().Instances = []Instance{running(id)}
 		clusters[1].controller().Instances = []Instance{running(id)}
 		clusters[1].controller().Held = []string{held}
-		r := Compare(clusters, options)
+		r := Compare(t.Context(), clusters, options)
 		if len(r.Findings) != 2 {
 			t.Fatalf("%s: findings %+v", id, r.Findings)
 		}
@@ -114,13 +114,13 @@ func TestTypesAlone(t *testing.T) {
 		}
 		clusters[i].Controllers = nil
 	}
-	r := Compare(clusters, options)
+	r := Compare(t.Context(), clusters, options)
 	if len(r.Findings) != 0 || !slices.Equal(r.Groups[0].NoController, []string{"Gadget.acme.example", "Widget.acme.example"}) {
 		t.Errorf("%+v, %+v", r.Findings, r.Groups)
 	}
 	// In one cluster it has one, by a DeploymentRuntimeConfig for example.
 	clusters[0] = fleet("dev")[0]
-	r = Compare(clusters, options)
+	r = Compare(t.Context(), clusters, options)
 	if len(r.Findings) != 1 || r.Findings[0].Kind != ControllerDiffers || r.Findings[0].Sides[1].What != "no controller: its package has types alone" {
 		t.Errorf("%+v", r.Findings)
 	}
@@ -365,7 +365,7 @@ func TestCompare(t *testing.T) {
 			t.Parallel()
 			all := fleet("dev", "prod", "staging")
 			tt.change(&all[0], &all[1], &all[2])
-			r := Compare(all, options)
+			r := Compare(t.Context(), all, options)
 			var titles, texts []string
 			for i := range r.Findings {
 				titles = append(titles, r.Findings[i].Title())
@@ -403,7 +403,7 @@ func TestNotVerified(t *testing.T) {
 	all[1].Unread, all[1].Gaps = true, []string{"no answer"}
 	all[2].controller().Unread, all[2].Gaps = true, []string{"pods: forbidden"}
 	all[2].controller().Instances = nil
-	r := Compare(all, options)
+	r := Compare(t.Context(), all, options)
 	if r.Verdict != NotVerified || len(r.NotVerified) != 2 || len(r.Findings) != 1 || r.Findings[0].Kind != UnknownImage {
 		t.Errorf("have %+v", r)
 	}
@@ -420,7 +420,7 @@ func TestNotVerified(t *testing.T) {
 	all[1].AdmissionRead, all[1].Actors, all[1].Gaps = true, new(Actors), []string{"there is no Deployment a/b"}
 	all[1].controller().Rights.Read, all[1].controller().ConfigMaps.Read = true, true
 	all[1].widget().Behaviour, all[1].widget().Misnamed = nil, true
-	r = Compare(all, options)
+	r = Compare(t.Context(), all, options)
 	if s := r.Groups[0].States; len(r.Findings) > 0 || r.DefinitionOnly > 0 || len(s) != 2 || s[1].State != NotVerifiedState || s[1].Types != 1 || s[1].Clusters[0] != "prod" {
 		t.Errorf("have %+v", r)
 	}
@@ -450,7 +450,7 @@ func TestComposed(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			all := fleet("dev")
 			all[0].widget().Behaviour, all[0].widget().Composed = wanted, tt.composed
-			r := Compare(all, options)
+			r := Compare(t.Context(), all, options)
 			switch {
 			case tt.want == "" && len(r.Findings) > 0:
 				t.Errorf("found %+v", r.Findings)

@@ -119,7 +119,7 @@ func TestContexts(t *testing.T) {
 			}
 			all[1].Definitions[definitionID("Other")] = &Definition{ID: definitionID("Other"), Kind: "Other", Group: "acme.example", Resources: []string{"others"}, Live: typed("Other", "one")}
 			tt.change(all[0].controller(), all[1].controller())
-			r := Compare(all, options)
+			r := Compare(t.Context(), all, options)
 			titles, sides := told(r)
 			if strings.Join(titles, "\n") != tt.title || !slices.Equal(sides, tt.sides) {
 				t.Errorf("have %q %q\nwant %q %q", titles, sides, tt.title, tt.sides)
@@ -209,7 +209,7 @@ func TestAdmission(t *testing.T) {
 				}
 			}
 			clusters[0].Admission, clusters[1].Admission = tt.dev, tt.prod
-			r := Compare(clusters, options)
+			r := Compare(t.Context(), clusters, options)
 			titles, _ := told(r)
 			if strings.Join(titles, "\n") != tt.want {
 				t.Errorf("have %q, want %q", titles, tt.want)
@@ -226,7 +226,7 @@ func TestAdmission(t *testing.T) {
 			}
 			// In a cluster where admission could not be read nothing is claimed of it.
 			clusters[0].AdmissionRead = false
-			if r := Compare(clusters, options); len(r.Findings) > 0 {
+			if r := Compare(t.Context(), clusters, options); len(r.Findings) > 0 {
 				t.Errorf("compared with nothing: %+v", r.Findings)
 			}
 		})
@@ -244,7 +244,7 @@ func TestForeignAdmission(t *testing.T) {
 		}
 	}
 	const want = "dev and prod: not declared in the repository, and checks or changes objects of the types: mutating webhook a.example.org"
-	if r := Compare(all, options); len(r.Findings) > 0 || !slices.Equal(r.Notes, []string{want}) {
+	if r := Compare(t.Context(), all, options); len(r.Findings) > 0 || !slices.Equal(r.Notes, []string{want}) {
 		t.Errorf("findings %v, notes %q", r.Findings, r.Notes)
 	}
 }
@@ -252,13 +252,13 @@ func TestForeignAdmission(t *testing.T) {
 // A type is not called verified unless everything that acts on it is declared.
 func TestDefinitionOnly(t *testing.T) {
 	all := fleet("dev", "prod")
-	if have := Compare(all, options).Summary(); have != "2 types in 2 clusters: verified, no difference" {
+	if have := Compare(t.Context(), all, options).Summary(); have != "2 types in 2 clusters: verified, no difference" {
 		t.Error(have)
 	}
 	for i := range all {
 		all[i].widget().Behaviour = nil
 	}
-	r := Compare(all, options)
+	r := Compare(t.Context(), all, options)
 	if have := r.Summary(); have != "2 types in 2 clusters: no difference; 1 verified, 1 in definition only" || !slices.Equal(r.Groups[0].DefinitionOnly, []string{"Widget.acme.example"}) {
 		t.Error(have, r.Groups)
 	}
@@ -266,7 +266,7 @@ func TestDefinitionOnly(t *testing.T) {
 		all[i].widget().Behaviour = new(behaviour.Identity) // an XRD without Compositions
 		all[i].Definitions[definitionID("Gadget")].Behaviour = nil
 	}
-	if have := Compare(all, options).Summary(); have != "2 types in 2 clusters: no difference, in definition only" {
+	if have := Compare(t.Context(), all, options).Summary(); have != "2 types in 2 clusters: no difference, in definition only" {
 		t.Error(have)
 	}
 	for i := range all {
@@ -275,17 +275,17 @@ func TestDefinitionOnly(t *testing.T) {
 			Functions:    []behaviour.Part{{Name: "declared", Value: "sha256:1"}, {Name: "undeclared"}},
 		}
 	}
-	if have := Compare(all, options).DefinitionOnly; have != 2 {
+	if have := Compare(t.Context(), all, options).DefinitionOnly; have != 2 {
 		t.Errorf("have %d in definition only, want the type whose Compositions name a Function that nobody declares too", have)
 	}
 	for i := range all {
 		all[i].widget().Behaviour.Functions = all[i].widget().Behaviour.Functions[:1]
 	}
-	if have := Compare(all, options).DefinitionOnly; have != 1 {
+	if have := Compare(t.Context(), all, options).DefinitionOnly; have != 1 {
 		t.Errorf("have %d in definition only, want 1", have)
 	}
 	all[0].Omitted = []Omission{{What: "1 Secret", Reason: "forbidden", Unknown: true}}
-	r = Compare(all, options)
+	r = Compare(t.Context(), all, options)
 	if have := r.Summary(); have != "2 types in 2 clusters: no difference in what could be read" || r.Omitted[0].Cluster != "dev" {
 		t.Error(have, r.Omitted)
 	}

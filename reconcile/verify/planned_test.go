@@ -150,7 +150,7 @@ func TestPlanned(t *testing.T) {
 			}
 			all[1].Explain(&plan.Plan{Steps: tt.steps})
 			var have []string
-			for _, f := range Compare(all, options).Findings {
+			for _, f := range Compare(t.Context(), all, options).Findings {
 				if f.Kind == ControllerDiffers || f.Kind == SchemaDiffers {
 					continue
 				}

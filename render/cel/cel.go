@@ -57,13 +57,43 @@ func unreadable(text string) string { return "unreadable " + strconv.Quote(text)
 // difference. It is only for comparison.
 func (e Expression) Form() string { return e.form }
 
-// Names reports whether the expression may read a field of that name, in any object.
-func (e Expression) Names(field string) bool {
-	if !e.parsed || e.fields[field] {
-		return true
+// Index finds expressions by the fields that they name.
+type Index struct {
+	// first has the position of the first expression that names a field.
+	first map[string]int
+	// unread is the position of the first expression that cannot be parsed, or else total,
+	// the number of expressions.
+	unread, total int
+}
+
+// NewIndex returns the index of a list of expressions.
+func NewIndex(list []Expression) *Index {
+	x := &Index{first: make(map[string]int), unread: len(list), total: len(list)}
+	for i, e := range list {
+		if !e.parsed {
+			x.unread = min(x.unread, i)
+		}
+		for name := range e.fields {
+			if _, named := x.first[name]; !named {
+				x.first[name] = i
+			}
+		}
+	}
+	return x
+}
+
+// First returns the position of the first expression that may read a field of that name,
+// in any object. ok is false if none does.
+func (x *Index) First(field string) (i int, ok bool) {
+	i = x.unread
+	if at, named := x.first[field]; named {
+		i = min(i, at)
 	}
 	escaped, ok := apiserver.Escape(field) // as the API server's expressions write it
-	return ok && e.fields[escaped]
+	if at, named := x.first[escaped]; ok && named {
+		i = min(i, at)
+	}
+	return i, i < x.total
 }
 
 // writer writes a tree in an unambiguous form, and collects names of fields.

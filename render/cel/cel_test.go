@@ -39,7 +39,7 @@ func TestForm(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestIndex(t *testing.T) {
 	for _, tt := range []struct {
 		text, field string
 		want        bool
@@ -53,9 +53,30 @@ func TestNames(t *testing.T) {
 		{`self.b > 1`, "a", false},
 		{`self. `, "a", true},
 	} {
-		if have := Read(tt.text).Names(tt.field); have != tt.want {
+		if _, have := NewIndex([]Expression{Read(tt.text)}).First(tt.field); have != tt.want {
 			t.Errorf("%s names %q: %t", tt.text, tt.field, have)
 		}
+	}
+	for _, tt := range []struct {
+		list  []string
+		field string
+		want  int
+	}{
+		{[]string{`self.b`, `self.a`, `self.a > 1`}, "a", 1},
+		{[]string{`self.b`, `self.`, `self.a`}, "a", 1},
+		{[]string{`self.a__dot__b`, `self["a.b"]`}, "a.b", 0},
+		{[]string{`self["a.b"]`, `self.a__dot__b`}, "a.b", 0},
+	} {
+		var list []Expression
+		for _, text := range tt.list {
+			list = append(list, Read(text))
+		}
+		if i, ok := NewIndex(list).First(tt.field); !ok || i != tt.want {
+			t.Errorf("%q: the first that names %q is %d, %t; want %d", tt.list, tt.field, i, ok, tt.want)
+		}
+	}
+	if i, ok := NewIndex(nil).First("a"); ok {
+		t.Errorf("an empty index has an expression at %d", i)
 	}
 }
 

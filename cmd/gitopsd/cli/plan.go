@@ -398,7 +398,9 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 		case c.Err != nil:
 			cp.Err = problem.Message(c.Err)
 		case old == nil:
-			cp.Plan = comparer.Between(c.Name, none, c.Objects, c.Allows, find(ctx, c))
+			if cp.Plan, err = comparer.Between(ctx, c.Name, none, c.Objects, c.Allows, find(ctx, c)); err != nil {
+				return err
+			}
 			plan.CheckControllers(cp.Plan, controllers(ctx, c, nil))
 		case old.Err != nil:
 			cp.Err = fmt.Sprintf("at %s: %v", p.options.against, old.Err)
@@ -407,7 +409,9 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 			maps.DeleteFunc(cp.Before, func(name, _ string) bool {
 				return cp.Packages[name] == "" && c.Keeps != nil && c.Keeps(manifest.ID{}, name)
 			})
-			cp.Plan = comparer.Between(c.Name, old.Objects, c.Objects, c.Allows, find(ctx, c, old))
+			if cp.Plan, err = comparer.Between(ctx, c.Name, old.Objects, c.Objects, c.Allows, find(ctx, c, old)); err != nil {
+				return err
+			}
 			plan.HoldKept(cp.Plan, c.Keeps)
 			plan.CheckControllers(cp.Plan, controllers(ctx, c, old))
 			for _, name := range old.Incomplete {

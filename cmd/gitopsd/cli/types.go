@@ -259,7 +259,7 @@ difference is breaking.`,
 				return err
 			}
 			old, now := setOf(before), setOf(after)
-			compared, err := compat.CompareAll(old, now)
+			compared, err := compat.CompareAll(cmd.Context(), old, now)
 			if err != nil {
 				return err
 			}

@@ -152,7 +152,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader 
 	}
 	unexplained := planBehind(ctx, state, facts, reader.Images(), plans)
 	progress.step("comparing %s", prose.Count(len(state.Clusters), "cluster"))
-	found := verify.Compare(facts, verify.Options{
+	found := verify.Compare(ctx, facts, verify.Options{
 		Images: reader.Images(),
 		Tree: func(cluster string, id manifest.ID) (map[string]any, error) {
 			i := slices.IndexFunc(facts, func(c verify.Facts) bool { return c.Name == cluster })

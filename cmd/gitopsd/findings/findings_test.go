@@ -105,7 +105,7 @@ func TestLargeFleet(t *testing.T) {
 		}
 	}
 	all[49] = verify.Facts{Name: all[49].Name, Unread: true, Gaps: []string{"https://prod-49.example.org cannot be reached: connection refused"}}
-	r := verify.Compare(all, options)
+	r := verify.Compare(t.Context(), all, options)
 	var text, markdown strings.Builder
 	if err := WriteText(&text, r, show.Options{}); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestBounded(t *testing.T) {
 			all[i].Gaps = append(all[i].Gaps, fmt.Sprintf("reason %d of %d", j, i))
 		}
 	}
-	r := verify.Compare(all, options)
+	r := verify.Compare(t.Context(), all, options)
 	var text, markdown strings.Builder
 	if err := WriteText(&text, r, show.Options{}); err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestWidth(t *testing.T) {
 	all := large()[:2]
 	controllerOf(all, 1, 0).Instances[0].Images = []behaviour.Part{{Name: "package-runtime", Value: string(digest("9"))}}
 	all[0].Gaps = []string{strings.Repeat("long", 40) + " reason"}
-	r := verify.Compare(all, options)
+	r := verify.Compare(t.Context(), all, options)
 	var wide, narrow strings.Builder
 	if err := WriteText(&wide, r, show.Options{}); err != nil {
 		t.Fatal(err)

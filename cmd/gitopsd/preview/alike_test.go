@@ -24,7 +24,7 @@ func manyClusters(t *testing.T, n int, own bool) *Fleet {
 	f := &Fleet{Source: "working tree", Revision: "a5a241f000"}
 	for i := range n {
 		name := fmt.Sprintf("edge-%04d", i)
-		p := c.Between(name, before, after, nil, nil)
+		p := between(t, &c, name, before, after, nil, nil)
 		mood := "green"
 		if own {
 			mood = name

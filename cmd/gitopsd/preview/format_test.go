@@ -205,7 +205,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	secret := func(value string) *manifest.Object {
 		return object(t, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s", "namespace": "a"}, "stringData": map[string]any{"k": value}})
 	}
-	p := new(plan.Comparer).Between("dev", setOf(t, secret("hunter2")), setOf(t, secret("hunter3")), nil, nil)
+	p := between(t, new(plan.Comparer), "dev", setOf(t, secret("hunter2")), setOf(t, secret("hunter3")), nil, nil)
 	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: p}}}
 	for name, text := range map[string]string{"text": textOf(t, f, show.Options{All: true}), "json": jsonOf(t, f), "markdown": markdownOf(t, f)} {
 		if !strings.Contains(text, "stringData.k") || strings.Contains(text, "hunter") {

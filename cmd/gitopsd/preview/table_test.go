@@ -49,9 +49,9 @@ func bumped(t *testing.T) *Fleet {
 	allowed := func(_ string, f compat.Finding) (string, bool) { return "nobody uses it", true }
 	from, to := map[string]string{"things": "reg.io/things v1.0.0"}, map[string]string{"things": "reg.io/things v2.0.0"}
 	return &Fleet{Source: "working tree", Clusters: []ClusterPlan{
-		{Name: "dev", Packages: to, Before: from, Plan: c.Between("dev", before, after, nil, nil)},
-		{Name: "test", Packages: to, Before: from, Plan: c.Between("test", before, after, nil, nil)},
-		{Name: "prod", Packages: to, Before: from, Plan: c.Between("prod", before, after, allowed, nil)},
+		{Name: "dev", Packages: to, Before: from, Plan: between(t, &c, "dev", before, after, nil, nil)},
+		{Name: "test", Packages: to, Before: from, Plan: between(t, &c, "test", before, after, nil, nil)},
+		{Name: "prod", Packages: to, Before: from, Plan: between(t, &c, "prod", before, after, allowed, nil)},
 	}}
 }
 
@@ -74,7 +74,7 @@ func TestTypeTablesOfLargePackages(t *testing.T) {
 	f := &Fleet{Source: "working tree"}
 	for i := range clusters {
 		name := fmt.Sprintf("cluster-%d", i)
-		f.Clusters = append(f.Clusters, ClusterPlan{Name: name, Packages: map[string]string{"things": "reg.io/things v2.0.0"}, Plan: c.Between(name, before, after, nil, nil)})
+		f.Clusters = append(f.Clusters, ClusterPlan{Name: name, Packages: map[string]string{"things": "reg.io/things v2.0.0"}, Plan: between(t, &c, name, before, after, nil, nil)})
 	}
 	tables := f.typeTables()
 	if len(tables) != 1 || len(tables[0].Clusters) != clusters || len(tables[0].Rows) != definitions {
@@ -112,4 +112,13 @@ func TestTypeTablesOfUnreadable(t *testing.T) {
 	if tables := f.typeTables(); len(tables) != 0 {
 		t.Errorf("tables %+v", tables[0])
 	}
+}
+
+func between(t *testing.T, c *plan.Comparer, cluster string, before, after *manifest.Set, allowed plan.Allowed, find plan.FindType) *plan.Plan {
+	t.Helper()
+	p, err := c.Between(t.Context(), cluster, before, after, allowed, find)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

@@ -99,7 +99,7 @@ func (in *reading) list(ctx context.Context, t kube.Type, offered map[string][]s
 		if in.facts.Definitions[t.ID("", e.Metadata.Name)] == nil && e.composed(offered) {
 			return true
 		}
-		if err := in.definition(t, &e); err != nil {
+		if err := in.definition(ctx, t, &e); err != nil {
 			in.facts.Gap(fmt.Errorf("%s: %w", t.ID("", e.Metadata.Name), err))
 		}
 		return true
@@ -142,7 +142,7 @@ func (e *envelope) offers() []string {
 }
 
 // definition adds a live definition to the facts.
-func (in *reading) definition(t kube.Type, e *envelope) error {
+func (in *reading) definition(ctx context.Context, t kube.Type, e *envelope) error {
 	id := t.ID("", e.Metadata.Name)
 	d := in.facts.Definitions[id]
 	if d == nil && in.wanted.Keeps != nil && in.wanted.Keeps(id, e.Metadata.Labels[manifest.PackageLabel]) {
@@ -167,7 +167,7 @@ func (in *reading) definition(t kube.Type, e *envelope) error {
 	if err != nil {
 		return err
 	}
-	report, err := compat.Compare(in.wanted.Objects.Get(id).Tree(), tree, compat.Options{})
+	report, err := compat.Compare(ctx, in.wanted.Objects.Get(id).Tree(), tree, compat.Options{})
 	d.Drift = report.Findings
 	return err
 }

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"context"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/version"
@@ -12,14 +13,14 @@ import (
 // is valid in one must be valid in the others, and keep its fields. Disagreements that
 // existed before are not reported, unless the storage version changes: fields that were
 // only hidden are lost then.
-func (c *comparison) disagreements(old, new *definition, stored storage) {
+func (c *comparison) disagreements(ctx context.Context, old, new *definition, stored storage) {
 	known := map[Finding]bool{}
 	if !old.Converts {
-		for _, f := range disagree(old, old, stored) {
+		for _, f := range c.disagree(ctx, old, old, stored) {
 			known[f] = true
 		}
 	}
-	for _, f := range disagree(new, old, stored) {
+	for _, f := range c.disagree(ctx, new, old, stored) {
 		if !known[f] {
 			c.add(f)
 		}
@@ -27,7 +28,7 @@ func (c *comparison) disagreements(old, new *definition, stored storage) {
 	if s := new.version(new.storageVersion()); s != nil && s.Name != old.storageVersion() {
 		for i := range new.versions {
 			if v := &new.versions[i]; v.Served && v.Name != s.Name {
-				c.dropped(new, v, s)
+				c.dropped(ctx, new, v, s)
 			}
 		}
 	}
@@ -36,7 +37,7 @@ func (c *comparison) disagreements(old, new *definition, stored storage) {
 // disagree compares the versions that objects may be written in with those that they are
 // read or stored in. Objects may also be stored in a version that is no longer served;
 // those are compared with the versions that the old definition does not have.
-func disagree(d, old *definition, stored storage) []Finding {
+func (c *comparison) disagree(ctx context.Context, d, old *definition, stored storage) []Finding {
 	versions := slices.Clone(d.versions)
 	slices.SortFunc(versions, func(a, b types.Version) int { return version.CompareKubeAwareVersionStrings(a.Name, b.Name) })
 	used := func(v types.Version) bool { return v.Served || v.Storage }
@@ -47,11 +48,11 @@ func disagree(d, old *definition, stored storage) []Finding {
 	for i, a := range versions {
 		for _, b := range versions[i+1:] {
 			if used(a) && used(b) || meets(a, b) {
-				all = append(all, written(d, a, b)...)
+				all = append(all, c.written(ctx, d, a, b)...)
 			}
 			// The reverse only happens on the way to etcd, or from there.
 			if used(b) && a.Storage || meets(b, a) {
-				all = append(all, written(d, b, a)...)
+				all = append(all, c.written(ctx, d, b, a)...)
 			}
 		}
 	}
@@ -60,9 +61,9 @@ func disagree(d, old *definition, stored storage) []Finding {
 
 // written returns the findings about an object that is written in one version and read in
 // another.
-func written(d *definition, in, read types.Version) []Finding {
+func (c *comparison) written(ctx context.Context, d *definition, in, read types.Version) []Finding {
 	var all []Finding
-	for _, f := range narrowed(d, in, read) {
+	for _, f := range c.narrowed(ctx, d, in, read) {
 		if f.Severity == Breaking {
 			f.Detail = f.Name + ": " + f.Detail
 			f.Name, f.Breaks, f.Advice = "versions-disagree", everybody, advice["versions-disagree"]
@@ -73,9 +74,9 @@ func written(d *definition, in, read types.Version) []Finding {
 }
 
 // narrowed compares two versions of one definition.
-func narrowed(d *definition, in, read types.Version) []Finding {
-	w := walk{version: in.Name + " -> " + read.Name, narrows: everybody, oldKeeps: d.PreservesUnknownFields, newKeeps: d.PreservesUnknownFields}
-	w.node(place{root: true}, in.Schema, read.Schema)
+func (c *comparison) narrowed(ctx context.Context, d *definition, in, read types.Version) []Finding {
+	w := c.walk(in.Name+" -> "+read.Name, everybody, d.PreservesUnknownFields, d.PreservesUnknownFields)
+	w.node(ctx, place{root: true}, in.Schema, read.Schema)
 	return w.findings
 }
 
@@ -87,8 +88,8 @@ var drops = []string{
 
 // dropped reports fields of a served version that the new storage version lacks. New
 // objects lose them at once, existing ones at their next write.
-func (c *comparison) dropped(d *definition, in, storage *types.Version) {
-	for _, f := range narrowed(d, *in, *storage) {
+func (c *comparison) dropped(ctx context.Context, d *definition, in, storage *types.Version) {
+	for _, f := range c.narrowed(ctx, d, *in, *storage) {
 		if slices.Contains(drops, f.Name) && f.Severity == Breaking {
 			f.Detail = f.Name + ": " + f.Detail
 			f.Name, f.Breaks, f.Advice = "storage-version-drops", everybody, advice["storage-version-drops"]

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"context"
 	"slices"
 
 	"gitopsd.dev/render/manifest"
@@ -8,31 +9,31 @@ import (
 )
 
 // branches compares allOf, anyOf, oneOf and not.
-func (w *walk) branches(p place, old, new node) {
-	w.allOf(p, old, new)
-	w.alternatives(p, old, new)
-	w.not(p, old, new)
+func (w *walk) branches(ctx context.Context, p place, old, new node) {
+	w.allOf(ctx, p, old, new)
+	w.alternatives(ctx, p, old, new)
+	w.not(ctx, p, old, new)
 }
 
 // allOf compares branches that all apply: an added branch counts like its checks, written
 // beside it.
-func (w *walk) allOf(p place, old, new node) {
+func (w *walk) allOf(ctx context.Context, p place, old, new node) {
 	o, n := once(branchesOf(old, "allOf")), once(branchesOf(new, "allOf"))
 	m := match(o, n)
 	for _, pair := range m.pairs {
-		w.node(p.branch("allOf", pair.new, p.polarity), o[pair.old], n[pair.new])
+		w.node(ctx, p.branch("allOf", pair.new, p.polarity), o[pair.old], n[pair.new])
 	}
 	for _, i := range m.removed {
-		w.node(p.branch("allOf", i, p.polarity), o[i], nil)
+		w.node(ctx, p.branch("allOf", i, p.polarity), o[i], nil)
 	}
 	for _, i := range m.added {
-		w.node(p.branch("allOf", i, p.polarity), nil, n[i])
+		w.node(ctx, p.branch("allOf", i, p.polarity), nil, n[i])
 	}
 }
 
 // alternatives compares anyOf and oneOf. If one becomes the other, both are compared as
 // anyOf: oneOf accepts less than anyOf, or the same if its branches exclude each other.
-func (w *walk) alternatives(p place, old, new node) {
+func (w *walk) alternatives(ctx context.Context, p place, old, new node) {
 	oldAny, newAny := once(branchesOf(old, "anyOf")), once(branchesOf(new, "anyOf"))
 	oldOne, newOne := branchesOf(old, "oneOf"), branchesOf(new, "oneOf")
 	none := func(lists ...[]node) bool {
@@ -45,10 +46,10 @@ func (w *walk) alternatives(p place, old, new node) {
 		} else {
 			w.limit(p, "one-of-removed", wider, "oneOf", "anyOf")
 		}
-		w.union(p, "anyOf", "any-of", p.polarity, once(oldOne), newAny)
+		w.union(ctx, p, "anyOf", "any-of", p.polarity, once(oldOne), newAny)
 	case none(oldOne, newAny) && !none(oldAny) && !none(newOne) && exclusive(newOne, new):
 		w.other(p, "one-of-added", Compatible, 0, changed("anyOf", "oneOf"))
-		w.union(p, "anyOf", "any-of", p.polarity, oldAny, newOne)
+		w.union(ctx, p, "anyOf", "any-of", p.polarity, oldAny, newOne)
 	default:
 		// A value that matches an added branch of oneOf may match too many, and one that
 		// matched too many may match one without a removed branch. So any change may narrow,
@@ -57,20 +58,20 @@ func (w *walk) alternatives(p place, old, new node) {
 		if exclusive(oldOne, old) && exclusive(newOne, new) {
 			pol = p.polarity
 		}
-		w.union(p, "anyOf", "any-of", p.polarity, oldAny, newAny)
-		w.union(p, "oneOf", "one-of", pol, oldOne, newOne)
+		w.union(ctx, p, "anyOf", "any-of", p.polarity, oldAny, newAny)
+		w.union(ctx, p, "oneOf", "one-of", pol, oldOne, newOne)
 	}
 }
 
 // union compares alternatives: an added branch is another way to be valid. pol is the
 // polarity of the branches.
-func (w *walk) union(p place, keyword, name string, pol polarity, o, n []node) {
+func (w *walk) union(ctx context.Context, p place, keyword, name string, pol polarity, o, n []node) {
 	if !w.presence(p, name, len(o) > 0, len(n) > 0, o, n) {
 		return
 	}
 	m := match(o, n)
 	for _, pair := range m.pairs {
-		w.node(p.branch(keyword, pair.new, pol), o[pair.old], n[pair.new])
+		w.node(ctx, p.branch(keyword, pair.new, pol), o[pair.old], n[pair.new])
 	}
 	for _, i := range m.removed {
 		w.limit(p.branch(keyword, i, pol), name+"-branch-removed", narrower, o[i], absent{})
@@ -92,10 +93,10 @@ func once(branches []node) []node {
 }
 
 // not compares negated schemas: a narrower one accepts more objects.
-func (w *walk) not(p place, old, new node) {
+func (w *walk) not(ctx context.Context, p place, old, new node) {
 	o, n := manifest.Mapping(old, "not"), manifest.Mapping(new, "not")
 	if w.presence(p, "not", o != nil, n != nil, o, n) {
-		w.node(p.branch("not", -1, p.polarity.flipped()), o, n)
+		w.node(ctx, p.branch("not", -1, p.polarity.flipped()), o, n)
 	}
 }
 

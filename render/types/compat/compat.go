@@ -2,12 +2,14 @@ package compat
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -134,8 +136,9 @@ type Options struct {
 // old is nil if the type is added, and new if it is removed. Compare changes neither.
 //
 // It fails if the API server could not decode a definition (see [types.Of]), if a
-// definition defines no type, or if the two have different kinds.
-func Compare(old, new map[string]any, opts Options) (Report, error) {
+// definition defines no type, or if the two have different kinds. Otherwise the error is
+// the context's.
+func Compare(ctx context.Context, old, new map[string]any, opts Options) (Report, error) {
 	oldTypes, err := digests(old)
 	if err != nil {
 		return Report{}, fmt.Errorf("the old definition: %w", err)
@@ -155,13 +158,16 @@ func Compare(old, new map[string]any, opts Options) (Report, error) {
 	if old != nil && new != nil && old["kind"] != new["kind"] {
 		return Report{}, fmt.Errorf("a %v cannot be compared with a %v", old["kind"], new["kind"])
 	}
-	var c comparison
+	c := comparison{shared: &shared{expressions: make(map[string]cel.Expression)}}
 	least := Identical
 	retyped := !slices.Equal(oldTypes, newTypes)
 	switch {
 	case retyped:
 		before, after := read(old), read(new)
-		c.definitions(before, after, opts)
+		c.definitions(ctx, before, after, opts)
+		if err := ctx.Err(); err != nil {
+			return Report{}, err // not all was compared
+		}
 		c.spellings(before, after, oldTypes, newTypes)
 	case !reflect.DeepEqual(old["spec"], new["spec"]):
 		least = Documentation
@@ -228,7 +234,31 @@ func spelling(path string, old, new node) (where, detail string) {
 
 // comparison collects findings.
 type comparison struct {
+	*shared
 	findings []Finding
+}
+
+// shared is what the walks of one comparison share.
+type shared struct {
+	// expressions has the expressions that were read, by their text.
+	expressions map[string]cel.Expression
+	// tried counts the branches that were tried on defaults; see maxTried.
+	tried int
+}
+
+// read reads an expression once, and not after the context's end.
+func (s *shared) read(ctx context.Context, text string) cel.Expression {
+	e, known := s.expressions[text]
+	if !known && ctx.Err() == nil {
+		e = cel.Read(text)
+		s.expressions[text] = e
+	}
+	return e
+}
+
+// walk returns a walk that shares what the comparison has read, and has its own findings.
+func (c *comparison) walk(version string, narrows Parties, oldKeeps, newKeeps bool) walk {
+	return walk{comparison: comparison{shared: c.shared}, version: version, narrows: narrows, oldKeeps: oldKeeps, newKeeps: newKeeps}
 }
 
 // add adds a finding with the catalogue's advice.

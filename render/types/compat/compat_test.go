@@ -46,7 +46,7 @@ var seen = map[string]bool{}
 
 func check(t *testing.T, old, new map[string]any, opts Options, want string) Report {
 	t.Helper()
-	r, err := Compare(old, new, opts)
+	r, err := Compare(t.Context(), old, new, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

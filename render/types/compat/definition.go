@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -62,7 +63,7 @@ func (s storage) has(version string) bool { return slices.Contains(s.versions, v
 // may reports whether objects may be stored in a version of the old definition.
 func (s storage) may(version string) bool { return s.has(version) || !s.known }
 
-func (c *comparison) definitions(old, new *definition, opts Options) {
+func (c *comparison) definitions(ctx context.Context, old, new *definition, opts Options) {
 	switch {
 	case old == nil && new == nil:
 		return
@@ -95,7 +96,7 @@ func (c *comparison) definitions(old, new *definition, opts Options) {
 	}
 	c.conversion(old, new, stored)
 	c.rules(old, new)
-	c.versions(old, new, stored)
+	c.versions(ctx, old, new, stored)
 }
 
 func describe(d *definition) string {
@@ -254,7 +255,7 @@ func (c *comparison) rules(old, new *definition) {
 	}
 }
 
-func (c *comparison) versions(old, new *definition, stored storage) {
+func (c *comparison) versions(ctx context.Context, old, new *definition, stored storage) {
 	if o, n := old.storageVersion(), new.storageVersion(); o != n {
 		c.add(Finding{Name: "storage-version-changed", Severity: Compatible, Detail: changed(o, n)})
 	}
@@ -271,7 +272,7 @@ func (c *comparison) versions(old, new *definition, stored storage) {
 		case !o.Served && n.Served:
 			c.add(Finding{Name: "version-served", Severity: Compatible, Version: o.Name, Detail: changed("not served", "served")})
 		}
-		c.version(old, new, o, n, stored)
+		c.version(ctx, old, new, o, n, stored)
 	}
 	for i := range new.versions {
 		if v := &new.versions[i]; old.version(v.Name) == nil {
@@ -279,7 +280,7 @@ func (c *comparison) versions(old, new *definition, stored storage) {
 		}
 	}
 	if !new.Converts {
-		c.disagreements(old, new, stored)
+		c.disagreements(ctx, old, new, stored)
 	}
 }
 
@@ -314,7 +315,7 @@ func (c *comparison) removed(v *types.Version, stored storage, new *definition) 
 
 // version compares a version that both definitions have. A change in an unserved
 // version concerns only stored objects and their readers.
-func (c *comparison) version(oldDefinition, newDefinition *definition, old, new *types.Version, stored storage) {
+func (c *comparison) version(ctx context.Context, oldDefinition, newDefinition *definition, old, new *types.Version, stored storage) {
 	name, isStored := old.Name, stored.may(old.Name)
 	served := old.Served && new.Served
 	from := len(c.findings)
@@ -343,9 +344,9 @@ func (c *comparison) version(oldDefinition, newDefinition *definition, old, new 
 	if stored.has(name) || isStored && !served {
 		breaks |= StoredObjects
 	}
-	w := walk{version: name, narrows: breaks, oldKeeps: oldDefinition.PreservesUnknownFields, newKeeps: newDefinition.PreservesUnknownFields}
+	w := c.walk(name, breaks, oldDefinition.PreservesUnknownFields, newDefinition.PreservesUnknownFields)
 	w.statusApart = manifest.Mapping(new.Subresources, "status") != nil
-	w.node(place{root: true}, old.Schema, new.Schema)
+	w.node(ctx, place{root: true}, old.Schema, new.Schema)
 	w.compile(new.Schema)
 	for _, f := range w.findings {
 		c.add(f)

@@ -37,7 +37,7 @@ func TestFindings(t *testing.T) {
 			"compatible field-added v1 .spec.conditions: none -> array", "nothing to do"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, err := Compare(crd(t, tt.old), crd(t, tt.new), Options{})
+			r, err := Compare(t.Context(), crd(t, tt.old), crd(t, tt.new), Options{})
 			if err != nil || len(r.Findings) != 1 {
 				t.Fatalf("%v, %v", r, err)
 			}
@@ -61,7 +61,7 @@ func TestStatusIsTheControllers(t *testing.T) {
 	}{{"", StoredObjects | Writers}, {"subresources: {status: {}}, ", StoredObjects | Controllers}} {
 		old := strings.Replace(strings.Replace(v1, "{type: object}", schema, 1), "served", tt.subresources+"served", 1)
 		new := strings.Replace(old, "{type: string}", "{type: string, maxLength: 3}", 1)
-		r, err := Compare(versioned(t, head+"  versions:\n"+old), versioned(t, head+"  versions:\n"+new), Options{})
+		r, err := Compare(t.Context(), versioned(t, head+"  versions:\n"+old), versioned(t, head+"  versions:\n"+new), Options{})
 		if err != nil || len(r.Findings) != 1 || r.Findings[0].Breaks != tt.want {
 			t.Errorf("%q: %v, %v; want %s", tt.subresources, r.Findings, err, tt.want)
 		}
@@ -80,7 +80,7 @@ func TestSeverities(t *testing.T) {
 		{"a field", `{type: object}`, `{type: object, properties: {a: {type: string}}}`, Compatible},
 		{"a limit", `{type: object}`, `{type: object, minProperties: 1}`, Breaking},
 	} {
-		r, err := Compare(crd(t, tt.old), crd(t, tt.new), Options{})
+		r, err := Compare(t.Context(), crd(t, tt.old), crd(t, tt.new), Options{})
 		if err != nil || r.Severity != tt.want {
 			t.Errorf("%s: %s, %v; want %s", tt.name, r.Severity, err, tt.want)
 		}
@@ -88,7 +88,7 @@ func TestSeverities(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	r, err := Compare(crd(t, `{type: object}`), crd(t, `{type: object, minProperties: 1}`), Options{})
+	r, err := Compare(t.Context(), crd(t, `{type: object}`), crd(t, `{type: object, minProperties: 1}`), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestErrors(t *testing.T) {
 		{"no definition", "ConfigMap defines no type: want a CustomResourceDefinition or CompositeResourceDefinition with versions", map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}, good},
 		{"two kinds", "a CustomResourceDefinition cannot be compared with a CompositeResourceDefinition", good, manifesttest.Tree(t, xrd)},
 	} {
-		if _, err := Compare(tt.old, tt.new, Options{}); err == nil || err.Error() != tt.want {
+		if _, err := Compare(t.Context(), tt.old, tt.new, Options{}); err == nil || err.Error() != tt.want {
 			t.Errorf("%s: %v\nwant %s", tt.name, err, tt.want)
 		}
 	}
@@ -149,7 +149,7 @@ func FuzzCompare(f *testing.F) {
 			}
 			definitions = append(definitions, definitionOf(docs[0].Tree))
 		}
-		r, err := Compare(definitions[0], definitions[1], Options{})
+		r, err := Compare(t.Context(), definitions[0], definitions[1], Options{})
 		if err != nil {
 			return
 		}
@@ -158,7 +158,7 @@ func FuzzCompare(f *testing.F) {
 				t.Errorf("%+v", f)
 			}
 		}
-		same, err := Compare(definitions[1], definitions[1], Options{})
+		same, err := Compare(t.Context(), definitions[1], definitions[1], Options{})
 		if err != nil || same.Severity != Identical {
 			t.Errorf("%v, %v", same, err)
 		}

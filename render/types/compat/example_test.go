@@ -1,6 +1,7 @@
 package compat_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -34,7 +35,7 @@ spec:
 		return docs[0].Tree
 	}
 	narrower := strings.NewReplacer("maximum: 9", "maximum: 5", ", colour: {type: string}", "").Replace(widgets)
-	report, err := compat.Compare(definition(widgets), definition(narrower), compat.Options{})
+	report, err := compat.Compare(context.Background(), definition(widgets), definition(narrower), compat.Options{})
 	if err != nil {
 		panic(err)
 	}

@@ -329,7 +329,7 @@ func TestSets(t *testing.T) {
 		{"an XRD instead of a CRD", set(crd(t, `{type: object}`)), set(twin), "0 same, CompositeResourceDefinition buckets.example.org added compatible, CustomResourceDefinition buckets.example.org removed breaking"},
 		{"an XRD and a CRD", set(crd(t, `{type: object}`), twin), set(twin, crd(t, with)), "1 same, CustomResourceDefinition buckets.example.org changed compatible"},
 	} {
-		all, err := CompareAll(tt.old, tt.new)
+		all, err := CompareAll(t.Context(), tt.old, tt.new)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,7 +15,6 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 
-	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/immutable"
 	"gitopsd.dev/render/manifest"
@@ -26,7 +26,7 @@ type ruleAt struct{ path, rule string }
 
 // validations compares x-kubernetes-validations. It pairs rules by their parsed form, and
 // the remaining ones by message and field path.
-func (w *walk) validations(p place, old, new node) {
+func (w *walk) validations(ctx context.Context, p place, old, new node) {
 	o, n := rulesOf(old), rulesOf(new)
 	if len(o) == 0 && len(n) == 0 {
 		return
@@ -34,28 +34,32 @@ func (w *walk) validations(p place, old, new node) {
 	key := func(r map[string]any) string { return manifest.Text(r, "rule") }
 	before, after := byKey(o, key), byKey(n, key)
 	if len(before) != len(after) || !slices.Equal(slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after))) {
-		key = func(r map[string]any) string { return ruleForm(r, "rule") }
+		key = func(r map[string]any) string { return w.read(ctx, manifest.Text(r, "rule")).Form() }
 		before, after = byKey(o, key), byKey(n, key)
 	}
 	var gone []map[string]any
+	replaced := make(map[int]bool)    // of gone
+	answers := make(map[answer][]int) // of gone, in order
 	for _, r := range o {
-		if after[key(r)] == nil {
-			gone = append(gone, r)
+		if after[key(r)] != nil {
+			continue
 		}
+		if a := w.answer(ctx, r); a != (answer{}) {
+			answers[a] = append(answers[a], len(gone))
+		}
+		gone = append(gone, r)
 	}
 	for _, r := range n {
 		rule := manifest.Text(r, "rule")
 		if was := before[key(r)]; was != nil {
-			w.sameRule(p, was, r)
+			w.sameRule(ctx, p, was, r)
 			continue
 		}
 		from, name, d := any(absent{}), "rule-added", narrower
-		for i, g := range gone {
-			if sameAnswer(g, r) {
-				from, name, d = manifest.Text(g, "rule"), "rule-changed", neither
-				gone = append(gone[:i:i], gone[i+1:]...)
-				break
-			}
+		a := w.answer(ctx, r)
+		if same := answers[a]; len(same) > 0 {
+			from, name, d = manifest.Text(gone[same[0]], "rule"), "rule-changed", neither
+			replaced[same[0]], answers[a] = true, same[1:]
 		}
 		if path, ok := immutable.FieldOf(r); ok {
 			w.wait(p, rule)
@@ -64,7 +68,10 @@ func (w *walk) validations(p place, old, new node) {
 		}
 		w.newRule(p, rule, name, d, from)
 	}
-	for _, r := range gone {
+	for i, r := range gone {
+		if replaced[i] {
+			continue
+		}
 		if path, ok := immutable.FieldOf(r); ok {
 			w.limit(p.at(path), "immutable-removed", wider, immutable.Message, absent{})
 			continue
@@ -81,35 +88,32 @@ func byKey(rules []map[string]any, key func(map[string]any) string) map[string]m
 	return m
 }
 
-// ruleForm returns a form that is equal for expressions that mean the same.
-func ruleForm(r map[string]any, field string) string { return cel.Read(manifest.Text(r, field)).Form() }
-
 func rulesOf(s node) []map[string]any { return mappings(s["x-kubernetes-validations"]) }
 
-// sameAnswer reports whether two rules give a user the same message, so that one
-// is likely a new version of the other.
-func sameAnswer(a, b map[string]any) bool {
-	said := false
-	for _, k := range []string{"message", "messageExpression", "fieldPath"} {
-		if !sameText(k, a, b) {
-			return false
-		}
-		said = said || manifest.Text(a, k) != ""
+// answer is what a rule tells a user; empty if it leaves that to the API server. If a new
+// rule has the answer of one that is gone, it is likely a new version of that.
+type answer struct{ message, expression, fieldPath string }
+
+func (w *walk) answer(ctx context.Context, r map[string]any) answer {
+	a := answer{message: manifest.Text(r, "message"), fieldPath: manifest.Text(r, "fieldPath")}
+	if manifest.Text(r, "messageExpression") != "" {
+		a.expression = w.read(ctx, manifest.Text(r, "messageExpression")).Form()
 	}
-	return said
+	return a
 }
 
 // sameText reports whether a field of two rules is the same; message expressions
 // are compared by their parsed form.
-func sameText(field string, a, b map[string]any) bool {
-	return manifest.Text(a, field) == manifest.Text(b, field) || field == "messageExpression" && ruleForm(a, field) == ruleForm(b, field)
+func (w *walk) sameText(ctx context.Context, field string, a, b map[string]any) bool {
+	return manifest.Text(a, field) == manifest.Text(b, field) ||
+		field == "messageExpression" && w.read(ctx, manifest.Text(a, field)).Form() == w.read(ctx, manifest.Text(b, field)).Form()
 }
 
 // sameRule compares the other fields of two rules with the same text.
-func (w *walk) sameRule(p place, old, new map[string]any) {
+func (w *walk) sameRule(ctx context.Context, p place, old, new map[string]any) {
 	rule := manifest.Text(new, "rule")
 	for _, k := range []string{"message", "messageExpression", "fieldPath"} {
-		if a, b := manifest.Text(old, k), manifest.Text(new, k); !sameText(k, old, new) {
+		if a, b := manifest.Text(old, k), manifest.Text(new, k); !w.sameText(ctx, k, old, new) {
 			if k != "message" && b != "" {
 				w.wait(p, rule)
 			}

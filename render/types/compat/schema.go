@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strconv"
@@ -25,6 +26,8 @@ type walk struct {
 	oldKeeps, newKeeps bool
 	// pending holds the rules to compile, each with the indices of its findings.
 	pending map[ruleAt][]int
+	// checks has the checks of places, by path.
+	checks map[string]*checks
 }
 
 // polarity is the effect of a narrower schema on the object that has it.
@@ -135,8 +138,8 @@ func (w *walk) other(p place, name string, s Severity, breaks Parties, detail st
 
 // node compares two schemas at one place. A nil schema accepts everything and
 // defines no fields.
-func (w *walk) node(p place, old, new node) {
-	if !w.types(p, old, new) {
+func (w *walk) node(ctx context.Context, p place, old, new node) {
+	if ctx.Err() != nil || !w.types(p, old, new) {
 		return
 	}
 	w.format(p, old, new)
@@ -148,13 +151,13 @@ func (w *walk) node(p place, old, new node) {
 	w.flag(p, "uniqueItems", "unique-items", narrower, old, new)
 	w.embedded(p, old, new)
 	if !p.nested {
-		w.defaults(p, old, new)
+		w.defaults(ctx, p, old, new)
 		w.topology(p, old, new)
 	}
-	w.validations(p, old, new)
-	w.fields(p, old, new)
-	w.items(p, old, new)
-	w.branches(p, old, new)
+	w.validations(ctx, p, old, new)
+	w.fields(ctx, p, old, new)
+	w.items(ctx, p, old, new)
+	w.branches(ctx, p, old, new)
 }
 
 // anyType is the type of a schema that names none.
@@ -280,9 +283,9 @@ func rest(s node, keeps bool) (schema node, kept, refused bool) {
 }
 
 // fields compares the fields of an object.
-func (w *walk) fields(p place, old, new node) {
+func (w *walk) fields(ctx context.Context, p place, old, new node) {
 	if p.nested {
-		w.nestedFields(p, old, new)
+		w.nestedFields(ctx, p, old, new)
 		return
 	}
 	oldRest, oldKept, oldRefused := rest(old, w.oldKeeps)
@@ -320,20 +323,20 @@ func (w *walk) fields(p place, old, new node) {
 			default:
 				continue // the field is kept unchanged, or lost
 			}
-			w.node(at, oldField, newField)
+			w.node(ctx, at, oldField, newField)
 			continue
 		}
 		switch {
 		case inOld && inNew:
-			w.node(at, oldField, newField)
+			w.node(ctx, at, oldField, newField)
 		case inOld && newKept:
-			w.node(at, oldField, newRest)
+			w.node(ctx, at, oldField, newRest)
 		case inOld:
 			w.other(at, "field-removed", Breaking, everybody, changed(typeName(oldField), absent{}))
 		case oldKept:
-			w.node(at, oldRest, newField)
+			w.node(ctx, at, oldRest, newField)
 		default:
-			w.newDefault(at, newField)
+			w.newDefault(ctx, at, newField)
 			w.add(Finding{
 				Name: "field-added", Severity: Compatible, Version: w.version, Path: at.path,
 				Detail: changed(absent{}, typeName(newField)), Advice: conventions(newField),
@@ -352,7 +355,7 @@ func (w *walk) fields(p place, old, new node) {
 		if !onlyPreserves(old) || !onlyPreserves(new) {
 			at := p.at("{*}")
 			at.around = &around{place: p, old: old, new: new, element: "{*}"}
-			w.node(at, oldRest, newRest)
+			w.node(ctx, at, oldRest, newRest)
 		}
 	case oldKept:
 		w.other(p, "additional-properties-removed", Breaking, everybody, changed(old["additionalProperties"], absent{}))
@@ -391,17 +394,17 @@ func implied(p place, s node, name string) node {
 }
 
 // nestedFields compares checks of fields; an absent field is not checked.
-func (w *walk) nestedFields(p place, old, new node) {
+func (w *walk) nestedFields(ctx context.Context, p place, old, new node) {
 	o, n := manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties")
 	for _, name := range names(o, n) {
 		oldField, _ := o[name].(map[string]any)
 		newField, _ := n[name].(map[string]any)
-		w.node(p.at(field.Key(name).String()), oldField, newField)
+		w.node(ctx, p.at(field.Key(name).String()), oldField, newField)
 	}
 	oldRest, _ := old["additionalProperties"].(map[string]any)
 	newRest, _ := new["additionalProperties"].(map[string]any)
 	if oldRest != nil || newRest != nil {
-		w.node(p.at("{*}"), oldRest, newRest)
+		w.node(ctx, p.at("{*}"), oldRest, newRest)
 	}
 	switch o, n := old["additionalProperties"] == false, new["additionalProperties"] == false; {
 	case !o && n:
@@ -418,7 +421,7 @@ func names(a, b map[string]any) []string {
 	return slices.Compact(all)
 }
 
-func (w *walk) items(p place, old, new node) {
+func (w *walk) items(ctx context.Context, p place, old, new node) {
 	o, n := manifest.Mapping(old, "items"), manifest.Mapping(new, "items")
 	if o == nil && n == nil {
 		return
@@ -435,7 +438,7 @@ func (w *walk) items(p place, old, new node) {
 	if !p.nested {
 		at.around = &around{place: p, old: old, new: new, element: "[*]"}
 	}
-	w.node(at, o, n)
+	w.node(ctx, at, o, n)
 }
 
 // unchecked returns the schema of elements that a schema does not describe.

@@ -2,6 +2,7 @@ package compat
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,7 +45,7 @@ func (s Set) Add(definition map[string]any) {
 
 // CompareAll compares sets of definitions, and returns changes ordered by name.
 // The error is [Compare]'s, with the definition's name.
-func CompareAll(old, new Set) ([]Change, error) {
+func CompareAll(ctx context.Context, old, new Set) ([]Change, error) {
 	keys := make(map[SetKey]bool)
 	for _, set := range []Set{old, new} {
 		for key := range set {
@@ -56,7 +57,7 @@ func CompareAll(old, new Set) ([]Change, error) {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	}) {
 		name, a, b := key.Name, old[key], new[key]
-		report, err := Compare(a, b, Options{})
+		report, err := Compare(ctx, a, b, Options{})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}

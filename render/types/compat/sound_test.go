@@ -351,7 +351,7 @@ func FuzzSound(f *testing.F) {
 		if before == nil || after == nil {
 			return
 		}
-		r, err := Compare(definitionOf(oldSchema), definitionOf(newSchema), Options{})
+		r, err := Compare(t.Context(), definitionOf(oldSchema), definitionOf(newSchema), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

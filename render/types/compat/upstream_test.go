@@ -55,7 +55,7 @@ func compareAll(t testing.TB, old, new map[string]map[string]any, opts Options) 
 	t.Helper()
 	all := map[string]Report{}
 	for _, name := range names(anyValues(old), anyValues(new)) {
-		r, err := Compare(old[name], new[name], opts)
+		r, err := Compare(t.Context(), old[name], new[name], opts)
 		if err != nil {
 			t.Fatal(err)
 		}

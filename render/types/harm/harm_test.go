@@ -61,7 +61,7 @@ func compared(t testing.TB, old, now string, o harm.Options) ([]*harm.Judge, []c
 	if now != "" {
 		after = manifesttest.Tree(t, now)
 	}
-	report, err := compat.Compare(before, after, compat.Options{})
+	report, err := compat.Compare(t.Context(), before, after, compat.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +400,7 @@ func TestLongLists(t *testing.T) {
 	of := func(mode string) map[string]any {
 		return manifesttest.Tree(t, definition(fmt.Sprintf(list, fmt.Sprintf(item, mode))))
 	}
-	report, err := compat.Compare(of("old"), of("new"), compat.Options{})
+	report, err := compat.Compare(t.Context(), of("old"), of("new"), compat.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
