@@ -11,7 +11,8 @@
 // The files: cel.go parses, program.go has Program and the types of schemas, scope.go
 // and type.go have Scope and its types, cost.go has budgets, bounds.go the limits that
 // cel-go lacks, reads.go finds fields, literal.go reads map literals, and value.go
-// converts values. It is the only package that imports cel-go.
+// converts values. known.go chooses environments for the API server's compiler. It is the
+// only package that imports cel-go.
 package cel
 
 import (

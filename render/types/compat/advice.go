@@ -95,7 +95,7 @@ var advice = map[string]string{
 	"rule-removed":         "nothing to do",
 	"rule-message-changed": "nothing to do",
 	"rule-reason-changed":  "check clients that look at the reason",
-	"rule-refused":         "correct the rule: the API server refuses the definition",
+	"rule-refused":         "correct the rule, or limit the sizes of the values that it reads: the API server refuses the definition",
 }
 
 // constraints lists the keywords with findings named KEYWORD-CHANGE, and the changes of

@@ -29,6 +29,7 @@ func (w *walk) defaults(ctx context.Context, p place, old, new node) {
 	case o == nil && n != nil && p.around != nil && w.checksOf(ctx, p.around).always[p.around.element]:
 		// Every stored object has the field.
 		w.other(p, "default-added", Compatible, 0, changed(absent{}, n))
+		w.retyped = true // the object without the field is smaller: more of them fit in a request
 	case o == nil && n != nil:
 		w.defaulted(ctx, p, "default-added", absent{}, n, straight)
 	case o != nil && n == nil:

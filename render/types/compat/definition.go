@@ -347,7 +347,7 @@ func (c *comparison) version(ctx context.Context, oldDefinition, newDefinition *
 	w := c.walk(name, breaks, oldDefinition.PreservesUnknownFields, newDefinition.PreservesUnknownFields)
 	w.statusApart = manifest.Mapping(new.Subresources, "status") != nil
 	w.node(ctx, place{root: true}, old.Schema, new.Schema)
-	w.compile(new.Schema)
+	w.compile(ctx, oldDefinition, old.Schema, new.Schema)
 	for _, f := range w.findings {
 		c.add(f)
 	}

@@ -11,8 +11,9 @@
 // and versions, between.go two versions of one definition, schema.go the walk through
 // two schemas, embedded.go whole objects in them, defaults.go defaults and what they
 // may make invalid, constraints.go the keywords that limit values, branches.go and
-// exclusive.go allOf, anyOf, oneOf and not, rules.go CEL, conventions.go the advice
-// on new fields, advice.go all other advice, several.go sets of definitions.
+// exclusive.go allOf, anyOf, oneOf and not, rules.go CEL, compile.go the API server's
+// compiler of CEL, conventions.go the advice on new fields, advice.go all other advice,
+// several.go sets of definitions.
 //
 // A change in a version that is not served is C, unless objects may be stored in that
 // version, in which case it is B for these objects. If the stored versions are not known,
@@ -113,8 +114,9 @@
 //	                                            direction; rules with oldSelf do not break stored objects
 //	immutable-added, -removed                   the same for rules that gitopsd.dev/immutable adds: a field
 //	                                            that cannot be changed or unset once set
-//	rule-refused B                              the API server's own compiler refuses a new rule, its
+//	rule-refused B                              the API server's own compiler refuses a rule, its
 //	                                            message or field path, or estimates that it costs too
-//	                                            much (checker)
+//	                                            much (checker): a new rule, or one that it accepted
+//	                                            before the schema changed around it
 //	rule-message-changed D, rule-reason-changed C
 package compat

@@ -2,26 +2,14 @@ package compat
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"maps"
-	"math"
 	"slices"
 
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
-	apiservercel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
-	"k8s.io/apiserver/pkg/cel/environment"
-
-	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/immutable"
 	"gitopsd.dev/render/manifest"
 )
 
-// ruleAt is a validation rule of the new schema that has a finding and is yet to be
-// compiled.
+// ruleAt is a validation rule at its place.
 type ruleAt struct{ path, rule string }
 
 // validations compares x-kubernetes-validations. It pairs rules by their parsed form, and
@@ -132,141 +120,17 @@ func (w *walk) sameRule(ctx context.Context, p place, old, new map[string]any) {
 	}
 }
 
-// newRule reports a rule that is new at its place, and queues it for compilation.
+// newRule reports a rule that is new at its place.
 func (w *walk) newRule(p place, rule, name string, d direction, from any) {
 	w.wait(p, rule)
 	w.limit(p, name, d, from, rule)
 }
 
-// wait queues a rule, whose finding is the next one, for compilation.
+// wait has a new rule compiled. The next finding is the rule's.
 func (w *walk) wait(p place, rule string) {
 	if w.pending == nil {
 		w.pending = map[ruleAt][]int{}
 	}
 	at := ruleAt{p.path, rule}
 	w.pending[at] = append(w.pending[at], len(w.findings))
-}
-
-// compile compiles the rules of a new schema like the API server, if any of them is new,
-// and reports rules that the API server would refuse. New rules that compare an object
-// with its previous state do not concern unchanged objects.
-func (w *walk) compile(schema node) {
-	if len(w.pending) == 0 {
-		return
-	}
-	s, err := internalSchema(schema)
-	if err != nil {
-		w.refused(place{}, "", err.Error())
-		return
-	}
-	context := validation.RootCELContext(s)
-	w.compileNode(place{}, s, context)
-	if cost := context.TotalCost.Total; cost > validation.StaticEstimatedCRDCostLimit {
-		w.refused(place{}, "all rules together", tooExpensive(cost, validation.StaticEstimatedCRDCostLimit))
-	}
-}
-
-// internalSchema converts a schema to the API server's internal type.
-func internalSchema(schema node) (*apiextensions.JSONSchemaProps, error) {
-	text, err := json.Marshal(schema)
-	if err != nil {
-		return nil, err
-	}
-	var external apiextensionsv1.JSONSchemaProps
-	if err := json.Unmarshal(text, &external); err != nil {
-		return nil, err
-	}
-	internal := new(apiextensions.JSONSchemaProps)
-	return internal, apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&external, internal, nil)
-}
-
-// compileNode compiles the rules of a schema and of the schemas in it. The context has the
-// number of times that they may run for one object.
-func (w *walk) compileNode(p place, s *apiextensions.JSONSchemaProps, context *validation.CELSchemaContext) {
-	if len(s.XValidations) > 0 {
-		w.compileRules(p, context)
-	}
-	for name, property := range s.Properties {
-		w.compileNode(p.at(field.Key(name).String()), &property, context.ChildPropertyContext(&property, name))
-	}
-	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
-		values := s.AdditionalProperties.Schema
-		w.compileNode(p.at("{*}"), values, context.ChildAdditionalPropertiesContext(values))
-	}
-	if s.Items != nil && s.Items.Schema != nil {
-		w.compileNode(p.at("[*]"), s.Items.Schema, context.ChildItemsContext(s.Items.Schema))
-	}
-}
-
-func (w *walk) compileRules(p place, context *validation.CELSchemaContext) {
-	info, err := context.TypeInfo()
-	if err != nil {
-		w.refused(p, "", err.Error())
-		return
-	}
-	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
-	results, err := apiservercel.Compile(info.Schema, info.DeclType, celconfig.PerCallLimit, base, apiservercel.NewExpressionsEnvLoader())
-	if err != nil {
-		w.refused(p, "", err.Error())
-		return
-	}
-	for i, r := range results {
-		rule := info.Schema.XValidations[i]
-		cost := ruleCost(r, context.MaxCardinality)
-		context.TotalCost.ObserveExpressionCost(nil, cost)
-		if r.MessageExpression != nil {
-			context.TotalCost.ObserveExpressionCost(nil, r.MessageExpressionMaxCost)
-		}
-		waiting := w.pending[ruleAt{p.path, rule.Rule}]
-		if len(waiting) == 0 {
-			continue
-		}
-		switch {
-		case r.Error != nil:
-			w.refused(p, rule.Rule, r.Error.Detail)
-		case r.Program == nil:
-			w.refused(p, rule.Rule, "a rule must not be empty")
-		case r.MessageExpressionError != nil:
-			w.refused(p, rule.MessageExpression, r.MessageExpressionError.Detail)
-		case cost > validation.StaticEstimatedCostLimit:
-			w.refused(p, rule.Rule, tooExpensive(cost, validation.StaticEstimatedCostLimit))
-		case r.MessageExpression != nil && r.MessageExpressionMaxCost > validation.StaticEstimatedCostLimit:
-			w.refused(p, rule.MessageExpression, tooExpensive(r.MessageExpressionMaxCost, validation.StaticEstimatedCostLimit))
-		}
-		if rule.FieldPath != "" {
-			if _, _, err := apiservercel.ValidFieldPath(rule.FieldPath, info.Schema); err != nil {
-				w.refused(p, rule.FieldPath, err.Error())
-			}
-		}
-		if r.UsesOldSelf && (rule.OptionalOldSelf == nil || !*rule.OptionalOldSelf) {
-			for _, i := range waiting {
-				w.findings[i].Breaks &^= StoredObjects
-			}
-		}
-	}
-}
-
-// ruleCost returns the estimated cost of a rule times the number of times that it may
-// run. If the enclosing schemas do not limit that number, the size of a request does.
-func ruleCost(r apiservercel.CompilationResult, cardinality *uint64) uint64 {
-	n := r.MaxCardinality
-	if cardinality != nil {
-		n = *cardinality
-	}
-	if n != 0 && r.MaxCost > math.MaxUint64/n {
-		return math.MaxUint64
-	}
-	return r.MaxCost * n
-}
-
-func tooExpensive(cost, limit uint64) string {
-	return fmt.Sprintf("estimated to cost %.3g times the API server's limit", float64(cost)/float64(limit))
-}
-
-func (w *walk) refused(p place, rule, why string) {
-	detail := show(why)
-	if rule != "" {
-		detail = show(rule) + ": " + detail
-	}
-	w.other(p, "rule-refused", Breaking, Writers|Controllers, detail)
 }

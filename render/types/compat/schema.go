@@ -24,8 +24,11 @@ type walk struct {
 	// oldKeeps and newKeeps are set if the definition preserves unknown fields everywhere
 	// (spec.preserveUnknownFields).
 	oldKeeps, newKeeps bool
-	// pending holds the rules to compile, each with the indices of its findings.
+	// pending holds the new rules, each with the indices of its findings.
 	pending map[ruleAt][]int
+	// retyped is set if rules must be compiled though none of these may be new: see
+	// retypes.
+	retyped bool
 	// checks has the checks of places, by path.
 	checks map[string]*checks
 }
@@ -337,6 +340,7 @@ func (w *walk) fields(ctx context.Context, p place, old, new node) {
 			w.node(ctx, at, oldRest, newField)
 		default:
 			w.newDefault(ctx, at, newField)
+			w.retyped = w.retyped || hasRules(newField)
 			w.add(Finding{
 				Name: "field-added", Severity: Compatible, Version: w.version, Path: at.path,
 				Detail: changed(absent{}, typeName(newField)), Advice: conventions(newField),
