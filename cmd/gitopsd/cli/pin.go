@@ -90,7 +90,10 @@ func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
 	pins := []*pinning{{options: o, annotation: manifest.PinAnnotation, flag: "gitopsd types pin", all: true}}
 	var err error
 	if o.context != "" {
-		pins[0].find, err = o.live(cmd.Context())
+		var done func()
+		if pins[0].find, done, err = o.live(cmd.Context()); err == nil {
+			defer done()
+		}
 	} else {
 		behaviour := &pinning{options: o, annotation: manifest.ControllerAnnotation, what: "the controller of ", flag: "gitopsd types pin --behaviour", all: o.behaviour}
 		pins = append(pins, behaviour)
@@ -234,15 +237,14 @@ func ours(group string) bool {
 	return group == manifest.GroupPackages || group == manifest.Group || group == "kustomize.config.k8s.io"
 }
 
-// live returns a function that finds types in a live cluster.
-func (o *pinOptions) live(ctx context.Context) (findDigest, error) {
+// live returns a function that finds types in a live cluster until done is called.
+func (o *pinOptions) live(ctx context.Context) (find findDigest, done func(), err error) {
 	where := "context " + o.context
 	cluster, err := kube.New(kube.Config{Name: o.context, Trusted: true, Context: o.context, UserAgent: userAgent()})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return func(gvk schema.GroupVersionKind) (string, string, error) {
-		defer cluster.Close()
 		tree, err := cluster.Definition(ctx, gvk.Group, gvk.Kind)
 		if kube.ClassOf(err) == kube.NoSuchType || err == nil && tree == nil {
 			return "", where, nil
@@ -252,7 +254,7 @@ func (o *pinOptions) live(ctx context.Context) (findDigest, error) {
 		}
 		digest, err := digestIn(tree, gvk)
 		return digest, where, err
-	}, nil
+	}, cluster.Close, nil
 }
 
 // digestIn returns the digest of a type in a definition.
