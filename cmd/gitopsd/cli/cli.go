@@ -37,11 +37,17 @@ type Env struct {
 	Args           []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Getenv reads the environment.
-	Getenv func(string) string
+	// LookupEnv reads the environment, as [os.LookupEnv] does.
+	LookupEnv func(string) (string, bool)
 	// Environ lists the environment, as [os.Environ] does. If nil, variables that set no
 	// flag are not reported.
 	Environ func() []string
+}
+
+// getenv returns a variable of the environment, empty if it is not set.
+func (e *Env) getenv(name string) string {
+	value, _ := e.LookupEnv(name)
+	return value
 }
 
 // exitError ends the program with this exit status, without a message.
@@ -56,7 +62,7 @@ func Run(ctx context.Context, env Env) int {
 	root.SetIn(env.Stdin)
 	root.SetErr(env.Stderr)
 	if len(env.Args) > 0 && strings.HasPrefix(env.Args[0], cobra.ShellCompRequestCmd) {
-		completeFromEnvironment(root, env.Getenv)
+		completeFromEnvironment(root, env.LookupEnv)
 	}
 	err := root.ExecuteContext(ctx)
 	var exit exitError
@@ -107,7 +113,7 @@ asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := flagsFromEnvironment(cmd.Flags(), env.Getenv); err != nil {
+			if err := flagsFromEnvironment(cmd.Flags(), env.LookupEnv); err != nil {
 				return err
 			}
 			if err := g.checkEnvironment(cmd.Root()); err != nil {
@@ -140,10 +146,10 @@ asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 // completeFromEnvironment sets the flags of all commands from the environment, since
 // completion skips PersistentPreRunE. The command itself reports variables that cannot be
 // used.
-func completeFromEnvironment(cmd *cobra.Command, getenv func(string) string) {
-	_ = flagsFromEnvironment(cmd.Flags(), getenv)
+func completeFromEnvironment(cmd *cobra.Command, lookup func(string) (string, bool)) {
+	_ = flagsFromEnvironment(cmd.Flags(), lookup)
 	for _, c := range cmd.Commands() {
-		completeFromEnvironment(c, getenv)
+		completeFromEnvironment(c, lookup)
 	}
 }
 
@@ -182,12 +188,12 @@ func columns(w io.Writer) int {
 // colour reports whether to write colours to w: NO_COLOR is not set, and w is a terminal or
 // CLICOLOR_FORCE is set (https://no-color.org, https://bixense.com/clicolors).
 func (g *global) colour(w io.Writer) bool {
-	forced := g.env.Getenv("CLICOLOR_FORCE")
+	forced := g.env.getenv("CLICOLOR_FORCE")
 	switch {
-	case g.env.Getenv("NO_COLOR") != "":
+	case g.env.getenv("NO_COLOR") != "":
 		return false
 	case forced != "" && forced != "0":
 		return true
 	}
-	return isTerminal(w) && g.env.Getenv("CLICOLOR") != "0" && g.env.Getenv("TERM") != "dumb"
+	return isTerminal(w) && g.env.getenv("CLICOLOR") != "0" && g.env.getenv("TERM") != "dumb"
 }

@@ -16,9 +16,19 @@ func gitopsd(t *testing.T, environment map[string]string, args ...string) (code 
 	t.Helper()
 	var out, err bytes.Buffer
 	code = Run(t.Context(), Env{Args: args, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &err,
-		Getenv: func(name string) string { return environment[name] }})
+		LookupEnv: variables(environment)})
 	return code, out.String(), err.String()
 }
+
+// variables returns a function that looks up variables.
+func variables(environment map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		value, ok := environment[name]
+		return value, ok
+	}
+}
+
+var noVariables = variables(nil)
 
 // writeFile writes a file below a directory, and returns its path.
 func writeFile(t *testing.T, dir, name, text string) string {
@@ -40,7 +50,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := newRoot(&Env{Getenv: func(string) string { return "" }})
+	root := newRoot(&Env{LookupEnv: noVariables})
 	listed := make(map[string]string)
 	for _, m := range regexp.MustCompile("(?m)^\\| `gitopsd ([a-z-]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(readme), -1) {
 		listed[m[1]] = m[2]
@@ -180,6 +190,25 @@ func TestEnvironment(t *testing.T) {
 	}
 	if code, stdout, stderr := gitopsd(t, env, "version", "--log-format", "json"); code != 0 || !strings.HasPrefix(stdout, "gitopsd ") {
 		t.Errorf("the command line does not win: %d %s", code, stderr)
+	}
+}
+
+// An empty name of a cluster does not mean all clusters.
+func TestEmptyClusters(t *testing.T) {
+	const want = "the name of a cluster is empty; name a registered cluster, or leave the flag out"
+	for _, command := range []string{"bump --all", "migrate --yes", "health deployment/x", "plan", "verify", "status", "outdated", "why cm/x", "lock --update", "types pin x.yaml", "render"} {
+		for _, value := range []string{"", " ", "dev,", ",dev"} {
+			for _, dev := range []string{"", " --cluster dev"} {
+				args := append(strings.Fields(command+dev), "--cluster", value)
+				if code, _, stderr := gitopsd(t, nil, args...); code != 1 || !strings.Contains(stderr, want) || !strings.Contains(stderr, "--cluster") {
+					t.Errorf("%q: %d %s", args, code, stderr)
+				}
+			}
+			code, _, stderr := gitopsd(t, map[string]string{"GITOPSD_CLUSTER": value}, strings.Fields(command)...)
+			if code != 1 || !strings.Contains(stderr, want) || !strings.Contains(stderr, "environment variable GITOPSD_CLUSTER") {
+				t.Errorf("%s with GITOPSD_CLUSTER=%q: %d %s", command, value, code, stderr)
+			}
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ func TestColour(t *testing.T) {
 		{env: map[string]string{"CLICOLOR_FORCE": "1", "TERM": "dumb"}, want: true},
 		{env: map[string]string{"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}},
 	} {
-		g := &global{env: &Env{Getenv: func(name string) string { return tt.env[name] }}}
+		g := &global{env: &Env{LookupEnv: variables(tt.env)}}
 		if have := g.colour(io.Discard); have != tt.want {
 			t.Errorf("%v: %t, want %t", tt.env, have, tt.want)
 		}

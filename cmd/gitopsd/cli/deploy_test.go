@@ -81,12 +81,12 @@ func checkDeployment(t *testing.T, files fs.FS, flags []string) {
 	for _, e := range at(container, "env").([]any) {
 		env[at(e, "name").(string)] = at(e, "value").(string)
 	}
-	root := newRoot(&Env{Getenv: func(name string) string { return env[name] }})
+	root := newRoot(&Env{LookupEnv: variables(env)})
 	run, rest, err := root.Find(args)
 	if err != nil || run.Name() != "run" {
 		t.Fatalf("%v is the command %v, %v", args, run.Name(), err)
 	}
-	if err := errors.Join(run.ParseFlags(rest), flagsFromEnvironment(run.Flags(), func(name string) string { return env[name] })); err != nil {
+	if err := errors.Join(run.ParseFlags(rest), flagsFromEnvironment(run.Flags(), variables(env))); err != nil {
 		t.Error(err)
 	}
 	for _, name := range flags {

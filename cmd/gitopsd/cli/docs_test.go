@@ -25,7 +25,7 @@ func TestPagesShowCommands(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatal("no pages", err)
 	}
-	root := newRoot(&Env{Getenv: func(string) string { return "" }})
+	root := newRoot(&Env{LookupEnv: noVariables})
 	root.InitDefaultCompletionCmd()
 	variables := make(map[string]bool)
 	var collect func(c *cobra.Command)

@@ -25,12 +25,22 @@ func variable(flag string) string {
 	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// flagsFromEnvironment sets flags from GITOPSD_<FLAG>, unless the command line sets them.
-func flagsFromEnvironment(flags *pflag.FlagSet, getenv func(string) string) error {
+// emptyCounts is the annotation of flags that an empty variable sets too.
+const emptyCounts = "gitopsd-empty-counts"
+
+// annotate adds an annotation to a flag.
+func annotate(flags *pflag.FlagSet, flag, annotation string, values ...string) {
+	_ = flags.SetAnnotation(flag, annotation, values) // an error means that the flag does not exist
+}
+
+// flagsFromEnvironment sets flags from GITOPSD_<FLAG>, unless the command line sets them. Most
+// empty variables set nothing, since manifests have them for settings that are left out.
+func flagsFromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
-		value := getenv(variable(f.Name))
-		if f.Changed || value == "" || f.Name == "help" {
+		value, ok := lookup(variable(f.Name))
+		_, counts := f.Annotations[emptyCounts]
+		if f.Changed || !ok || value == "" && !counts || f.Name == "help" {
 			return
 		}
 		if err := flags.Set(f.Name, value); err != nil {

@@ -114,7 +114,7 @@ func TestHealthOfFiles(t *testing.T) {
 			t.Chdir(dir)
 			var out, err bytes.Buffer
 			code := Run(t.Context(), Env{Args: append([]string{"health"}, strings.Fields(tt.args)...), Stdin: strings.NewReader(tt.stdin), Stdout: &out, Stderr: &err,
-				Getenv: func(string) string { return "" }})
+				LookupEnv: noVariables})
 			if code != tt.code || out.String() != tt.stdout || !strings.Contains(err.String(), tt.stderr) || tt.stderr == "" && err.Len() > 0 {
 				t.Errorf("exit status %d, want %d\n%s\nwant\n%s\n%s\nwant %s", code, tt.code, out.String(), tt.stdout, err.String(), tt.stderr)
 			}

@@ -279,7 +279,7 @@ func (o *gitOptions) locate() error {
 func (o *gitOptions) open(env *Env, cacheDir string, log *slog.Logger) (*git.Repository, error) {
 	return git.Open(git.Config{
 		URL: o.url, Branch: o.branch, Dir: cacheDir,
-		Username: o.username, Password: env.Getenv(passwordVariable), PasswordFile: o.passwordFile,
+		Username: o.username, Password: env.getenv(passwordVariable), PasswordFile: o.passwordFile,
 		CAFile: o.caFile, SSHKeyFile: o.key, KnownHostsFile: o.knownHosts,
 		Name: o.name, Mail: o.mail, PendingBranch: o.pendingBranch, Log: log,
 	})

@@ -55,7 +55,7 @@ applied.`,
 	}
 	o.register(cmd)
 	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the registered cluster (required)")
-	completeFlag(cmd, "cluster", completeRegistered(&o.tree))
+	o.tree.namesClusters(cmd)
 	return cmd
 }
 

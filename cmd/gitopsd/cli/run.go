@@ -166,7 +166,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	own := hub.New(hub.Config{Kubeconfig: o.hub, Namespace: o.namespace, UserAgent: userAgent()})
 	defer own.Close()
 	connector := &hub.Connector{Hub: own, Dir: o.kubeconfigDir, AllowInCluster: o.inCluster}
-	if o.hub != "" || g.env.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+	if o.hub != "" || g.env.getenv("KUBERNETES_SERVICE_HOST") != "" {
 		o.registry.hub = own // it runs in a cluster, or --kubeconfig names one
 	}
 	o.registry.gitCAFile = o.git.caFile
