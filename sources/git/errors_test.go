@@ -206,6 +206,8 @@ func TestOpenErrors(t *testing.T) {
 		{cfg: Config{URL: "git://example.com/x"}, want: "git is not supported; use https or ssh"},
 		{cfg: Config{URL: "https:///x"}, want: "names no host"},
 		{cfg: Config{URL: "https://user:s3cr3t@host:port/x"}, want: "the URL https://… does not parse"},
+		{cfg: Config{URL: "git://user:s3cr3t@host/x"}, want: "git repository git://…@host/x: git is not supported"},
+		{cfg: Config{URL: "user:s3cr3t@host:x.git"}, want: "git repository …@host:x.git: an address with user@host:path takes no password"},
 		{cfg: Config{URL: "file://host/x"}, want: "a file URL names no host"},
 		{cfg: Config{URL: "https://example.com/x", Branch: "a b"}, want: `"a b" is not the name of a branch`},
 		{cfg: Config{URL: "https://example.com/x"}, want: "it needs a directory for its cache"},
@@ -222,6 +224,25 @@ func TestOpenErrors(t *testing.T) {
 			r.Close()
 		}
 		wantError(t, err, tt.want)
+	}
+}
+
+func TestShown(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"https://example.com/a/b.git": "", "https://example.com:8443/@scope/x": "", "/srv/a@b": "", "git@example.com:org/repo.git": "", "example.com:80": "", "./a:b": "",
+		"https://u:s3cr3t@example.com/x":     "https://…@example.com/x",
+		"https://s3cr3t@example.com/x":       "https://…@example.com/x",
+		"https://u:s3c/r3t@example.com/x":    "https://…@example.com/x",
+		"http://u:s3@cr3t@example.com:80":    "http://…@example.com:80",
+		"u:s3cr3t@example.com:x.git":         "…@example.com:x.git",
+		"u:s3c/r3t@example.com:80":           "…@example.com:80",
+		"registry=http://u:s3cr3t@mirror:80": "registry=http://…@mirror:80",
+		"https://u:s3cr3t@host:port/x":       "https://…@host:port/x",
+	} {
+		if have := Shown(in); have != want && (want != "" || have != in) {
+			t.Errorf("%s is shown as %s, want %s", in, have, want)
+		}
 	}
 }
 

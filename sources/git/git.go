@@ -26,9 +26,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"gitopsd.dev/sources/git/objects"
@@ -126,19 +124,19 @@ type location struct {
 	username, password string
 }
 
-// scpLike matches user@host:path, as in scp(1).
-var scpLike = regexp.MustCompile(`^(?:([^@/:\s]+)@)?([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:]+\]):([^\s].*)$`)
-
 func parseURL(s string) (location, error) {
 	if s == "" {
 		return location{}, errors.New("git repository: the URL is empty; give an https or ssh URL, or a directory")
 	}
 	if !strings.Contains(s, "://") {
 		// A directory wins over user@host:path, as in git.
-		m := scpLike.FindStringSubmatch(s)
-		if _, err := os.Stat(s); err == nil || m == nil {
+		switch {
+		case !IsAddress(s):
 			return directory(s)
+		case scpPassword.MatchString(s):
+			return location{}, fmt.Errorf("git repository %s: an address with user@host:path takes no password; leave it out, and use a key, or an https URL", Shown(s))
 		}
+		m := scpLike.FindStringSubmatch(s)
 		u := &url.URL{Scheme: "ssh", Host: m[2], Opaque: m[3]}
 		if m[1] != "" {
 			u.User = url.User(m[1])
@@ -157,7 +155,7 @@ func parseURL(s string) (location, error) {
 	switch u.Scheme {
 	case "file":
 		if u.Host != "" && u.Host != "localhost" {
-			return location{}, fmt.Errorf("git repository %s: a file URL names no host; write file:///…", u.Redacted())
+			return location{}, fmt.Errorf("git repository %s: a file URL names no host; write file:///…", Shown(s))
 		}
 		return directory(filepath.FromSlash(u.Path))
 	case "http", "https":
@@ -173,10 +171,10 @@ func parseURL(s string) (location, error) {
 			u.User = url.User(u.User.Username())
 		}
 	default:
-		return location{}, fmt.Errorf("git repository %s: %s is not supported; use https or ssh, or a directory", u.Redacted(), u.Scheme)
+		return location{}, fmt.Errorf("git repository %s: %s is not supported; use https or ssh, or a directory", Shown(s), u.Scheme)
 	}
 	if u.Hostname() == "" {
-		return location{}, fmt.Errorf("git repository %s: the URL names no host", u.Redacted())
+		return location{}, fmt.Errorf("git repository %s: the URL names no host", Shown(s))
 	}
 	loc.describe, loc.url = u.String(), u
 	return loc, nil

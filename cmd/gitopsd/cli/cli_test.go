@@ -212,6 +212,28 @@ func TestEmptyClusters(t *testing.T) {
 	}
 }
 
+// Passwords and tokens in addresses are not shown.
+func TestPasswordsAreNotShown(t *testing.T) {
+	for _, tt := range []struct {
+		args, value, want string
+	}{
+		{args: "plan --repo", value: "https://user:s3cret@host/x.git", want: "--repo https://…@host/x.git: this command works on a directory"},
+		{args: "plan --repo", value: "user:s3cret@host:x.git", want: "--repo …@host:x.git: this command works on a directory"},
+		{args: "run --lock readonly --repo", value: "user:s3cret@host:x.git", want: "git repository …@host:x.git: "},
+		{args: "run --repo", value: "ftp://s3cret@host/x.git", want: "git repository ftp://…@host/x.git: "},
+		{args: "status --address", value: "http://u:s3cret@host:8080", want: `--address "http://…@host:8080": want host:port`},
+		{args: "status --address", value: "u:s3cret@host:8080", want: `--address "…@host:8080": want host:port`},
+		{args: "etcd snapshot x --etcd-cafile a --etcd-certfile a --etcd-keyfile a --etcd-servers", value: "https://u:s3cret@host:2379", want: `--etcd-servers "https://…@host:2379"`},
+		{args: "lock --repo ../../.. --registry-mirror", value: "a=https://u:s3cret@host/", want: `--registry-mirror "a=https://…@host/"`},
+	} {
+		args := append(strings.Fields(tt.args), tt.value)
+		code, stdout, stderr := gitopsd(t, map[string]string{"GITOPSD_CACHE_DIR": t.TempDir()}, args...)
+		if code != 1 || !strings.Contains(stderr, tt.want) || strings.Contains(stdout+stderr, "s3cret") {
+			t.Errorf("%q: %d %s", args, code, stderr)
+		}
+	}
+}
+
 // A variable that sets no flag is reported. If it looks like a misspelt one, it is an error.
 // Kubernetes' own variables for Services are neither.
 func TestUnknownVariables(t *testing.T) {

@@ -25,6 +25,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
 	names "gitopsd.dev/render/etcd"
+	"gitopsd.dev/sources/git"
 )
 
 // etcdOptions are the flags for the etcd that has the etcd namespaces.
@@ -91,7 +92,7 @@ func (o *etcdOptions) check() error {
 	}
 	for _, server := range o.servers {
 		if err := checkEtcdURL(server); err != nil {
-			return fmt.Errorf("--etcd-servers %q: %w", server, err)
+			return fmt.Errorf("--etcd-servers %q: %w", git.Shown(server), err)
 		}
 	}
 	return nil
@@ -134,7 +135,7 @@ func (o *etcdOptions) checkDaemon() error {
 	}
 	for _, address := range o.advertise {
 		if err := checkEtcdURL(address); err != nil {
-			return fmt.Errorf("--etcd-advertise %q: %w", address, err)
+			return fmt.Errorf("--etcd-advertise %q: %w", git.Shown(address), err)
 		}
 	}
 	for _, prefix := range o.prefixes {

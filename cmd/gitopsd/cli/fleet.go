@@ -112,8 +112,8 @@ func (v clusterValue) Set(text string) error {
 
 // root returns the directory that holds clusters.yaml.
 func (o *treeOptions) root() (string, error) {
-	if strings.Contains(o.repo, "://") {
-		return "", fmt.Errorf("--repo %s: this command works on a directory; clone the repository first", o.repo)
+	if git.IsAddress(o.repo) {
+		return "", fmt.Errorf("--repo %s: this command works on a directory; clone the repository first", git.Shown(o.repo))
 	}
 	root, err := local.FindRoot(o.repo)
 	if err != nil {

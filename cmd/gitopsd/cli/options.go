@@ -102,7 +102,7 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 	for _, m := range o.mirrors {
 		registry, host, ok := strings.Cut(m, "=")
 		if !ok || registry == "" || host == "" || strings.Contains(m, "/") {
-			return nil, fmt.Errorf("--registry-mirror %q: want registry=host[:port]", m)
+			return nil, fmt.Errorf("--registry-mirror %q: want registry=host[:port]", git.Shown(m))
 		}
 		mirrors[strings.ToLower(registry)] = host
 	}

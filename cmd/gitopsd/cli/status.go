@@ -20,6 +20,7 @@ import (
 	"gitopsd.dev/cmd/gitopsd/glance"
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/sources/git"
 )
 
 // defaultListen is where `gitopsd run` serves, and `gitopsd status` asks.
@@ -207,7 +208,7 @@ func statusURL(address string) (string, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-		return "", fmt.Errorf("--address %q: want host:port, or a URL such as https://gitopsd.example.org", address)
+		return "", fmt.Errorf("--address %q: want host:port, or a URL such as https://gitopsd.example.org", git.Shown(address))
 	}
 	if host, port, err := net.SplitHostPort(u.Host); err == nil && host == "" {
 		u.Host = net.JoinHostPort("127.0.0.1", port) // as --listen :8080 is reached from here
