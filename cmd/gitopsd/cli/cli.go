@@ -13,7 +13,7 @@
 // wires the daemon from settings.go, certificates.go, targets.go, applications.go,
 // conversionlisten.go, etcd.go and etcdlisten.go. environment.go and arguments.go check
 // variables and arguments, complete.go completes them, log.go and progress.go write to
-// stderr, and documents.go reads files.
+// stderr, and documents.go reads and replaces files.
 package cli
 
 import (

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/local"
 )
 
 // readObjects returns the objects in files, in all files below directories, and in stdin,
@@ -26,6 +28,19 @@ func readObjects(stdin io.Reader, names ...string) ([]*manifest.Object, error) {
 		}
 	}
 	return all, nil
+}
+
+// replaceFile replaces a file that exists, wherever it is, as [local.WriteFile] does. If name is
+// a symbolic link, it replaces the file that the link names.
+func replaceFile(name string, text []byte) error {
+	file, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return err
+	}
+	if err := local.WriteFile(filepath.Dir(file), filepath.Base(file), text); err != nil {
+		return fmt.Errorf("in %s: %w", filepath.Dir(file), err)
+	}
+	return nil
 }
 
 // eachDocument calls do for each document in a file, in all files below a directory, or in

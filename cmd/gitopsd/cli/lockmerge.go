@@ -48,7 +48,7 @@ and in each clone; in others Git merges the lock like any other text:
 				}
 			}
 			merged := lockfile.Merge(locks[0], locks[1], locks[2])
-			if err := os.WriteFile(args[1], merged.FormatConflicts(locks[1], locks[2]), 0o666); err != nil {
+			if err := replaceFile(args[1], merged.FormatConflicts(locks[1], locks[2])); err != nil {
 				return err
 			}
 			return errors.Join(merged.Contradictions()...)

@@ -136,8 +136,7 @@ func (o *pinOptions) run(cmd *cobra.Command, g *global, files []string) error {
 		if edited[i] == nil {
 			continue
 		}
-		// The file keeps its mode and its links.
-		if err := os.WriteFile(name, edited[i], 0o644); err != nil {
+		if err := replaceFile(name, edited[i]); err != nil {
 			return err
 		}
 	}
