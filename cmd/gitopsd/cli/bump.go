@@ -80,6 +80,7 @@ written. If a run is interrupted while writing, the next completes it. With
 	o.tree.registerClusters(cmd, &clusters, "all that declare the package")
 	f.BoolVar(&prerelease, "prerelease", false, "count pre-releases as newer versions")
 	f.BoolVar(&all, "all", false, "move every declared package to the newest version of its major version")
+	annotate(f, "all", noVariable) // elsewhere it shows more
 	f.BoolVar(&out.dryRun, "dry-run", false, "show what would be written, and write nothing")
 	f.BoolVar(&out.details, "details", false, "show what changes in each type, not only what breaks")
 	return cmd

@@ -64,7 +64,7 @@ func Run(ctx context.Context, env Env) int {
 	if len(env.Args) > 0 && strings.HasPrefix(env.Args[0], cobra.ShellCompRequestCmd) {
 		completeFromEnvironment(root, env.LookupEnv)
 	}
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	var exit exitError
 	switch {
 	case err == nil:
@@ -75,7 +75,7 @@ func Run(ctx context.Context, env Env) int {
 		fmt.Fprintln(env.Stderr, "gitopsd: interrupted")
 		return 1
 	}
-	report(env.Stderr, err)
+	report(env.Stderr, fmt.Errorf("%w%s", err, variablesIn(cmd.Flags(), err.Error())))
 	return 1
 }
 
@@ -106,7 +106,7 @@ same APIs.
 A fleet repository has clusters.yaml, the registry of clusters, a kustomization
 for each cluster, and clusters.lock, which gitopsd writes.
 
-Every flag can also be set by an environment variable: --kubeconfig-dir by
+Flags can also be set by environment variables: --kubeconfig-dir by
 GITOPSD_KUBECONFIG_DIR, and so on. Text has colours on a terminal; CLICOLOR_FORCE=1
 asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 		SilenceUsage:  true,

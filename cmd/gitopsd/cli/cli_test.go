@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // gitopsd runs a command line with the given environment.
@@ -232,6 +233,89 @@ func TestPasswordsAreNotShown(t *testing.T) {
 			t.Errorf("%q: %d %s", args, code, stderr)
 		}
 	}
+}
+
+// A variable for another command is no error, and an error about a value from a variable names
+// the variable.
+func TestSharedVariables(t *testing.T) {
+	fleet := t.TempDir()
+	writeFile(t, fleet, "clusters.yaml", "apiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec: {path: dev, kubeconfig: {file: dev.yaml}}\n")
+	writeFile(t, fleet, "dev/kustomization.yaml", "resources: [cm.yaml]\n")
+	writeFile(t, fleet, "dev/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\n")
+	pkg := t.TempDir()
+	writeFile(t, pkg, "crossplane.yaml", "apiVersion: meta.pkg.crossplane.io/v1\nkind: Configuration\nmetadata: {name: a}\n")
+	pod := writeFile(t, t.TempDir(), "pod.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n")
+	t.Chdir(fleet)
+	for _, tt := range []struct {
+		variables, args string
+		code            int
+		want            string
+	}{
+		{variables: "TIMEOUT=10m", args: "status --address 127.0.0.1:1", code: 1, want: "no daemon answers"},
+		{variables: "TIMEOUT=10m", args: "run --repo x --interval 1ms", code: 1, want: "--interval 1ms: at least 100ms\n"},
+		{variables: "TIMEOUT=10m WAIT=true", args: "run --repo x --interval 1ms", code: 1, want: "--interval 1ms: at least 100ms\n"},
+		{args: "status --timeout 10m", code: 1, want: "--timeout is for --wait\n"},
+		{variables: "TIMEOUT=300ms", args: "status --wait --address 127.0.0.1:1", code: 1, want: "no daemon answered in 300ms"},
+		{variables: "CLUSTER=prod", args: "lock"},
+		{variables: "CLUSTER=", args: "lock"},
+		{variables: "CLUSTER=dve UPDATE=all", args: "lock", code: 1, want: "--cluster dve: no such cluster is registered in clusters.yaml; did you mean dev?\n--cluster is set by the environment variable GITOPSD_CLUSTER\n"},
+		{args: "lock --cluster prod", code: 1, want: "is used with it\n"},
+		{variables: "OFFLINE=true", args: "lock"},
+		{args: "lock --offline", code: 1, want: "--offline is for --check"},
+		{variables: "UPDATE=all TIDY=true GRAPH=dot", args: "lock --check"},
+		{variables: "UPDATE=all TIDY=true", args: "lock --graph"},
+		{variables: "UPDATE=all CHECK=true", args: "lock", code: 1, want: "cannot be combined with --update or --tidy\n--check is set by the environment variable GITOPSD_CHECK\n--update is set by the environment variable GITOPSD_UPDATE\n"},
+		{variables: "CHECK=true", args: "lock --update", code: 1, want: "\n--check is set by the environment variable GITOPSD_CHECK\n"},
+		{variables: "LIVE=true", args: "plan --against nothing", code: 1, want: "--against: "},
+		{variables: "AGAINST=main", args: "plan --live --context x", code: 1, want: "--context \"x\": want cluster=context"},
+		{variables: "CONTEXT=x", args: "plan", code: 1, want: "--context \"x\": want cluster=context, the context of your own kubeconfig for a registered cluster\n--context is set by the environment variable GITOPSD_CONTEXT\n"},
+		{variables: "CONTEXT=dev=x UPDATE=all CLUSTER=dev", args: "types pin " + pod},
+		{variables: "CLUSTER=dev BEHAVIOUR=true", args: "types pin --context none " + pod, code: 1, want: "none"},
+		{variables: "OUTPUT=json ALL=true", args: "package build " + pkg, code: 1, want: "-o is required"},
+		{variables: "ALL=true", args: "bump x", code: 1, want: "x"},
+		{variables: "OUTPUT=xml", args: "plan", code: 1, want: "--output \"xml\": use text, json or markdown\n--output is set by the environment variable GITOPSD_OUTPUT\n"},
+		{variables: "REPO=https://git.example.org/fleet.git", args: "render --cluster dev"},
+		{variables: "REPO=git@git.example.org:fleet.git", args: "render --cluster dev"},
+		{variables: "REPO=/none", args: "render --cluster dev", code: 1, want: "\n--repo is set by the environment variable GITOPSD_REPO\n"},
+		{variables: "CRDS=/none CLUSTER=dev", args: "health cm/a", code: 1, want: "dev"},
+		{args: "health --crds /none cm/a", code: 1, want: "leave the flag out"},
+		{variables: "CHECK=true", args: "convert -f none --to v2 x", code: 1, want: "none: no such file"},
+		{variables: "TO=v2", args: "convert -f none --check", code: 1, want: "none: no such file"},
+		{variables: "ETCD_SERVERS=https://a:1 ETCD_CAFILE=a ETCD_CERTFILE=a ETCD_KEYFILE=a", args: "etcd snapshot --etcd-embedded none x", code: 1, want: "none"},
+		{variables: "PORT=tcp://10.0.0.1:80 HEALTH_PORT=tcp://10.0.0.1:80", args: "etcd-proxy --dir none", code: 1, want: "none/namespace.json"},
+	} {
+		env := map[string]string{"GITOPSD_CACHE_DIR": t.TempDir(), "GITOPSD_COMMIT_NAME": "gitopsd"}
+		for _, v := range strings.Fields(tt.variables) {
+			name, value, _ := strings.Cut(v, "=")
+			env["GITOPSD_"+name] = value
+		}
+		code, _, stderr := gitopsd(t, env, strings.Fields(tt.args)...)
+		if code != tt.code || !strings.Contains(stderr, tt.want) || tt.code == 0 && stderr != "" || strings.Contains(tt.args, "etcd snapshot") && strings.Contains(stderr, "--etcd-") {
+			t.Errorf("%s with %s: %d %s; want %d and %s", tt.args, tt.variables, code, stderr, tt.code, tt.want)
+		}
+	}
+}
+
+// Flags of the same name have the same kind of value in all commands, since they share a
+// variable.
+func TestVariablesHaveOneType(t *testing.T) {
+	kinds := make(map[string]string)
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if annotated(f, noVariable) || f.Name == "cluster" { // some commands take one, others a list
+				return
+			}
+			if kind := kinds[f.Name]; kind != "" && kind != f.Value.Type() {
+				t.Errorf("%s: --%s is of type %s, and of %s in another command", c.CommandPath(), f.Name, f.Value.Type(), kind)
+			}
+			kinds[f.Name] = f.Value.Type()
+		})
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRoot(&Env{LookupEnv: noVariables}))
 }
 
 // A variable that sets no flag is reported. If it looks like a misspelt one, it is an error.

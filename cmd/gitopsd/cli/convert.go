@@ -69,6 +69,9 @@ The exit status is 0, or 1 for an error, or 2 if --check or --test found somethi
 	f.StringVar(&o.to, "to", "", "version to convert to")
 	f.BoolVar(&o.check, "check", false, "compile the rules, and try them on generated objects")
 	f.StringVar(&o.test, "test", "", "directory with examples to run, or one file")
+	annotate(f, "to", yields, "check", "test")
+	annotate(f, "check", yields, "to", "test")
+	annotate(f, "test", yields, "to", "check")
 	o.output.register(cmd, "yaml", "json")
 	return cmd
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git"
 )
 
 // variablePrefix begins the names of the environment variables that set flags.
@@ -25,29 +26,85 @@ func variable(flag string) string {
 	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// emptyCounts is the annotation of flags that an empty variable sets too.
-const emptyCounts = "gitopsd-empty-counts"
+// The annotations of flags that say when their variable counts. All commands share the
+// variables: one that is meant for another command must not make a command fail.
+const (
+	// emptyCounts is on flags that an empty variable sets too.
+	emptyCounts = "gitopsd-empty-counts"
+	// noVariable is on flags that only the command line sets, since the same name means
+	// something else in another command.
+	noVariable = "gitopsd-no-variable"
+	// needs names flags: the variable counts only together with one of them.
+	needs = "gitopsd-needs"
+	// yields names flags: the variable does not count if one of them is on the command line.
+	yields = "gitopsd-yields"
+	// directory is on flags whose variable does not count if it has the address of a
+	// repository, for another command.
+	directory = "gitopsd-directory"
+	// fromVariable is on flags that a variable has set.
+	fromVariable = "gitopsd-from-variable"
+)
 
 // annotate adds an annotation to a flag.
 func annotate(flags *pflag.FlagSet, flag, annotation string, values ...string) {
 	_ = flags.SetAnnotation(flag, annotation, values) // an error means that the flag does not exist
 }
 
+func annotated(f *pflag.Flag, annotation string) bool {
+	_, ok := f.Annotations[annotation]
+	return ok
+}
+
 // flagsFromEnvironment sets flags from GITOPSD_<FLAG>, unless the command line sets them. Most
 // empty variables set nothing, since manifests have them for settings that are left out.
 func flagsFromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
-	flags.VisitAll(func(f *pflag.Flag) {
-		value, ok := lookup(variable(f.Name))
-		_, counts := f.Annotations[emptyCounts]
-		if f.Changed || !ok || value == "" && !counts || f.Name == "help" {
+	var set func(f *pflag.Flag)
+	set = func(f *pflag.Flag) {
+		name := variable(f.Name)
+		value, ok := lookup(name)
+		if f.Changed || !ok || value == "" && !annotated(f, emptyCounts) || annotated(f, noVariable) || f.Name == "help" {
 			return
 		}
+		if serviceVariable.MatchString(name) && strings.Contains(value, "://") || annotated(f, directory) && git.IsAddress(value) {
+			return
+		}
+		given := func(name string) bool {
+			other := flags.Lookup(name)
+			return other != nil && other.Changed
+		}
+		typed := func(name string) bool { return given(name) && !annotated(flags.Lookup(name), fromVariable) }
+		if slices.ContainsFunc(f.Annotations[yields], typed) {
+			return
+		}
+		if others := f.Annotations[needs]; len(others) > 0 {
+			for _, other := range others {
+				set(flags.Lookup(other))
+			}
+			if !slices.ContainsFunc(others, given) {
+				return
+			}
+		}
 		if err := flags.Set(f.Name, value); err != nil {
-			errs = append(errs, fmt.Errorf("environment variable %s: %w", variable(f.Name), err))
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
+			return
+		}
+		annotate(flags, f.Name, fromVariable)
+	}
+	flags.VisitAll(set)
+	return errors.Join(errs...)
+}
+
+// variablesIn returns a line for each flag that an error names and that a variable has set,
+// since nobody has typed it.
+func variablesIn(flags *pflag.FlagSet, err string) string {
+	var b strings.Builder
+	flags.VisitAll(func(f *pflag.Flag) {
+		if annotated(f, fromVariable) && regexp.MustCompile(`(^|[^\w-])--`+regexp.QuoteMeta(f.Name)+`($|[^\w-])`).MatchString(err) {
+			fmt.Fprintf(&b, "\n--%s is set by the environment variable %s", f.Name, variable(f.Name))
 		}
 	})
-	return errors.Join(errs...)
+	return b.String()
 }
 
 // serviceVariable matches the variables that Kubernetes sets in pods for a Service with a name
@@ -98,14 +155,17 @@ func (g *global) checkEnvironment(root *cobra.Command) error {
 	return err
 }
 
-// knownVariables returns the variables of all commands, sorted. A variable for another
-// command is no error.
+// knownVariables returns the variables of all commands, sorted.
 func knownVariables(root *cobra.Command) []string {
 	known := []string{passwordVariable}
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
-			flags.VisitAll(func(f *pflag.Flag) { known = append(known, variable(f.Name)) })
+			flags.VisitAll(func(f *pflag.Flag) {
+				if !annotated(f, noVariable) {
+					known = append(known, variable(f.Name))
+				}
+			})
 		}
 		for _, sub := range cmd.Commands() {
 			walk(sub)

@@ -62,7 +62,13 @@ meanwhile.`,
 			return admin.Snapshot(cmd.Context(), args[0])
 		},
 	}
-	o.register(cmd.Flags())
+	f := cmd.Flags()
+	o.register(f)
+	annotate(f, "etcd-servers", yields, "etcd-embedded")
+	annotate(f, "etcd-embedded", yields, "etcd-servers")
+	for _, file := range []string{"etcd-cafile", "etcd-certfile", "etcd-keyfile"} {
+		annotate(f, file, needs, "etcd-servers")
+	}
 	return cmd
 }
 

@@ -80,6 +80,7 @@ type treeOptions struct {
 func (o *treeOptions) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.repo, "repo", ".", "directory of the fleet repository, or one below it")
 	_ = cmd.MarkFlagDirname("repo") // an error means that the flag does not exist
+	annotate(cmd.Flags(), "repo", directory)
 }
 
 // registerClusters adds the flag that names registered clusters; all is its default.

@@ -105,7 +105,7 @@ func (o *healthOptions) run(cmd *cobra.Command, args []string) error {
 	if len(files) > 0 {
 		some, err := o.files(cmd.InOrStdin(), files)
 		found, errs = append(found, some...), append(errs, err)
-	} else if len(o.crds) > 0 {
+	} else if f := cmd.Flags().Lookup("crds"); f.Changed && !annotated(f, fromVariable) {
 		return errors.New("--crds: the definitions of objects in clusters are read there; leave the flag out")
 	}
 	if len(objects) > 0 {

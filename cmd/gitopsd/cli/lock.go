@@ -94,6 +94,11 @@ for Graphviz.`,
 	cmd.Flags().BoolVar(&tidy, "tidy", false, "remove records that no cluster selects")
 	cmd.Flags().StringVar(&graph, "graph", "", "print the dependencies, as text or with =dot for Graphviz; write nothing")
 	cmd.Flags().Lookup("graph").NoOptDefVal = "text"
+	annotate(cmd.Flags(), "cluster", needs, "update")
+	annotate(cmd.Flags(), "offline", needs, "check")
+	annotate(cmd.Flags(), "update", yields, "check", "graph")
+	annotate(cmd.Flags(), "tidy", yields, "check", "graph")
+	annotate(cmd.Flags(), "graph", yields, "check", "update", "tidy")
 	return cmd
 }
 

@@ -103,6 +103,8 @@ there are changes.`,
 	f.StringArrayVar(&o.replace, "replace", nil, "REPOSITORY=DIRECTORY: plan as if the package were built from this directory. May be given more than once")
 	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there are changes")
 	f.BoolVar(&o.watch, "watch", false, "plan again whenever a file changes, until interrupted")
+	annotate(f, "live", yields, "against")
+	annotate(f, "against", yields, "live")
 	f.BoolVar(&o.all, "all", false, "show every object and field instead of folding long lists (text)")
 	return cmd
 }

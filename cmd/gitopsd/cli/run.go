@@ -107,6 +107,7 @@ token in --status-token-file; kubectl port-forward does not.`,
 	o.etcd.registerDaemon(f)
 	f.BoolVar(&o.once, "once", false, "make one pass and exit, with status 1 if anything failed")
 	o.wait.register(f, "with --once: wait after the pass until everything is Ready, and exit with status 1 if it is not")
+	annotate(f, "wait", needs, "once")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
 	f.StringVar(&o.listen, "listen", defaultListen, "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
 	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /status and /metrics need from outside this machine or pod; read for each request")

@@ -16,6 +16,7 @@ type waitOptions struct {
 func (o *waitOptions) register(f *pflag.FlagSet, usage string) {
 	f.BoolVar(&o.wait, "wait", false, usage)
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "with --wait: how long to wait")
+	annotate(f, "timeout", needs, "wait")
 }
 
 // patience returns how long to wait, 0 without --wait.
