@@ -116,7 +116,7 @@ asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 			if err := flagsFromEnvironment(cmd.Flags(), env.LookupEnv); err != nil {
 				return err
 			}
-			if err := g.checkEnvironment(cmd.Root()); err != nil {
+			if err := g.checkEnvironment(cmd); err != nil {
 				return err
 			}
 			if g.logFormat != "text" && g.logFormat != "json" {

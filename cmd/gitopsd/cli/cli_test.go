@@ -318,8 +318,8 @@ func TestVariablesHaveOneType(t *testing.T) {
 	walk(newRoot(&Env{LookupEnv: noVariables}))
 }
 
-// A variable that sets no flag is reported. If it looks like a misspelt one, it is an error.
-// Kubernetes' own variables for Services are neither.
+// A variable that sets no flag is reported. If it looks like a misspelt one of the command, it is
+// an error. Kubernetes' own variables for Services are neither.
 func TestUnknownVariables(t *testing.T) {
 	for _, tt := range []struct {
 		entry, note, want string
@@ -332,6 +332,15 @@ func TestUnknownVariables(t *testing.T) {
 		{entry: "GITOPSD_LSITEN=:80", want: "environment variable GITOPSD_LSITEN: no flag has that name; did you mean GITOPSD_LISTEN?"},
 		{entry: "GITOPSD_GIT_PASWORD=secret", want: "environment variable GITOPSD_GIT_PASWORD: no flag has that name; did you mean GITOPSD_GIT_PASSWORD?"},
 		{entry: "GITOPSD_COLOUR_SCHEME=blue", note: "environment variable GITOPSD_COLOUR_SCHEME is ignored: no flag has that name"},
+		{entry: "GITOPSD_VERBSE=true", want: "environment variable GITOPSD_VERBSE: no flag has that name; did you mean GITOPSD_VERBOSE?"},
+		{entry: "GITOPSD_DETALS=true", note: "environment variable GITOPSD_DETALS is ignored: no flag has that name; did you mean GITOPSD_DETAILS?"}, // for another command
+		{entry: "GITOPSD_INTREVL=1m", note: "environment variable GITOPSD_INTREVL is ignored: no flag has that name"},
+		{entry: "GITOPSD_NAME=a", note: "environment variable GITOPSD_NAME is ignored: no flag has that name"},
+		{entry: "GITOPSD_PATH=a", note: "environment variable GITOPSD_PATH is ignored: no flag has that name"},
+		{entry: "GITOPSD_DATA=a", note: "environment variable GITOPSD_DATA is ignored: no flag has that name"},
+		{entry: "GITOPSD_BIN=a", note: "environment variable GITOPSD_BIN is ignored: no flag has that name"},
+		{entry: "GITOPSD_HOST=a", note: "environment variable GITOPSD_HOST is ignored: no flag has that name"},
+		{entry: "GITOPSD_ROOT=a", note: "environment variable GITOPSD_ROOT is ignored: no flag has that name"},
 		{entry: "GITOPSD_SERVICE_HOST=10.0.0.1"},
 		{entry: "GITOPSD_SERVICE_PORT=80"},
 		{entry: "GITOPSD_SERVICE_PORT_HTTP=80"},
@@ -339,7 +348,12 @@ func TestUnknownVariables(t *testing.T) {
 		{entry: "GITOPSD_PORT_80_TCP_ADDR=10.0.0.1"},
 		{entry: "GITOPSD_STATUS_PORT_8080_TCP=tcp://10.0.0.1:8080"},
 	} {
-		notes, err := unknownVariables(newRoot(&Env{}), []string{"HOME=/root", tt.entry})
+		run, _, err := newRoot(&Env{LookupEnv: noVariables}).Find([]string{"run"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run.InheritedFlags() // merges the flags of the root, as parsing does
+		notes, err := unknownVariables(run, []string{"HOME=/root", tt.entry})
 		have := ""
 		if err != nil {
 			have = err.Error()

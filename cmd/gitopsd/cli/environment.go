@@ -111,15 +111,19 @@ func variablesIn(flags *pflag.FlagSet, err string) string {
 // that begins with gitopsd.
 var serviceVariable = regexp.MustCompile(`_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)$`)
 
-// unknownVariables finds variables with our prefix that set no flag of any command. A name
-// that differs from a known one by a letter or two is an error, like a misspelt flag: the
-// intended flag would keep its default. The others are notes, since they may be for another
-// version or program.
-func unknownVariables(root *cobra.Command, environment []string) (notes []string, err error) {
-	known := knownVariables(root)
+// unknownVariables finds variables with our prefix that set no flag of any command. One whose
+// name is near to that of a flag of cmd is an error, like a misspelt flag: the intended flag
+// would keep its default. The others are notes, since they may be for another command, version
+// or program.
+func unknownVariables(cmd *cobra.Command, environment []string) (notes []string, err error) {
+	known := knownVariables(cmd.Root())
 	flags := make([]string, len(known)) // the prefix is always the same
 	for i, name := range known {
 		flags[i] = strings.TrimPrefix(name, variablePrefix)
+	}
+	own := variablesOf(cmd.Flags())
+	if cmd.Name() == "run" {
+		own = append(own, passwordVariable)
 	}
 	var errs []error
 	for _, entry := range slices.Sorted(slices.Values(environment)) {
@@ -127,24 +131,38 @@ func unknownVariables(root *cobra.Command, environment []string) (notes []string
 		if !strings.HasPrefix(name, variablePrefix) || value == "" || slices.Contains(known, name) || serviceVariable.MatchString(name) {
 			continue
 		}
-		const near = 2
-		short := strings.TrimPrefix(name, variablePrefix)
-		if meant := sources.Closest(short, flags); meant != "" && sources.Distance(short, meant) <= near {
-			errs = append(errs, fmt.Errorf("environment variable %s: no flag has that name; did you mean %s?", name, variablePrefix+meant))
-		} else {
-			notes = append(notes, fmt.Sprintf("environment variable %s is ignored: no flag has that name", name))
+		short, hint := strings.TrimPrefix(name, variablePrefix), ""
+		if meant := sources.Closest(short, flags); meant != "" && sources.Distance(short, meant) <= mostSlips(short) {
+			hint = "; did you mean " + variablePrefix + meant + "?"
+			if slices.Contains(own, variablePrefix+meant) {
+				errs = append(errs, fmt.Errorf("environment variable %s: no flag has that name%s", name, hint))
+				continue
+			}
 		}
+		notes = append(notes, fmt.Sprintf("environment variable %s is ignored: no flag has that name%s", name, hint))
 	}
 	return notes, errors.Join(errs...)
 }
 
-// checkEnvironment returns an error for misspelt variables, and reports others that nothing
-// reads.
-func (g *global) checkEnvironment(root *cobra.Command) error {
+// mostSlips returns by how many letters a misspelt name may differ from the intended one. Short
+// names, such as PATH and DATA, are near to many.
+func mostSlips(name string) int {
+	switch {
+	case len(name) <= 4:
+		return 0
+	case len(name) <= 7:
+		return 1
+	}
+	return 2
+}
+
+// checkEnvironment returns an error for misspelt variables of a command, and reports others
+// that nothing reads.
+func (g *global) checkEnvironment(cmd *cobra.Command) error {
 	if g.env.Environ == nil {
 		return nil
 	}
-	notes, err := unknownVariables(root, g.env.Environ())
+	notes, err := unknownVariables(cmd, g.env.Environ())
 	for _, note := range notes {
 		if g.logFormat == "json" {
 			g.log(false).Warn(note)
@@ -155,18 +173,24 @@ func (g *global) checkEnvironment(root *cobra.Command) error {
 	return err
 }
 
+// variablesOf returns the variables that set flags.
+func variablesOf(flags *pflag.FlagSet) []string {
+	var names []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !annotated(f, noVariable) {
+			names = append(names, variable(f.Name))
+		}
+	})
+	return names
+}
+
 // knownVariables returns the variables of all commands, sorted.
 func knownVariables(root *cobra.Command) []string {
 	known := []string{passwordVariable}
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
-		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
-			flags.VisitAll(func(f *pflag.Flag) {
-				if !annotated(f, noVariable) {
-					known = append(known, variable(f.Name))
-				}
-			})
-		}
+		known = append(known, variablesOf(cmd.Flags())...)
+		known = append(known, variablesOf(cmd.PersistentFlags())...)
 		for _, sub := range cmd.Commands() {
 			walk(sub)
 		}
