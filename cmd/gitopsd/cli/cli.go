@@ -4,7 +4,7 @@
 // Output rules: results go to stdout, everything else to stderr. An error is one message that
 // starts with "gitopsd: " and says what is wrong, where, and what to do. Progress is shown on
 // a terminal only. The exit status is 0, or 1 for an error, or, where a command's help says
-// so, 2 for a difference.
+// so, 2 for a difference. A result that could not be written is an error of every command.
 //
 // Most commands have a file of their name. graph.go is part of lock, planpackages.go and
 // promoted.go of plan, definitions.go, typesobjects.go and pin.go of types, whypackage.go of
@@ -24,6 +24,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -55,8 +56,29 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
+// output is stdout. It remembers its first error, so that commands need not check each line
+// that they print. A reader that wants no more, as in a pipe to head, is no error.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+// Write implements [io.Writer].
+func (o *output) Write(p []byte) (int, error) {
+	if o.err != nil {
+		return 0, o.err
+	}
+	n, err := o.w.Write(p)
+	if !errors.Is(err, syscall.EPIPE) {
+		o.err = err
+	}
+	return n, err
+}
+
 // Run runs a command line and returns the exit status.
 func Run(ctx context.Context, env Env) int {
+	out := &output{w: env.Stdout}
+	env.Stdout = out
 	root := newRoot(&env)
 	root.SetArgs(env.Args)
 	root.SetIn(env.Stdin)
@@ -65,6 +87,9 @@ func Run(ctx context.Context, env Env) int {
 		completeFromEnvironment(root, env.LookupEnv)
 	}
 	cmd, err := root.ExecuteContextC(ctx)
+	if exit := exitError(0); out.err != nil && (err == nil || errors.As(err, &exit)) {
+		err = out.err // some of the result is missing
+	}
 	var exit exitError
 	switch {
 	case err == nil:
@@ -169,8 +194,17 @@ func logsNothing(cmd *cobra.Command) {
 
 // isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	f := fileOf(w)
+	return f != nil && term.IsTerminal(int(f.Fd()))
+}
+
+// fileOf returns the file that w writes to, nil if it is none.
+func fileOf(w io.Writer) *os.File {
+	if o, ok := w.(*output); ok {
+		w = o.w
+	}
+	f, _ := w.(*os.File)
+	return f
 }
 
 // columns returns the width of w if it is a terminal, else 0.
@@ -178,7 +212,7 @@ func columns(w io.Writer) int {
 	if !isTerminal(w) {
 		return 0
 	}
-	width, _, err := term.GetSize(int(w.(*os.File).Fd()))
+	width, _, err := term.GetSize(int(fileOf(w).Fd()))
 	if err != nil {
 		return 0
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -180,6 +181,38 @@ func TestFaults(t *testing.T) {
 				t.Errorf("stdout %q", stdout)
 			}
 		})
+	}
+}
+
+// fullDisk is a file on a disk with so many bytes left.
+type fullDisk int
+
+func (f *fullDisk) Write(p []byte) (int, error) {
+	if len(p) > int(*f) {
+		n := int(*f)
+		*f = 0
+		return n, errors.New("no space left on device")
+	}
+	*f -= fullDisk(len(p))
+	return len(p), nil
+}
+
+// A result that could not be written is an error, whatever the command prints it with.
+func TestResultsAreWritten(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, dir, "clusters.yaml", "apiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: dev}\nspec: {path: dev, kubeconfig: {file: dev.yaml}}\n")
+	writeFile(t, dir, "dev/kustomization.yaml", "resources: [cm.yaml]\n")
+	writeFile(t, dir, "dev/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\n")
+	pod := writeFile(t, dir, "pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nstatus: {phase: Pending}\n")
+	for _, args := range []string{"--help", "help plan", "version", "completion bash", "lock --graph=dot", "render --cluster dev", "health " + pod} {
+		for _, left := range []fullDisk{0, 3} {
+			var stderr bytes.Buffer
+			code := Run(t.Context(), Env{Args: strings.Fields(args), Stdin: strings.NewReader(""), Stdout: &left, Stderr: &stderr,
+				LookupEnv: variables(map[string]string{"GITOPSD_REPO": dir, "GITOPSD_CACHE_DIR": t.TempDir()})})
+			if code != 1 || stderr.String() != "gitopsd: no space left on device\n" {
+				t.Errorf("%s: %d %q", args, code, stderr.String())
+			}
+		}
 	}
 }
 
