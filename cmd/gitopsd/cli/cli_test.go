@@ -268,6 +268,38 @@ func TestPasswordsAreNotShown(t *testing.T) {
 	}
 }
 
+// An empty variable sets the flags whose help says what empty means, and no others.
+func TestEmptyVariables(t *testing.T) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		all := make(map[string]string)
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) { all[variable(f.Name)] = "" })
+		delete(all, "GITOPSD_CLUSTER") // which is an error
+		if err := flagsFromEnvironment(c.Flags(), variables(all)); err != nil {
+			t.Errorf("%s: %v", c.CommandPath(), err)
+		}
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if means := strings.Contains(f.Usage, "empty for none"); f.Changed != means {
+				t.Errorf("%s: an empty %s sets its flag: %t, and the help says so: %t", c.CommandPath(), variable(f.Name), f.Changed, means)
+			}
+		})
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	root := newRoot(&Env{LookupEnv: noVariables})
+	walk(root)
+	run, _, err := root.Find([]string{"run"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"listen", "claims"} {
+		if f := run.Flags().Lookup(name); !f.Changed || strings.Trim(f.Value.String(), "[]") != "" {
+			t.Errorf("--%s is %q by an empty variable", name, f.Value)
+		}
+	}
+}
+
 // A variable for another command is no error, and an error about a value from a variable names
 // the variable.
 func TestSharedVariables(t *testing.T) {

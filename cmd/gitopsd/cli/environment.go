@@ -55,8 +55,9 @@ func annotated(f *pflag.Flag, annotation string) bool {
 	return ok
 }
 
-// flagsFromEnvironment sets flags from GITOPSD_<FLAG>, unless the command line sets them. Most
-// empty variables set nothing, since manifests have them for settings that are left out.
+// flagsFromEnvironment sets flags from GITOPSD_<FLAG>, unless the command line sets them. An empty
+// variable sets only flags for which empty has a meaning: manifests have empty variables for
+// settings that are left out, and these flags must keep their defaults.
 func flagsFromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
 	var set func(f *pflag.Flag)

@@ -110,6 +110,7 @@ token in --status-token-file; kubectl port-forward does not.`,
 	annotate(f, "wait", needs, "once")
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
 	f.StringVar(&o.listen, "listen", defaultListen, "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
+	annotate(f, "listen", emptyCounts)
 	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /status and /metrics need from outside this machine or pod; read for each request")
 	f.BoolVar(&o.access.Open, "status-open", false, "serve /status and /metrics to everybody who reaches --listen; they name clusters, packages and their problems")
 	return cmd

@@ -25,7 +25,8 @@ type targetOptions struct {
 
 func (o *targetOptions) register(f *pflag.FlagSet) {
 	f.DurationVar(&o.lifetime, "connection-lifetime", target.DefaultLifetime, "how long teams' tokens for published clusters are valid; they are replaced when a third is left")
-	f.StringSliceVar(&o.claims, "claims", claim.DefaultKinds, "kinds of objects that become KubernetesTargets once the cluster that they stand for is there, as Kind.group")
+	f.StringSliceVar(&o.claims, "claims", claim.DefaultKinds, "kinds of objects that become KubernetesTargets once the cluster that they stand for is there, as Kind.group; empty for none")
+	annotate(f, "claims", emptyCounts)
 	f.BoolVar(&o.plugins, "allow-plugins", false, "let the kubeconfigs in connection Secrets that teams bring run exec and auth-provider plugins, as the daemon")
 	f.StringSliceVar(&o.addresses, "allow-addresses", nil, "addresses and ranges, such as 127.0.0.0/8, that connection Secrets may name although they belong to the daemon's own machine, are link-local, or serve the metadata of a cloud")
 }
