@@ -104,6 +104,22 @@ func TestHelpShowsFlagsThatAreUsed(t *testing.T) {
 	}
 }
 
+// In the help of a flag, pflag takes the first text between backquotes for the kind of value.
+func TestHelpOfFlagsHasNoBackquotes(t *testing.T) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if strings.Contains(f.Usage, "`") {
+				t.Errorf("%s --%s: %s", c.CommandPath(), f.Name, f.Usage)
+			}
+		})
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRoot(&Env{LookupEnv: noVariables}))
+}
+
 func TestFaults(t *testing.T) {
 	empty := t.TempDir()
 	for _, tt := range []struct {

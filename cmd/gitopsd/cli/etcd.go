@@ -43,7 +43,7 @@ type etcdOptions struct {
 // register adds the flags that locate the etcd, and registerDaemon also those about
 // namespaces.
 func (o *etcdOptions) register(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.servers, "etcd-servers", nil, "https URLs of the etcd that etcd namespaces are in, as kube-apiserver has them; see `gitopsd etcd --help` for what it must be")
+	f.StringSliceVar(&o.servers, "etcd-servers", nil, "https URLs of the etcd that etcd namespaces are in, as kube-apiserver has them; gitopsd etcd --help says what it must be")
 	f.StringVar(&o.caFile, "etcd-cafile", "", "PEM file of the CAs of its certificates")
 	f.StringVar(&o.certFile, "etcd-certfile", "", "PEM file of the certificate of a user with etcd's root role; read again when it is replaced")
 	f.StringVar(&o.keyFile, "etcd-keyfile", "", "PEM file of its key")
