@@ -11,8 +11,8 @@
 // why, and forget.go of migrate. Commands share flags: options.go (registries, Git, output), fleet.go (the
 // working tree and its desired state), connect.go and places.go (clusters), wait.go. run.go
 // wires the daemon from settings.go, certificates.go, targets.go, applications.go,
-// conversionlisten.go, etcd.go and etcdlisten.go. environment.go and arguments.go check
-// variables and arguments, complete.go completes them, log.go and progress.go write to
+// conversionlisten.go, etcd.go and etcdlisten.go. environment.go, values.go and arguments.go check
+// variables, values and arguments, complete.go completes them, log.go and progress.go write to
 // stderr, and documents.go reads and replaces files.
 package cli
 
@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -147,7 +148,8 @@ asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 			if g.logFormat != "text" && g.logFormat != "json" {
 				return fmt.Errorf("--log-format %q: use text or json", g.logFormat)
 			}
-			return nil
+			once, _ := cmd.Flags().GetBool("once") // an error means that the command has no such flag
+			return checkFiles(cmd.Flags(), cmd.Name() == "run" && !once, func() *slog.Logger { return g.log(true) })
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -162,6 +164,7 @@ asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 		}
 	}
 	explainArguments(root)
+	boundDurations(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w%s\nSee `%s --help`", err, meantFlag(cmd, err), cmd.CommandPath())
 	})

@@ -160,6 +160,17 @@ func TestFaults(t *testing.T) {
 		{name: "log format", args: []string{"version", "--log-format", "xml"}, want: `--log-format "xml": use text or json`},
 		{name: "environment", env: map[string]string{"GITOPSD_INTERVAL": "soon"}, args: []string{"run"}, want: "environment variable GITOPSD_INTERVAL: "},
 		{name: "interval", args: []string{"run", "--repo", empty, "--interval", "1ms"}, want: "--interval 1ms: at least 100ms"},
+		{name: "negative time for a package", args: []string{"plan", "--package-timeout", "-1s"}, want: `invalid argument "-1s" for "--package-timeout" flag: must be more than 0`},
+		{name: "negative time for a cluster", args: []string{"run", "--cluster-timeout=-1s"}, want: `for "--cluster-timeout" flag: must be more than 0`},
+		{name: "no time for a cluster", args: []string{"run", "--cluster-timeout", "0"}, want: `for "--cluster-timeout" flag: must be more than 0`},
+		{name: "no time to wait", args: []string{"status", "--wait", "--timeout", "0s"}, want: `for "--timeout" flag: must be more than 0`},
+		{name: "negative time for authorities", args: []string{"run", "--certificate-settle=-1s"}, want: `for "--certificate-settle" flag: must not be less than 0`},
+		{name: "no duration", args: []string{"run", "--interval", "30"}, want: `for "--interval" flag: "30" is not a duration, such as 90s or 1h30m`},
+		{name: "time from the environment", env: map[string]string{"GITOPSD_PACKAGE_TIMEOUT": "-1s"}, args: []string{"plan"}, want: "environment variable GITOPSD_PACKAGE_TIMEOUT: "},
+		{name: "no kubeconfig", args: []string{"plan", "--kubeconfig", empty + "/none"}, want: "--kubeconfig: stat " + empty + "/none: no such file or directory"},
+		{name: "no pull secrets", args: []string{"lock", "--secrets-dir", empty + "/none"}, want: "--secrets-dir: stat " + empty + "/none: no such file or directory"},
+		{name: "no trust root", args: []string{"run", "--once", "--trust-root", empty + "/none"}, want: "--trust-root: stat " + empty + "/none: no such file or directory"},
+		{name: "a file that a daemon waits for", args: []string{"run", "--trust-root", empty + "/none", "--log-format", "text", "--interval", "1ms"}, want: "--interval 1ms: at least 100ms"},
 		{name: "lock mode", args: []string{"run", "--repo", empty, "--lock", "maybe"}, want: `--lock "maybe": use update or readonly`},
 		{name: "convert without rules", args: []string{"convert", "--to", "v2", "a.yaml"}, want: "-f is required: the file with the conversion rules"},
 		{name: "convert to nothing", args: []string{"convert", "-f", "rules.yaml", "a.yaml"}, want: "--to is required: the version to convert to"},
@@ -190,6 +201,11 @@ func TestFaults(t *testing.T) {
 				env[k] = v
 			}
 			code, stdout, stderr := gitopsd(t, env, tt.args...)
+			if warned := strings.Contains(stderr, `flag=--trust-root error="stat `); warned != strings.HasPrefix(tt.name, "a file that a daemon") {
+				t.Errorf("stderr %q", stderr)
+			} else if _, rest, ok := strings.Cut(stderr, "\n"); warned && ok {
+				stderr = rest
+			}
 			if code != 1 || !strings.HasPrefix(stderr, "gitopsd: ") || !strings.Contains(stderr, tt.want) {
 				t.Errorf("exit status %d, stderr %q; want 1 and %q", code, stderr, tt.want)
 			}

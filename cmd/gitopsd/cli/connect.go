@@ -22,6 +22,7 @@ func (o *liveOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "directory that spec.kubeconfig.file of clusters is relative to")
 	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, for kubeconfigs, pull secrets and public keys that are Secrets there")
+	annotate(f, "kubeconfig", mustExist)
 	f.StringVar(&o.namespace, "namespace", hub.DefaultNamespace, "namespace of the Secrets in the hub")
 	f.StringSliceVar(&o.contexts, "context", nil, "cluster=context: use this context of your own kubeconfig for a cluster")
 }

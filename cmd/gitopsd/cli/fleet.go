@@ -8,10 +8,8 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
@@ -95,20 +93,6 @@ func (o *treeOptions) namesClusters(cmd *cobra.Command) {
 	f.Value, f.DefValue = clusterValue{f.Value}, ""
 	annotate(cmd.Flags(), "cluster", emptyCounts)
 	completeFlag(cmd, "cluster", completeRegistered(o))
-}
-
-// clusterValue is the value of --cluster. An empty name is an error, since without the flag a
-// command is about all clusters: --cluster "$NAME" must not be, where NAME is not set.
-type clusterValue struct{ pflag.Value }
-
-// Set implements [pflag.Value].
-func (v clusterValue) Set(text string) error {
-	for name := range strings.SplitSeq(text, ",") {
-		if strings.TrimSpace(name) == "" {
-			return errors.New("the name of a cluster is empty; name a registered cluster, or leave the flag out")
-		}
-	}
-	return v.Value.Set(text)
 }
 
 // root returns the directory that holds clusters.yaml.

@@ -108,8 +108,8 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 	if err := o.output.check(); err != nil {
 		return err
 	}
-	if !(o.rate > 0) || o.settle <= 0 || o.timeout <= 0 { // NaN is not, either
-		return errors.New("--rate, --settle and --timeout must be more than 0")
+	if !(o.rate > 0) { // NaN is not
+		return errors.New("--rate must be more than 0")
 	}
 	if o.forget != "" && len(names) != 1 {
 		return errors.New("--forget is about a version of one CRD; name it as kubectl does, <plural>.<group>")

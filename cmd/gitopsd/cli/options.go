@@ -69,6 +69,8 @@ func (o *registryOptions) registerOnline(cmd *cobra.Command) {
 	f.DurationVar(&o.packageTimeout, "package-timeout", resolve.DefaultTimeout, "longest time to resolve, verify and fetch one package; after that the package has an error, and is tried again")
 	f.StringSliceVar(&o.remoteBases, "allow-remote-bases", nil, "URL prefix of repositories whose remote bases are allowed, by the full hash of a commit, as in https://github.com/kubernetes-sigs/; they are fetched without credentials. May be given more than once")
 	_ = cmd.MarkFlagDirname("secrets-dir") // an error means that the flag does not exist
+	annotate(f, "secrets-dir", mustExist)
+	annotate(f, "trust-root", mustExist)
 }
 
 // registerClient adds the flags of commands that talk to registries.

@@ -94,6 +94,7 @@ token in --status-token-file; kubectl port-forward does not.`,
 	o.registry.register(cmd)
 	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "directory that spec.kubeconfig.file of clusters is relative to")
 	f.StringVar(&o.hub, "kubeconfig", "", "kubeconfig file of the hub, where kubeconfigs, pull secrets and public keys are Secrets (default: the cluster that the daemon runs in)")
+	annotate(f, "kubeconfig", mustExist)
 	f.StringVar(&o.namespace, "namespace", "", "namespace of the Secrets in the hub (default: the daemon's own, else gitopsd-system)")
 	f.BoolVar(&o.inCluster, "allow-in-cluster", false, "allow clusters registered with spec.kubeconfig.inCluster")
 	f.DurationVar(&o.interval, "interval", 30*time.Second, "time between polls")
@@ -127,8 +128,8 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	default:
 		return fmt.Errorf("--lock %q: use update or readonly", o.lock)
 	}
-	if !(o.migrations.Rate > 0) || o.migrations.Settle <= 0 { // NaN is not more than 0
-		return errors.New("--migrate-rate and --migrate-settle must be more than 0")
+	if !(o.migrations.Rate > 0) { // NaN is not
+		return errors.New("--migrate-rate must be more than 0")
 	}
 	patience, err := o.wait.patience(cmd.Flags())
 	if err != nil {

@@ -26,8 +26,6 @@ func (o *waitOptions) patience(f *pflag.FlagSet) (time.Duration, error) {
 		return 0, errors.New("--timeout is for --wait")
 	case !o.wait:
 		return 0, nil
-	case o.timeout <= 0:
-		return 0, errors.New("--timeout must be more than 0")
 	}
 	return o.timeout, nil
 }
