@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -320,5 +321,15 @@ func TestPaths(t *testing.T) {
 		if ClassOf(err) != Invalid || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v: %v, want an error with %q", tt.id, err, tt.want)
 		}
+	}
+}
+
+// The error about a context says if it is the whole file that is missing.
+func TestMissingKubeconfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "none")
+	t.Setenv("KUBECONFIG", file)
+	_, err := New(Config{Name: "prod", Trusted: true, Context: "my-prod"})
+	if want := "cluster prod: the user's kubeconfig: " + file + " does not exist; name your kubeconfig in KUBECONFIG"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

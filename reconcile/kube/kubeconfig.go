@@ -3,10 +3,13 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
@@ -69,9 +72,17 @@ func Contexts() ([]string, error) {
 func trustedConfig(content []byte, context string) (*rest.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: context}
 	if len(content) == 0 {
-		cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-			clientcmd.NewDefaultClientConfigLoadingRules(), overrides).ClientConfig()
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 		if err != nil {
+			files := rules.GetLoadingPrecedence()
+			missing := func(file string) bool {
+				_, err := os.Stat(file)
+				return errors.Is(err, fs.ErrNotExist)
+			}
+			if len(files) > 0 && !slices.ContainsFunc(files, func(file string) bool { return !missing(file) }) {
+				err = fmt.Errorf("%s does not exist; name your kubeconfig in KUBECONFIG", strings.Join(files, ", "))
+			}
 			return nil, fmt.Errorf("the user's kubeconfig: %w", err)
 		}
 		return cfg, nil
