@@ -213,6 +213,9 @@ func statusURL(address string) (string, error) {
 	if host, port, err := net.SplitHostPort(u.Host); err == nil && host == "" {
 		u.Host = net.JoinHostPort("127.0.0.1", port) // as --listen :8080 is reached from here
 	}
+	if u.Path = strings.TrimSuffix(u.Path, "/"); strings.HasSuffix(u.Path, "/status") {
+		return u.String(), nil
+	}
 	return u.JoinPath("status").String(), nil
 }
 

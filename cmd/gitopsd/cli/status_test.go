@@ -60,6 +60,19 @@ func TestStatusWait(t *testing.T) {
 	}
 }
 
+// An address may be that of the page itself.
+func TestStatusURL(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"127.0.0.1:8080": "http://127.0.0.1:8080/status", ":8080": "http://127.0.0.1:8080/status", "http://h:8088/status": "http://h:8088/status",
+		"http://h:8088/status/": "http://h:8088/status", "https://h/": "https://h/status", "https://h/fleet": "https://h/fleet/status", "https://h/fleet/status": "https://h/fleet/status",
+	} {
+		if have, err := statusURL(address); err != nil || have != want {
+			t.Errorf("%s: %s, %v, want %s", address, have, err, want)
+		}
+	}
+}
+
 // A token that cannot be read is an error at once, even with --wait.
 func TestStatusToken(t *testing.T) {
 	t.Parallel()
