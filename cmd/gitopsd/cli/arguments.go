@@ -31,6 +31,38 @@ func explainArguments(cmd *cobra.Command) {
 	}
 }
 
+// explainHelp has the command help, which cobra makes, refuse commands that do not exist.
+func explainHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, help := range root.Commands() {
+		if help.Name() != "help" {
+			continue
+		}
+		help.Args = func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err == nil && len(rest) == 0 {
+				return nil
+			}
+			if len(rest) == 0 {
+				rest = args
+			}
+			return fmt.Errorf("%s has no command %q%s\nSee `%[1]s --help`", cmd.CommandPath(), rest[0], sources.Meant(rest[0], subcommands(cmd)))
+		}
+		root.RemoveCommand(help) // cobra adds it again
+	}
+}
+
+// subcommands returns the names of a command's subcommands.
+func subcommands(cmd *cobra.Command) []string {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return names
+}
+
 // cobraSaid reports whether an error about arguments is cobra's (args.go there).
 func cobraSaid(err error) bool {
 	return slices.ContainsFunc([]string{"unknown command ", "accepts ", "requires "}, func(prefix string) bool { return strings.HasPrefix(err.Error(), prefix) })
@@ -38,13 +70,7 @@ func cobraSaid(err error) bool {
 
 func wrongArguments(cmd *cobra.Command, args []string) error {
 	if cmd.HasAvailableSubCommands() && len(args) > 0 {
-		var names []string
-		for _, sub := range cmd.Commands() {
-			if sub.IsAvailableCommand() {
-				names = append(names, sub.Name())
-			}
-		}
-		if meant := sources.Meant(args[0], names); meant != "" || cmd.Flags().Lookup("cluster") == nil {
+		if meant := sources.Meant(args[0], subcommands(cmd)); meant != "" || cmd.Flags().Lookup("cluster") == nil {
 			return fmt.Errorf("%s has no command %q%s", cmd.CommandPath(), args[0], meant)
 		}
 	}

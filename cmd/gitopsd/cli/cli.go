@@ -84,6 +84,9 @@ func Run(ctx context.Context, env Env) int {
 	root.SetArgs(env.Args)
 	root.SetIn(env.Stdin)
 	root.SetErr(env.Stderr)
+	if env.getenv("TERM") == "dumb" { // its lines cannot be replaced, as progress does on terminals
+		root.SetErr(struct{ io.Writer }{env.Stderr})
+	}
 	if len(env.Args) > 0 && strings.HasPrefix(env.Args[0], cobra.ShellCompRequestCmd) {
 		completeFromEnvironment(root, env.LookupEnv)
 	}
@@ -98,10 +101,14 @@ func Run(ctx context.Context, env Env) int {
 	case errors.As(err, &exit):
 		return int(exit)
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		fmt.Fprintln(env.Stderr, "gitopsd: interrupted")
+		err = errors.New("interrupted")
+	}
+	err = fmt.Errorf("%w%s", err, variablesIn(cmd.Flags(), err.Error()))
+	if format, _ := cmd.Flags().GetString("log-format"); format == "json" { // an error means that there are no flags yet
+		(&global{env: &env, logFormat: format}).log(false).Error("gitopsd failed", "error", show.Clean(err.Error()))
 		return 1
 	}
-	report(env.Stderr, fmt.Errorf("%w%s", err, variablesIn(cmd.Flags(), err.Error())))
+	report(env.Stderr, err)
 	return 1
 }
 
@@ -153,12 +160,20 @@ asks for them elsewhere too, and NO_COLOR=1 declines them.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Version = version()
+	root.SetVersionTemplate(versionLine())
+	root.Flags().Bool("version", false, "print the version")
+	annotate(root.Flags(), "version", noVariable) // GITOPSD_VERSION is what somebody has installed
 	root.PersistentFlags().StringVar(&g.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	root.PersistentFlags().BoolVarP(&g.verbose, "verbose", "v", false, "log what is done and why")
 	root.AddCommand(newRun(g), newStatus(g), newPlan(g), newLock(g), newOutdated(g), newBump(g), newRender(g), newWhy(g), newTypes(g), newVerify(g), newHealth(), newConvert(g), newConversionServer(g), newEtcd(g), newEtcdProxy(g), newMigrate(g), newPackage(g), newVersion(g))
 	root.SetOut(env.Stdout) // where the completion commands, which cobra makes, print
 	root.InitDefaultCompletionCmd()
+	explainHelp(root)
 	for _, c := range root.Commands() {
+		if c.RunE == nil && c.Run == nil { // completion, whose arguments cobra does not check otherwise
+			c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
 		if slices.Contains([]string{"completion", "health", "status", "version"}, c.Name()) {
 			logsNothing(c)
 		}

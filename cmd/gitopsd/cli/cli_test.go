@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -138,6 +139,9 @@ func TestFaults(t *testing.T) {
 		{name: "an argument too many", args: []string{"version", "a", "b"}, want: `gitopsd version takes no arguments, have "a" "b"`},
 		{name: "no argument", args: []string{"why"}, want: "an argument is missing: want gitopsd why OBJECT[:FIELD] | PACKAGE"},
 		{name: "arguments too many", args: []string{"types", "diff", "a", "b", "c"}, want: `want gitopsd types diff OLD NEW, have "a" "b" "c"`},
+		{name: "help for a misspelt command", args: []string{"help", "paln"}, want: "gitopsd has no command \"paln\"; did you mean plan?\nSee `gitopsd --help`"},
+		{name: "help for a misspelt command of a command", args: []string{"help", "lock", "mrege"}, want: "gitopsd lock has no command \"mrege\"; did you mean merge?\nSee `gitopsd lock --help`"},
+		{name: "a shell without completion", args: []string{"completion", "tcsh"}, want: `gitopsd completion has no command "tcsh"`},
 		{name: "unknown flag", args: []string{"plan", "--clutser", "a"}, want: "unknown flag: --clutser; did you mean --cluster?\nSee `gitopsd plan --help`"},
 		{name: "no repository", args: []string{"run", "--repo", empty}, want: "nor a directory above it is one; go to a fleet repository, or name one"},
 		{name: "an empty name of a repository", args: []string{"run", "--repo", ""}, want: "--repo is empty"},
@@ -213,6 +217,31 @@ func TestFaults(t *testing.T) {
 				t.Errorf("stdout %q", stdout)
 			}
 		})
+	}
+}
+
+// With --log-format json the error that ends a command is a record, too.
+func TestLastErrorIsLogged(t *testing.T) {
+	code, _, stderr := gitopsd(t, nil, "run", "--log-format", "json", "--interval", "1ms")
+	var record struct{ Level, Msg, Error string }
+	if err := json.Unmarshal([]byte(stderr), &record); code != 1 || err != nil || record.Level != "ERROR" || record.Msg != "gitopsd failed" || record.Error != "--interval 1ms: at least 100ms" {
+		t.Errorf("%d %s", code, stderr)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	_, want, _ := gitopsd(t, nil, "version")
+	code, stdout, stderr := gitopsd(t, map[string]string{"GITOPSD_VERSION": "v1"}, "--version")
+	if code != 0 || stdout != want || !strings.HasPrefix(stdout, "gitopsd ") || stderr != "" {
+		t.Errorf("%d %q %q, want %q", code, stdout, stderr, want)
+	}
+	if code, stdout, stderr := gitopsd(t, map[string]string{"GITOPSD_VERSION": "v1"}); code != 0 || !strings.Contains(stdout, "Available Commands") {
+		t.Errorf("%d %q", code, stderr)
+	}
+	for _, args := range [][]string{{"help"}, {"help", "lock", "merge"}, {"completion"}} {
+		if code, stdout, stderr := gitopsd(t, nil, args...); code != 0 || !strings.Contains(stdout, "Usage:") {
+			t.Errorf("%q: %d %q", args, code, stderr)
+		}
 	}
 }
 

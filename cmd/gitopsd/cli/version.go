@@ -30,6 +30,11 @@ func version() string {
 	return revision + dirty
 }
 
+// versionLine returns what `gitopsd version` prints.
+func versionLine() string {
+	return fmt.Sprintf("gitopsd %s %s %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 // userAgent returns the User-Agent of requests.
 func userAgent() string { return "gitopsd/" + version() }
 
@@ -40,7 +45,7 @@ func newVersion(*global) *cobra.Command {
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: completeNothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "gitopsd %s %s %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprint(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
