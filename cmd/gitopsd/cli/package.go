@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -56,6 +57,9 @@ version of a package counts, so repeat the lines in later versions.`,
 			if output == "" {
 				return fmt.Errorf("-o is required: the package file to write, for instance my-types.xpkg")
 			}
+			if err := checkBuild(args[0], output); err != nil {
+				return err
+			}
 			image, err := buildPackage(cmd, g, &registry, args[0], runtime)
 			if err != nil {
 				return err
@@ -76,6 +80,27 @@ version of a package counts, so repeat the lines in later versions.`,
 	cmd.Flags().StringVar(&runtime, "runtime-image", "", "image of the package's controller, a file or a reference")
 	registry.registerClient(cmd)
 	return cmd
+}
+
+// checkBuild returns an error unless dir is a directory, and output none of its files that a
+// package is made of.
+func checkBuild(dir, output string) error {
+	switch info, err := os.Stat(dir); {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	}
+	old, err := os.Stat(output)
+	if err != nil {
+		return nil // it is a new file, or writing it fails
+	}
+	return walkYAML(dir, func(name string) error {
+		if info, err := os.Stat(name); err == nil && os.SameFile(info, old) {
+			return fmt.Errorf("-o %s: the package is made of that file; name a new one, for instance %s.xpkg", output, filepath.Base(dir))
+		}
+		return nil
+	})
 }
 
 // buildPackage builds a directory, on top of a runtime image if one is named.
