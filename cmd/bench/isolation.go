@@ -23,7 +23,7 @@ import (
 const daemonChild = "daemon-child"
 
 func runDaemon(ctx context.Context, args []string) int {
-	return cli.Run(ctx, cli.Env{Args: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv})
+	return cli.Run(ctx, cli.Env{Args: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, LookupEnv: os.LookupEnv})
 }
 
 const (
