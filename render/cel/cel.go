@@ -10,9 +10,9 @@
 //
 // The files: cel.go parses, program.go has Program and the types of schemas, scope.go
 // and type.go have Scope and its types, cost.go has budgets, bounds.go the limits that
-// cel-go lacks, reads.go finds fields, literal.go reads map literals, and value.go
-// converts values. known.go chooses environments for the API server's compiler. It is the
-// only package that imports cel-go.
+// cel-go lacks, reads.go finds fields, constant.go finds constants, literal.go reads map
+// literals, and value.go converts values. known.go chooses environments for the API server's
+// compiler. It is the only package that imports cel-go.
 package cel
 
 import (
@@ -36,19 +36,27 @@ type Expression struct {
 // Read reads an expression. An expression that cannot be parsed is equal only to the same
 // text, and may name any field.
 func Read(text string) Expression {
-	// Macros are not expanded: their text determines the expansion. The API server has
-	// optional syntax since Kubernetes 1.28.
-	p, err := parser.NewParser(parser.EnableOptionalSyntax(true))
-	if err != nil {
-		return Expression{form: unreadable(text)}
-	}
-	tree, problems := p.Parse(common.NewTextSource(text))
-	if problems != nil && len(problems.GetErrors()) > 0 {
+	e, ok := parsed(text)
+	if !ok {
 		return Expression{form: unreadable(text)}
 	}
 	w := writer{fields: make(map[string]bool)}
-	w.expr(tree.Expr())
+	w.expr(e)
 	return Expression{form: w.String(), fields: w.fields, parsed: true}
+}
+
+// parsed parses an expression, and checks no types. Macros are not expanded: their text
+// determines the expansion. The API server has optional syntax since Kubernetes 1.28.
+func parsed(text string, options ...parser.Option) (ast.Expr, bool) {
+	p, err := parser.NewParser(append(options, parser.EnableOptionalSyntax(true))...)
+	if err != nil {
+		return nil, false
+	}
+	tree, problems := p.Parse(common.NewTextSource(text))
+	if problems != nil && len(problems.GetErrors()) > 0 {
+		return nil, false
+	}
+	return tree.Expr(), true
 }
 
 func unreadable(text string) string { return "unreadable " + strconv.Quote(text) }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/kube-openapi/pkg/validation/strfmt"
 
 	"gitopsd.dev/render/types"
 )
@@ -140,4 +141,10 @@ func (s *Schema) check(ctx context.Context, tree map[string]any) (field.ErrorLis
 	errs = append(errs, objectmeta.Validate(ctx, nil, tree, s.structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, tree)...)
 	return s.rules(ctx, tree, nil, errs)
+}
+
+// Format reports whether a text has a format of a schema, such as date-time. The API server
+// ignores formats that it does not know.
+func Format(format, text string) bool {
+	return !strfmt.Default.ContainsName(format) || strfmt.Default.Validates(format, text)
 }

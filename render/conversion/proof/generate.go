@@ -14,6 +14,8 @@ const (
 	deepest     = 12
 	mostValues  = 400 // in one object
 	mostChoices = 8   // branches of a union
+
+	mostTogether = 8 // objects with values that rules seek in all fields
 )
 
 // generator makes values of a schema, a decoded openAPIV3Schema. It is deterministic.
@@ -21,6 +23,8 @@ type generator struct {
 	random *rand.Rand
 	// left is the number of values that the current object may still get.
 	left int
+	// together is set while whole prefers values that rules seek.
+	together bool
 }
 
 func newGenerator(seed uint64) *generator {
@@ -66,7 +70,7 @@ func (g *generator) yieldAloneIn(s schema, turn, depth int, yield func(any) bool
 		if turn == 0 && !yield(map[string]any{}) {
 			return false
 		}
-		i := 0
+		i, keys := 0, s.keys()
 		for v := range g.alone(s.additional(), turn) {
 			if !yield(map[string]any{keys[i%len(keys)]: v}) {
 				return false
@@ -126,36 +130,52 @@ func (g *generator) withKeys(list schema, item any, i int) any {
 // around yields whole values that differ in one field each: with every value of every
 // leaf, with each branch of a union, and without each field.
 func (g *generator) around(s schema) iter.Seq[any] {
+	return func(yield func(any) bool) { g.yieldBranches(s, 0, false, yield) }
+}
+
+// deciding yields whole values with values that rules seek: in all fields together, and in
+// one field each.
+func (g *generator) deciding(s schema) iter.Seq[any] {
 	return func(yield func(any) bool) {
-		for _, branch := range s.branches() {
-			if !g.yieldAround(branch, 0, yield) {
+		for i := range mostTogether {
+			g.left, g.together = mostValues, true
+			v, ok := g.whole(s, 0, i)
+			g.together = false
+			if ok && !yield(v) {
 				return
 			}
 		}
+		g.yieldBranches(s, 0, true, yield)
 	}
 }
 
-func (g *generator) yieldAround(s schema, depth int, yield func(any) bool) bool {
-	if depth > deepest {
+func (g *generator) yieldBranches(s schema, depth int, sought bool, yield func(any) bool) bool {
+	for _, branch := range s.branches() {
+		if !g.yieldAround(branch, depth, sought, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// yieldAround yields the values of around, or only those that rules seek.
+func (g *generator) yieldAround(s schema, depth int, sought bool, yield func(any) bool) bool {
+	if depth > deepest || sought && !s.truth(decides) {
 		return true
 	}
 	vary := func(inner schema, with func(any) any) bool {
-		for _, branch := range inner.branches() {
-			if !g.yieldAround(branch, depth+1, func(v any) bool { return yield(with(v)) }) {
-				return false
-			}
-		}
-		return true
+		return g.yieldBranches(inner, depth+1, sought, func(v any) bool { return yield(with(v)) })
 	}
 	g.left = mostValues
 	whole, ok := g.whole(s, depth, 0)
 	if !ok {
 		return true
 	}
+	var others []any // values that differ in their own shape
 	switch s.shape() {
 	case object:
 		all := whole.(map[string]any)
-		if depth == 0 && !yield(all) {
+		if depth == 0 && !sought && !yield(all) {
 			return false
 		}
 		for _, name := range s.fields() {
@@ -166,7 +186,7 @@ func (g *generator) yieldAround(s schema, depth int, yield func(any) bool) bool 
 			}) {
 				return false
 			}
-			if !s.requires(name) {
+			if !sought && !s.requires(name) {
 				m := maps.Clone(all)
 				delete(m, name)
 				if !yield(m) {
@@ -176,7 +196,8 @@ func (g *generator) yieldAround(s schema, depth int, yield func(any) bool) bool 
 		}
 	case mapping:
 		all := whole.(map[string]any)
-		for _, key := range keys[:2] {
+		keys := s.keys()
+		for _, key := range keys[:min(len(keys), 2+len(s.texts(namedKeys)))] {
 			if !vary(s.additional(), func(v any) any {
 				m := maps.Clone(all)
 				m[key] = v
@@ -185,9 +206,7 @@ func (g *generator) yieldAround(s schema, depth int, yield func(any) bool) bool 
 				return false
 			}
 		}
-		if !yield(map[string]any{}) {
-			return false
-		}
+		others = []any{map[string]any{}}
 	case list:
 		all := whole.([]any)
 		if !vary(s.items(), func(v any) any {
@@ -200,18 +219,31 @@ func (g *generator) yieldAround(s schema, depth int, yield func(any) bool) bool 
 		}) {
 			return false
 		}
-		if !yield([]any{}) || !yield(slices.Clone(all[:len(all)/2])) {
-			return false
-		}
+		others = []any{[]any{}, slices.Clone(all[:len(all)/2])}
 	default:
-		for _, v := range s.scalars() {
+		values := s.scalars()
+		if sought {
+			values = s.sought()
+		}
+		for _, v := range values {
 			if !yield(v) {
 				return false
 			}
 		}
 		return true
 	}
-	return !s.truth("nullable") || yield(nil)
+	if sought {
+		return true
+	}
+	if s.truth("nullable") {
+		others = append(others, nil)
+	}
+	for _, v := range others {
+		if !yield(v) {
+			return false
+		}
+	}
+	return true
 }
 
 // whole returns a value with every field, and with two items in lists and maps. Other
@@ -236,9 +268,9 @@ func (g *generator) whole(s schema, depth, number int) (any, bool) {
 		return m, true
 	case mapping:
 		m := make(map[string]any)
-		for i := range s.count("Properties", 2) {
+		for i := range s.count("Properties", max(2, len(s.texts(namedKeys)))) {
 			if v, ok := g.whole(s.additional(), depth+1, number+i); ok {
-				m[keyOf(i)] = v
+				m[s.key(i)] = v
 			}
 		}
 		return m, true
@@ -250,6 +282,11 @@ func (g *generator) whole(s schema, depth, number int) (any, bool) {
 			}
 		}
 		return l, true
+	}
+	if g.together {
+		if v, ok := nth(s.sought(), number); ok {
+			return v, true
+		}
 	}
 	return nth(s.scalars(), number)
 }
@@ -280,6 +317,7 @@ func (g *generator) any(s schema, depth int) (any, bool) {
 		return m, true
 	case mapping:
 		m := make(map[string]any)
+		keys := s.keys()
 		for range s.count("Properties", g.random.IntN(4)) {
 			if v, ok := g.any(s.additional(), depth+1); ok {
 				m[keys[g.random.IntN(len(keys))]] = v
@@ -338,6 +376,9 @@ func objects(root schema, seed uint64) iter.Seq[map[string]any] {
 	g := newGenerator(seed)
 	return func(yield func(map[string]any) bool) {
 		systematic := []iter.Seq[any]{g.alone(root, 0), g.around(root), g.alone(root, 1)}
+		if root.truth(decides) {
+			systematic = append([]iter.Seq[any]{g.deciding(root)}, systematic...)
+		}
 		var streams []func() (any, bool)
 		for _, s := range systematic {
 			next, stop := iter.Pull(s)

@@ -8,13 +8,15 @@ import (
 	"gitopsd.dev/render/conversion/rules"
 )
 
-// intent has the documents' statements about fields: those that are lost on purpose, and
-// the rules that write a field.
+// intent has the documents' statements about fields: those that are lost on purpose, the
+// rules that write a field, and the values that rules seek.
 type intent struct {
 	hub   string
 	pairs []rules.Pair
 	// origins are the documents of pairs, by index.
 	origins []string
+	// sought is what the rules seek in the objects of each version.
+	sought map[string][]sought
 }
 
 // of returns the index of the pair for converting from one version to another; -1 if

@@ -4,8 +4,9 @@
 //
 // It owns
 //   - the objects: each field alone, whole objects that differ in one value, and random
-//     ones, with the values at every limit (generate.go, scalars.go, schema.go). They
-//     depend only on the schema, so that every run has the same result;
+//     ones, with the values at every limit (generate.go, scalars.go, schema.go), and those
+//     that decide in the expressions of rules (constants.go). They depend only on schemas
+//     and rules, so that every run has the same result;
 //   - the laws that conversions must keep (proof.go, laws.go, edit.go, intent.go), also
 //     tried on existing objects (trial.go);
 //   - the smallest object that breaks a law, and its report (shrink.go, difference.go,
@@ -128,7 +129,7 @@ func newProver(c Config) (*prover, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.sides[v.Name] = &side{version: v.Name, schema: schema(v.Schema), checks: checks}
+		p.sides[v.Name] = &side{version: v.Name, schema: schema(v.Schema).with(p.intent.sought[v.Name]), checks: checks}
 	}
 	for _, v := range versions {
 		if p.sides[v] == nil {
@@ -237,13 +238,14 @@ func (p *prover) dress(tree map[string]any, d types.Definition, version string, 
 // read returns the intent of documents. It ignores documents with errors, which do not
 // compile.
 func read(documents []conversion.Document) intent {
-	var in intent
+	in := intent{sought: make(map[string][]sought)}
 	for _, d := range documents {
 		parsed, err := rules.Parse(d.Tree)
 		if err != nil {
 			continue
 		}
 		in.hub = cmp.Or(in.hub, parsed.Hub)
+		in.seek(parsed)
 		for _, pair := range parsed.Pairs {
 			in.pairs, in.origins = append(in.pairs, pair), append(in.origins, d.Origin.String())
 		}

@@ -54,8 +54,8 @@ var (
 )
 
 // scalars returns values of a schema that is not an object with properties, a map or a
-// list: all values of an enum, or else a typical value and then those at the limits.
-// Values that the schema refuses are left out.
+// list: all values of an enum, or else a typical value, then those at the limits and those
+// that rules seek. Values that the schema refuses are left out.
 func (s schema) scalars() []any {
 	var all []any
 	switch {
@@ -86,6 +86,7 @@ func (s schema) scalars() []any {
 		all = append(all, nil)
 	}
 	all = slices.DeleteFunc(all, func(v any) bool { return !s.admits(v) })
+	all = append(all, s.sought()...)
 	if d, ok := s["default"]; ok && s["enum"] == nil {
 		all = append(all, d)
 	}
