@@ -192,7 +192,11 @@ func (r *Renderer) activate(c *cluster, expanded map[packageName]*expansion) {
 		case len(errs) > 0:
 			c.fail(s, errors.Join(errs...))
 		default:
-			chosen, _ := recall(r, &r.selections, selectionKey{e, all.key()}, func() (*selection, error) { return choose(s, e, all), nil })
+			chosen, err := recall(r, &r.selections, selectionKey{e, all.key()}, func() (*selection, error) { return choose(s, e, all), nil })
+			if err != nil {
+				c.fail(s, err)
+				continue
+			}
 			c.held[name(s)] = chosen.objects
 			c.inactive = share(c.inactive, chosen.inactive)
 			c.noteByType(s, e, chosen, all, found)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -167,8 +168,12 @@ func (r *Renderer) expandPackages(ctx context.Context, c *cluster) (expanded map
 				c.fail(s, err)
 				continue
 			}
+			types, err := recall(r, &r.delegated, delegatedKey{s.Package, s.Declaration.Name}, func() ([]PackageType, error) { return delegatedTypes(s), nil })
+			if err != nil {
+				c.fail(s, err)
+				continue
+			}
 			c.held[name(s)], pins[o.ID()] = []*manifest.Object{o}, s.Pin.String()
-			types, _ := recall(r, &r.delegated, delegatedKey{s.Package, s.Declaration.Name}, func() ([]PackageType, error) { return delegatedTypes(s), nil })
 			c.delegated = share(c.delegated, types)
 			continue
 		}
@@ -342,7 +347,8 @@ func sweep[K comparable, T any](memos map[K]*memo[T]) {
 	})
 }
 
-// recall returns the value of a key. The first call for a key builds it.
+// recall returns the value of a key. The first call for a key builds it. A panic of build
+// is the error of all calls.
 func recall[K comparable, T any](r *Renderer, memos *map[K]*memo[T], key K, build func() (T, error)) (T, error) {
 	r.mu.Lock()
 	if *memos == nil {
@@ -357,11 +363,34 @@ func recall[K comparable, T any](r *Renderer, memos *map[K]*memo[T], key K, buil
 	r.mu.Unlock()
 	m.once.Do(func() {
 		var o outcome[T]
+		defer m.made.Store(&o)
+		defer func() {
+			if v := recover(); v != nil {
+				o.err = panicked(v)
+			}
+		}()
 		o.value, o.err = build()
-		m.made.Store(&o)
 	})
 	o := m.made.Load()
 	return o.value, o.err
+}
+
+// panicked returns the error for a value that recover returned, with the place of the
+// panic. Call it in the deferred function. It includes only values of the runtime: others
+// may have secret data.
+func panicked(v any) error {
+	what := fmt.Sprintf("panic with a value of type %T", v)
+	if err, ok := v.(goruntime.Error); ok {
+		what = "panic: " + err.Error()
+	}
+	pcs := make([]uintptr, 32)
+	frames := goruntime.CallersFrames(pcs[:goruntime.Callers(3, pcs)]) // behind the deferred function
+	for {
+		f, more := frames.Next()
+		if !strings.HasPrefix(f.Function, "runtime.") || !more {
+			return fmt.Errorf("a bug in gitopsd: %s in %s, line %d", what, f.Function, f.Line)
+		}
+	}
 }
 
 func (r *Renderer) compile(patches []kustomize.Patch) (*kustomize.Patches, error) {

@@ -525,3 +525,27 @@ func TestObjectsAreShared(t *testing.T) {
 		t.Errorf("%d packages, %d patches are kept that nobody asked for", len(r.packages), len(r.patches))
 	}
 }
+
+// A panic while a value is made is the error of all calls for it, with its place, and is
+// dropped like other results.
+func TestPanicIsRemembered(t *testing.T) {
+	var r Renderer
+	for range 2 {
+		_, err := recall(&r, &r.packages, packageKey{declaration: "a"}, func() (*expansion, error) {
+			var none *expansion
+			return nil, errors.New(none.notes[0])
+		})
+		if err == nil || !strings.HasPrefix(err.Error(), "a bug in gitopsd: panic: runtime error: ") || !strings.Contains(err.Error(), "render.TestPanicIsRemembered") {
+			t.Errorf("%v", err)
+		}
+	}
+	_, err := recall(&r, &r.packages, packageKey{declaration: "b"}, func() (*expansion, error) { panic("a secret") })
+	if err == nil || strings.Contains(err.Error(), "a secret") {
+		t.Errorf("%v", err)
+	}
+	r.Sweep()
+	r.Sweep()
+	if len(r.packages) != 0 {
+		t.Errorf("%d results are kept", len(r.packages))
+	}
+}
