@@ -400,3 +400,21 @@ func TestComplete(t *testing.T) {
 		t.Errorf("error: %v", err)
 	}
 }
+
+// A tree of other types has no hash: each call panics.
+func TestHashPanics(t *testing.T) {
+	o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"}, "data": struct{}{}}, manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the object has a hash")
+				}
+			}()
+			o.Hash()
+		}()
+	}
+}

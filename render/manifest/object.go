@@ -199,14 +199,19 @@ func Find(objects []*Object, id ID) *Object {
 // Hash returns the digest of the object's canonical JSON, computed on the first
 // call. Objects with equal hashes differ at most in their origin.
 func (o *Object) Hash() sources.Digest {
-	o.once.Do(func() {
-		buf := buffers.Get().(*[]byte)
-		*buf = o.AppendJSON((*buf)[:0])
-		sum := sha256.Sum256(*buf)
-		buffers.Put(buf)
-		o.hash = sources.Digest("sha256:" + hex.EncodeToString(sum[:]))
-	})
+	o.once.Do(func() { o.hash = o.digest() })
+	if o.hash == "" {
+		return o.digest() // the first call panicked, and so does this one
+	}
 	return o.hash
+}
+
+func (o *Object) digest() sources.Digest {
+	buf := buffers.Get().(*[]byte)
+	*buf = o.AppendJSON((*buf)[:0])
+	sum := sha256.Sum256(*buf)
+	buffers.Put(buf)
+	return sources.Digest("sha256:" + hex.EncodeToString(sum[:]))
 }
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
