@@ -167,7 +167,27 @@ func TestPlatforms(t *testing.T) {
 		t.Errorf("asked %v, images %v, gaps %v", asked, all, facts.Gaps)
 	}
 	facts, _ = read(nil, digest("2"), fail)
-	if len(facts.Gaps) != 2 || !strings.Contains(facts.Gaps[0], "deployment.apps/ns/x: an image that runs may be a platform of the rendered one, which cannot be looked up: no answer") {
+	if len(asked) != 2 || len(facts.Gaps) != 2 || !strings.Contains(facts.Gaps[0], "deployment.apps/ns/x: an image that runs may be a platform of the rendered one, which cannot be looked up: no answer") {
 		t.Errorf("gaps %v", facts.Gaps)
+	}
+}
+
+// A lookup that ended with the time of one cluster is made again for the next one.
+func TestPlatformsOfLateCluster(t *testing.T) {
+	asked := 0
+	r := New(Config{Platforms: func(ctx context.Context, _ string, d sources.Digest) ([]sources.Child, error) {
+		asked++
+		return []sources.Child{{Platform: "linux/amd64", Digest: d}}, ctx.Err()
+	}})
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	d := sources.Digest("sha256:" + strings.Repeat("1", 64))
+	if err := r.lookup(late, "acme/ctl", d); !errors.Is(err, context.Canceled) {
+		t.Errorf("the late cluster: %v", err)
+	}
+	for range 2 {
+		if err := r.lookup(t.Context(), "acme/ctl", d); err != nil || asked != 2 {
+			t.Errorf("asked %d times: %v", asked, err)
+		}
 	}
 }

@@ -13,11 +13,13 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// lookup looks up the platforms of an image once.
+// lookup looks up the platforms of an image once. late is set if the time of the cluster
+// that it was for was over.
 type lookup struct {
 	once     sync.Once
 	children []sources.Child
 	err      error
+	late     bool
 }
 
 // platforms looks up the platforms of images of plain manifests that are rendered by digest,
@@ -60,16 +62,30 @@ func runsOther(instances []verify.Instance, container string, rendered sources.D
 	})
 }
 
+// lookup looks up the platforms of an image. If another cluster looks them up and its time
+// ends, lookup tries again for this one.
 func (r *Reader) lookup(ctx context.Context, repository string, d sources.Digest) error {
-	r.mu.Lock()
-	l := r.looked[d]
-	if l == nil {
-		l = new(lookup)
-		r.looked[d] = l
+	for {
+		r.mu.Lock()
+		l := r.looked[d]
+		if l == nil {
+			l = new(lookup)
+			r.looked[d] = l
+		}
+		r.mu.Unlock()
+		l.once.Do(func() {
+			l.children, l.err = r.cfg.Platforms(ctx, repository, d)
+			l.late = l.err != nil && ctx.Err() != nil
+		})
+		if !l.late || ctx.Err() != nil {
+			return l.err
+		}
+		r.mu.Lock()
+		if r.looked[d] == l {
+			delete(r.looked, d)
+		}
+		r.mu.Unlock()
 	}
-	r.mu.Unlock()
-	l.once.Do(func() { l.children, l.err = r.cfg.Platforms(ctx, repository, d) })
-	return l.err
 }
 
 // Images returns the images in the lock, and those with platforms that were looked up.
