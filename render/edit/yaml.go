@@ -67,9 +67,9 @@ func (e *editor) offset(n *yaml.Node) (int, error) {
 }
 
 // extent returns the start and end of a scalar on one line without escapes. quote is its
-// quote, 0 for none.
+// quote, 0 for none. A scalar that is not written at all has no extent; see [editor.behind].
 func (e *editor) extent(n *yaml.Node) (start, end int, quote byte, err error) {
-	if start, err = e.offset(n); err != nil || n.Kind != yaml.ScalarNode || n.Value == "" {
+	if start, err = e.offset(n); err != nil || n.Kind != yaml.ScalarNode || unwritten(n) {
 		return 0, 0, 0, errStyle
 	}
 	written := n.Value
@@ -88,6 +88,22 @@ func (e *editor) extent(n *yaml.Node) (start, end int, quote byte, err error) {
 		return 0, 0, 0, errStyle
 	}
 	return start, start + len(written), quote, nil
+}
+
+// unwritten reports whether a scalar has no text, as in "key:".
+func unwritten(n *yaml.Node) bool { return n.Value == "" && n.Style == 0 }
+
+// behind returns the position after the colon of a key on one line.
+func (e *editor) behind(key *yaml.Node) (int, error) {
+	_, end, _, err := e.extent(key)
+	if err != nil {
+		return 0, err
+	}
+	rest := bytes.TrimLeft(e.old[end:], " \t")
+	if !bytes.HasPrefix(rest, []byte(":")) {
+		return 0, errStyle
+	}
+	return len(e.old) - len(rest) + 1, nil
 }
 
 // lineEnd returns the end of the line that holds a position, without its line
@@ -133,20 +149,47 @@ func (e *editor) set(root *yaml.Node, value string) error {
 	switch {
 	case annotations == nil:
 		return e.addAnnotations(metaKey, meta, value)
-	case annotations.Kind == yaml.ScalarNode && annotations.Tag == "!!null" && annotations.Value == "" && meta.Style&yaml.FlowStyle == 0:
+	case null(annotations) && unwritten(annotations) && meta.Style&yaml.FlowStyle == 0:
 		at, err := e.offset(key)
 		if err != nil {
 			return err
 		}
 		e.after(at, indent(key.Column-1+e.step(metaKey, meta))+e.key+": "+value)
 		return nil
+	case null(annotations):
+		return e.fill(key, annotations, "{"+e.pair(key, value)+"}")
 	case annotations.Kind != yaml.MappingNode:
 		return errStyle
 	}
-	if _, v := entry(annotations, e.key); v != nil {
-		return e.replace(v, value)
+	k, v := entry(annotations, e.key)
+	switch {
+	case v == nil:
+		return e.add(key, annotations, value)
+	case null(v) && annotations.Style&yaml.FlowStyle != 0:
+		return e.fill(k, v, `"`+value+`"`)
+	case null(v):
+		return e.fill(k, v, value)
 	}
-	return e.add(key, annotations, value)
+	return e.replace(v, value)
+}
+
+// null reports whether a node is null, written or not.
+func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
+
+// fill writes a text in place of a null.
+func (e *editor) fill(key, n *yaml.Node, text string) error {
+	if !unwritten(n) {
+		start, end, _, err := e.extent(n)
+		if err == nil {
+			e.edits = append(e.edits, edit{start, end, text})
+		}
+		return err
+	}
+	at, err := e.behind(key)
+	if err == nil {
+		e.insert(at, " "+text)
+	}
+	return err
 }
 
 // replace writes another value in place of a scalar.
@@ -189,8 +232,8 @@ func (e *editor) add(key, annotations *yaml.Node, value string) error {
 	return nil
 }
 
-// addAnnotations adds the field annotations to metadata, after the name and
-// namespace that usually come first.
+// addAnnotations adds the field annotations to metadata, after the name and namespace that
+// usually come first. If the end of these is not known, it becomes the first field.
 func (e *editor) addAnnotations(metaKey, meta *yaml.Node, value string) error {
 	var last, lastKey *yaml.Node
 	for i := 0; i+1 < len(meta.Content); i += 2 {
@@ -203,10 +246,13 @@ func (e *editor) addAnnotations(metaKey, meta *yaml.Node, value string) error {
 	var at int
 	var err error
 	if last != nil {
-		_, at, _, err = e.extent(last)
-	} else if flow {
+		if _, at, _, err = e.extent(last); err != nil {
+			last = nil
+		}
+	}
+	if last == nil && flow {
 		at, err = e.offset(meta.Content[0])
-	} else {
+	} else if last == nil {
 		at, err = e.offset(metaKey)
 	}
 	if err != nil {
