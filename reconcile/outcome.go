@@ -40,7 +40,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	var before status.Unit
 	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) {
 		before = *c
-		c.Phase, c.Message, c.Actions, c.Problems = o.Phase, o.Message, o.Actions, o.Problems
+		c.Phase, c.Message, c.Actions, c.Problems, c.Stuck = o.Phase, o.Message, o.Actions, o.Problems, o.Stuck
 		c.Commit, c.Tried, c.Failures, c.NextTry = commit, now, w.failures, w.nextTry
 		if o.Phase == status.Ready {
 			c.Applied, c.Succeeded = commit, now
@@ -67,7 +67,11 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 // log logs an outcome if it is new, and each new problem.
 func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	log := ws.cfg.Log.With("cluster", w.id.String())
-	outcome := log.With("commit", sources.ShortHash(j.of.commit.Hash), "phase", o.Phase, "changed", o.Changed)
+	phase := o.Phase
+	if phase == status.Ready && len(o.Problems) > 0 {
+		phase = status.Degraded // as the board shows it
+	}
+	outcome := log.With("commit", sources.ShortHash(j.of.commit.Hash), "phase", phase, "changed", o.Changed)
 	if len(o.Problems) > 0 {
 		outcome = outcome.With("problems", len(o.Problems))
 	}
@@ -79,7 +83,7 @@ func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	case o.Phase == status.Failed || o.Phase == status.Unreachable:
 		level = slog.LevelError
 		outcome.Error(o.Message)
-	case o.Phase == status.Ready && len(o.Problems) > 0:
+	case phase == status.Degraded:
 		level = slog.LevelWarn
 		outcome.Warn("applied, but for what has a problem")
 	default:

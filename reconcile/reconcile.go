@@ -298,7 +298,7 @@ var fine = []status.Phase{status.Ready, status.Suspended, status.Degraded, statu
 
 // Once makes one pass over all clusters and commits the lock. If others push meanwhile, it
 // makes another pass with the new commit. With patience it then works as Run does until
-// everything is Ready, for at most that long. It returns all problems, and with patience also
+// everything is Ready, for at most that long, or until only people can make it so. It returns all problems, and with patience also
 // the clusters that are not Ready. Without patience, a problem is not both returned and
 // logged, and problems of a commit that was overtaken are neither.
 func (d *Daemon) Once(ctx context.Context, patience time.Duration) error {
@@ -375,6 +375,9 @@ func (d *Daemon) awaitReady(ctx context.Context, patience time.Duration) error {
 		s := d.cfg.Board.Snapshot()
 		if len(s.Unready()) == 0 {
 			return nil
+		}
+		if s.Stuck() {
+			return errors.New("not everything is Ready, and waiting does not help: what is held or refused needs a change in the repository or the cluster")
 		}
 		select {
 		case <-waiting.Done():

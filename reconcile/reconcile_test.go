@@ -779,3 +779,28 @@ func TestSuspectsHoldNoWorker(t *testing.T) {
 	n := len(w.appliedTo("c"))
 	w.eventually("c goes on", func() bool { return len(w.appliedTo("c")) > n+3 })
 }
+
+// With patience Once does not wait for what only a commit can bring on, but for everything else.
+// The log names the phase as the status does.
+func TestOnceDoesNotWaitForPeople(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev", "prod")}, cluster("dev", "v1"), cluster("prod", "v1"))
+	held := problem.Problem{Cluster: "dev", Object: "configmap/a/b", Reason: "held: kept; to allow that, annotate the Cluster"}
+	w.gives("dev", unit.Outcome{Phase: status.Ready, Stuck: true, Problems: []problem.Problem{held}})
+	var n atomic.Int32
+	w.set("prod", func(context.Context) unit.Outcome {
+		if n.Add(1) < 3 {
+			return unit.Outcome{Phase: status.Progressing, Message: "not yet"}
+		}
+		return unit.Outcome{Phase: status.Ready}
+	})
+	var log bytes.Buffer
+	err := w.daemon(func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }).Once(t.Context(), time.Hour)
+	if err == nil || !strings.Contains(err.Error(), "not everything is Ready, and waiting does not help") || !strings.Contains(err.Error(), "to allow that, annotate the Cluster") || strings.Contains(err.Error(), "prod") {
+		t.Errorf("error %v", err)
+	}
+	if text := log.String(); !strings.Contains(text, "phase=Degraded") {
+		t.Errorf("log\n%s", text)
+	}
+}

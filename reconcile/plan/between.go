@@ -76,13 +76,14 @@ func (c *Comparer) compare(ctx context.Context, old, now *manifest.Object) (*com
 }
 
 // Between returns the plan from one rendering of a cluster to another, without looking at
-// the cluster. It refuses the steps that would be refused there, as far as that is known:
-// breaking changes, pins, and objects that a type of the second rendering would not
-// accept. It notes kinds that may be misspelt. The error is the context's.
-func (c *Comparer) Between(ctx context.Context, cluster string, before, after *manifest.Set, allowed Allowed, find FindType) (*Plan, error) {
+// the cluster. It holds the prunes that would be held there, and refuses the steps that
+// would be refused there, as far as that is known: breaking changes, pins, and objects that
+// a type of the second rendering would not accept. It notes kinds that may be misspelt. The
+// error is the context's.
+func (c *Comparer) Between(ctx context.Context, cluster string, before, after *manifest.Set, opts Options, allowed Allowed, find FindType) (*Plan, error) {
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)
-	now, was := computation{desired: after}, computation{desired: before}
+	now, was := computation{desired: after, opts: opts, inactive: byKind(opts.Inactive)}, computation{desired: before}
 	now.findUnregistered()
 	was.findUnregistered()
 	withdrawn := func(o *manifest.Object) bool { // nothing serves it any more
@@ -106,7 +107,7 @@ func (c *Comparer) Between(ctx context.Context, cluster string, before, after *m
 		if why := now.misuse(o); why != "" {
 			s.Action, s.Reason = Refused, why
 		} else if why := now.unregistered[o.ID()]; why != "" {
-			s.Action, s.Reason = Held, "nothing would serve it: "+why
+			s.Action, s.Lasting, s.Reason = Held, true, "nothing would serve it: "+why
 		}
 		p.Steps = append(p.Steps, s)
 	}
@@ -122,6 +123,10 @@ func (c *Comparer) Between(ctx context.Context, cluster string, before, after *m
 	sortPruned(prunes, func(s *Step) []string {
 		return dependencies(before.Get(s.ID).Annotation(manifest.DependsOnAnnotation), Order{})
 	})
+	now.keepUnrendered(prunes)
+	now.keepDelegated(prunes)
+	now.keepUsed(prunes)
+	now.keepMost(prunes, before.Len())
 	p.Steps = append(p.Steps, prunes...)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -44,10 +45,42 @@ func TestBetween(t *testing.T) {
 	if p := between(t, new(plan.Comparer), "dev", after, after, nil, nil); p.HasChanges() {
 		t.Errorf("a cluster that stays as it is has changes: %s", steps(p))
 	}
-	plan.HoldKept(p, func(id manifest.ID, pkg string) bool { return id.Name != "new" })
+	p = betweenWith(t, new(plan.Comparer), "dev", before, after, plan.Options{Keeps: func(id manifest.ID, pkg string) bool { return id.Name != "new" }}, nil, nil)
 	for _, s := range p.Steps {
 		if held := s.Action == plan.Held; held != (s.ID.Name == "gone") || held && s.Reason == "" {
 			t.Errorf("%s: %s %s", s.ID, s.Action, s.Reason)
+		}
+	}
+}
+
+// Prunes that a cluster would hold are held between renderings, too: too many at once, and all
+// if nothing is rendered.
+func TestBetweenGuards(t *testing.T) {
+	var many strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&many, "{apiVersion: v1, kind: ConfigMap, metadata: {name: c%d, namespace: a}}\n---\n", i)
+	}
+	before, few := manifesttest.Set(t, many.String()), manifesttest.Set(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: c0, namespace: a}}")
+	none, _ := manifest.NewSet(nil)
+	for _, tt := range []struct {
+		name  string
+		after *manifest.Set
+		opts  plan.Options
+		held  int
+	}{
+		{"most", few, plan.Options{}, 29},
+		{"most, allowed", few, plan.Options{AllowPrune: 29}, 0},
+		{"all", none, plan.Options{}, 30},
+		{"all, to be removed", none, plan.Options{RemoveAll: true}, 0},
+	} {
+		p := betweenWith(t, new(plan.Comparer), "dev", before, tt.after, tt.opts, nil, nil)
+		if have, prunes := p.Count(plan.Held), p.Count(plan.Prune); have != tt.held || have+prunes != 30-tt.after.Len() {
+			t.Errorf("%s: %d held, %d to prune, want %d held", tt.name, have, prunes, tt.held)
+		}
+		for i := range p.Steps {
+			if s := &p.Steps[i]; s.Action == plan.Held && !s.Lasts() {
+				t.Errorf("%s: %s passes by itself: %s", tt.name, s.ID, s.Reason)
+			}
 		}
 	}
 }
@@ -80,7 +113,7 @@ func TestBetweenCancelled(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	var c plan.Comparer
-	if _, err := c.Between(ended, "dev", before, after, nil, nil); !errors.Is(err, context.Canceled) {
+	if _, err := c.Between(ended, "dev", before, after, plan.Options{}, nil, nil); !errors.Is(err, context.Canceled) {
 		t.Fatalf("error %v, want the context's", err)
 	}
 	if s := between(t, &c, "dev", before, after, nil, nil).Steps[0]; s.Action != plan.Refused || len(s.Findings) == 0 || strings.Contains(s.Reason, "cancel") {
@@ -90,7 +123,12 @@ func TestBetweenCancelled(t *testing.T) {
 
 func between(t *testing.T, c *plan.Comparer, cluster string, before, after *manifest.Set, allowed plan.Allowed, find plan.FindType) *plan.Plan {
 	t.Helper()
-	p, err := c.Between(t.Context(), cluster, before, after, allowed, find)
+	return betweenWith(t, c, cluster, before, after, plan.Options{}, allowed, find)
+}
+
+func betweenWith(t *testing.T, c *plan.Comparer, cluster string, before, after *manifest.Set, opts plan.Options, allowed plan.Allowed, find plan.FindType) *plan.Plan {
+	t.Helper()
+	p, err := c.Between(t.Context(), cluster, before, after, opts, allowed, find)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -172,6 +172,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		return decide(Refused, "%s", why)
 	}
 	if why := c.unregistered[id]; why != "" {
+		s.Lasting = true
 		return decide(Held, "nothing would serve it: %s", why)
 	}
 	if why := unready(o); why != "" {

@@ -51,7 +51,7 @@ func (c *computation) unwanted() []Step {
 			s.Action, s.Reason = Wait, deleting(meta)
 		}
 		if membership == Unsure {
-			hold(&s, "kept: it has gitopsd's label and an older gitopsd's record, but its metadata.managedFields do not show that gitopsd applied it: it may be a copy; delete it, or remove its label %s to keep it", PartOfLabel)
+			holdFor(&s, "kept: it has gitopsd's label and an older gitopsd's record, but its metadata.managedFields do not show that gitopsd applied it: it may be a copy; delete it, or remove its label %s to keep it", PartOfLabel)
 		}
 		if why, ok := c.live.Disputed[id]; ok {
 			hold(&s, "%s", why)
@@ -76,21 +76,16 @@ func hold(s *Step, format string, args ...any) {
 	}
 }
 
-// maybeWanted is the reason for keeping the objects that Keeps reports.
-const maybeWanted = "kept: errors in the repository or in its package leave open whether it is wanted"
-
-// HoldKept keeps the objects in a plan between revisions that `gitopsd run` would keep
-// because of errors. Keeps is as in [Options]; it may be nil.
-func HoldKept(p *Plan, keeps func(id manifest.ID, pkg string) bool) {
-	if keeps == nil {
-		return
-	}
-	for i := range p.Steps {
-		if s := &p.Steps[i]; keeps(s.ID, s.Package) {
-			hold(s, maybeWanted)
-		}
+// holdFor is like hold, for a reason that only people can remove.
+func holdFor(s *Step, format string, args ...any) {
+	if s.Action == Prune {
+		hold(s, format, args...)
+		s.Lasting = true
 	}
 }
+
+// maybeWanted is the reason for keeping the objects that Keeps reports.
+const maybeWanted = "kept: errors in the repository or in its package leave open whether it is wanted"
 
 // HoldIncomplete holds the prunes that `gitopsd run` would leave to a later pass because
 // an object of the same package (or another plain manifest) cannot be applied: the
@@ -136,7 +131,7 @@ func (c *computation) keepUnrendered(steps []Step) {
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
 			hold(s, maybeWanted)
 		case c.desired.Len() == 0 && !c.opts.RemoveAll:
-			hold(s, "kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
+			holdFor(s, "kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}
 	}
 }
@@ -173,7 +168,7 @@ func (c *computation) keepUsed(steps []Step) {
 	}
 	for i := range steps {
 		if by := used[steps[i].ID]; len(by) > 0 {
-			hold(&steps[i], "kept: no activation policy names it any more, but the repository has %s; name it in one, or remove these", prose.Some(by, 3))
+			holdFor(&steps[i], "kept: no activation policy names it any more, but the repository has %s; name it in one, or remove these", prose.Some(by, 3))
 		}
 	}
 }
@@ -194,7 +189,7 @@ func (c *computation) keepMost(steps []Step, members int) {
 		if steps[i].Action == Prune {
 			steps[i].Allow = allowPrune(prunes, cause)
 		}
-		hold(&steps[i], "%s; to allow that, annotate %s with %s: \"%d\"",
+		holdFor(&steps[i], "%s; to allow that, annotate %s with %s: \"%d\"",
 			cause, cmp.Or(c.opts.Declaration, "the Cluster in the registry"), manifest.AllowPruneAnnotation, prunes)
 	}
 }

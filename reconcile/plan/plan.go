@@ -85,6 +85,9 @@ type Step struct {
 	Reason string
 	// Allow is the annotation that would allow the step; nil if none would.
 	Allow *Allow
+	// Lasting: the step is held until somebody changes the repository or the object, so
+	// that waiting does not end it. See [Step.Lasts].
+	Lasting bool
 	// Follows: the step is refused because another step of its package is.
 	Follows bool
 	Stage   Stage
@@ -184,6 +187,19 @@ type Step struct {
 	// is empty if it is not known.
 	Wrong []string
 	At    string
+}
+
+// Lasts reports whether a step that is held, refused or in conflict stays so until somebody
+// changes the repository or the object. It is false if it may pass by itself, or if that is
+// not known.
+func (s *Step) Lasts() bool {
+	switch s.Action {
+	case Held:
+		return s.Lasting
+	case Refused, Conflict:
+		return s.Allow != nil
+	}
+	return false
 }
 
 // Place returns the place in the repository of a step's object, or of the wrong field in

@@ -47,6 +47,27 @@ func (s *Snapshot) Unready(only ...string) []string {
 	return why
 }
 
+// Stuck reports whether waiting will not make the fleet Ready: the newest commit is in
+// charge and has no problems, something is not Ready, and every cluster that is not Ready stays so until somebody changes
+// the repository or an object. If clusters are named, only these count, as in Unready.
+func (s *Snapshot) Stuck(only ...string) bool {
+	if s.Commit == "" || s.Computing != "" || s.PollError != "" || len(s.Problems) > 0 {
+		return false
+	}
+	stuck := 0
+	for i := range s.Clusters {
+		u := &s.Clusters[i]
+		if len(only) > 0 && !slices.Contains(only, u.Name) || u.unready(s.Commit) == "" {
+			continue
+		}
+		if !u.Stuck || u.Phase != Degraded && u.Phase != Failed || u.Commit != s.Commit {
+			return false
+		}
+		stuck++
+	}
+	return stuck > 0
+}
+
 // unready returns why a cluster is not Ready with a commit; empty if it is Ready or suspended.
 func (u *Unit) unready(commit string) string {
 	switch {

@@ -44,6 +44,36 @@ func TestUnready(t *testing.T) {
 	}
 }
 
+func TestStuck(t *testing.T) {
+	held := Unit{Name: "dev", Phase: Degraded, Commit: "now", Stuck: true}
+	ready, suspended, failed := Unit{Name: "prod", Phase: Ready, Commit: "now"}, Unit{Name: "prod", Phase: Suspended}, Unit{Name: "prod", Phase: Failed, Commit: "now"}
+	refused, old := failed, held
+	refused.Stuck, old.Commit = true, "before"
+	for _, tt := range []struct {
+		name  string
+		fleet Snapshot
+		only  []string
+		want  bool
+	}{
+		{"ready", Snapshot{Clusters: []Unit{ready}}, nil, false},
+		{"held", Snapshot{Clusters: []Unit{held, ready}}, nil, true},
+		{"held and suspended", Snapshot{Clusters: []Unit{held, suspended}}, nil, true},
+		{"held and refused", Snapshot{Clusters: []Unit{held, refused}}, nil, true},
+		{"held and failed", Snapshot{Clusters: []Unit{held, failed}}, nil, false},
+		{"held, with an earlier commit", Snapshot{Clusters: []Unit{old}}, nil, false},
+		{"held, and a commit is next", Snapshot{Clusters: []Unit{held}, Computing: "next"}, nil, false},
+		{"held, and the repository is away", Snapshot{Clusters: []Unit{held}, PollError: "refused"}, nil, false},
+		{"held, and a package is late", Snapshot{Clusters: []Unit{held}, Problems: []problem.Problem{{Reason: "late"}}}, nil, false},
+		{"another one is held", Snapshot{Clusters: []Unit{held, ready}}, []string{"prod"}, false},
+		{"another one failed", Snapshot{Clusters: []Unit{held, failed}}, []string{"dev"}, true},
+	} {
+		tt.fleet.Commit = "now"
+		if have := tt.fleet.Stuck(tt.only...); have != tt.want {
+			t.Errorf("%s: %t", tt.name, have)
+		}
+	}
+}
+
 // A cluster with problems is never shown as Ready, but those that depend on it go on.
 func TestDegraded(t *testing.T) {
 	b := NewBoard("v1", "r", "main")

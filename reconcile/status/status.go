@@ -126,6 +126,9 @@ type Unit struct {
 	Applied string `json:"applied,omitempty"`
 	// Message is one line on why the unit is not Ready.
 	Message string `json:"message,omitempty"`
+	// Stuck reports whether the unit stays as it is until somebody changes the repository or
+	// an object: what is held or refused does not pass.
+	Stuck bool `json:"stuck,omitempty"`
 	// Objects is the number of the unit's desired objects.
 	Objects int `json:"objects"`
 	// Drifted is the number of objects that others changed and that stay as they are.

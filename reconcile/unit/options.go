@@ -15,6 +15,13 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
+// PlanOptions returns the options of a unit's plan that do not depend on its cluster. The error
+// is about an annotation of the cluster's registration.
+func PlanOptions(want *desired.Unit) (plan.Options, error) {
+	opts, err := options(want)
+	return opts.Options, err
+}
+
 // options returns the options of a unit's plan. The error is about an annotation of
 // the cluster's registration.
 func options(want *desired.Unit) (apply.PlanOptions, error) {
@@ -64,7 +71,7 @@ func packageTypes(rendered []render.PackageType) []plan.PackageType {
 func hold(p *plan.Plan) {
 	for i := range p.Steps {
 		if s := &p.Steps[i]; s.Drift {
-			s.Action = plan.Held
+			s.Action, s.Lasting = plan.Held, true
 			s.Reason = "reported, not corrected (spec.drift: report): " + s.Reason
 		}
 	}

@@ -61,7 +61,15 @@ type Outcome struct {
 	// before it goes.
 	Home bool
 
+	// Stuck reports whether the unit stays as it is until somebody changes the repository or
+	// an object: something is held or refused for a reason that does not pass, and nothing
+	// else is under way.
+	Stuck bool
+
 	cluster string
+	// lasting are the steps that only people can bring on, and passing the others that were
+	// not done.
+	lasting, passing int
 	// faults failed to apply, and broken were applied but are failing.
 	faults, broken int
 	// waits are the objects that are not ready yet.
@@ -114,6 +122,7 @@ func (c *Connection) take(want *desired.Unit, report *apply.Report, o *Outcome) 
 			c.log.Warn("the API server warns", "object", s.ID.String(), "warning", w)
 		}
 		o.count(&r)
+		o.countLasting(&r)
 		switch {
 		case r.Outcome == apply.Done:
 			if s.Action.Writes() {
@@ -188,6 +197,18 @@ func (o *Outcome) count(r *apply.Result) {
 	}
 }
 
+// countLasting counts a step that was not done, by whether only people can bring it on. A step
+// that follows another one is not counted.
+func (o *Outcome) countLasting(r *apply.Result) {
+	switch s := r.Step; {
+	case r.Outcome == apply.Done, r.Outcome == apply.Skipped, s.Follows, s.Action == plan.Unchanged:
+	case r.Outcome != apply.Failed && s.Lasts():
+		o.lasting++
+	default:
+		o.passing++
+	}
+}
+
 // reason returns why a step was taken, for the log. The plan has no reason if the action
 // says it all.
 func reason(s *plan.Step) string {
@@ -252,6 +273,7 @@ func (o *Outcome) unhealthy(want *desired.Unit, h apply.Health) {
 		return
 	case h.Passes:
 		state = ""
+		o.passing++
 	case h.State == apply.FailedState:
 		state = status.Failed
 		o.broken++
@@ -309,6 +331,7 @@ func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 		o.concludeRemoval(want, p)
 		return
 	}
+	o.Stuck = o.lasting > 0 && o.passing+o.broken+len(o.waits) == 0 && len(want.Incomplete) == 0 && want.Complete()
 	switch {
 	case o.faults > 0:
 		o.Phase, o.Message = status.Failed, fmt.Sprintf("%d of %s failed to apply", o.faults, prose.Count(len(p.Steps), "object"))

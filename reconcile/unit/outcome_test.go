@@ -11,6 +11,7 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
@@ -44,6 +45,46 @@ func TestPassing(t *testing.T) {
 		notes := strings.Join(o.Notes, "; ")
 		if o.Phase != tt.phase || len(o.Problems) != tt.problems || len(o.Packages) > 0 || !strings.HasPrefix(notes, tt.note) || tt.note == "" && notes != "" {
 			t.Errorf("%s: %s, problems %v, packages %v, notes %q", tt.name, o.Phase, o.Problems, o.Packages, notes)
+		}
+	}
+}
+
+// A unit is stuck if only people can bring it on: nothing else is left to do, or may still come
+// right.
+func TestStuck(t *testing.T) {
+	id := func(name string) manifest.ID { return manifest.ConfigMap.ID("a", name) }
+	guarded := apply.Result{Step: &plan.Step{Action: plan.Held, ID: id("guarded"), Lasting: true}}
+	refused := apply.Result{Step: &plan.Step{Action: plan.Refused, ID: id("refused"), Allow: new(plan.Allow)}}
+	follows := apply.Result{Step: &plan.Step{Action: plan.Refused, ID: id("follows"), Follows: true}}
+	skipped := apply.Result{Step: &plan.Step{Action: plan.Create, ID: id("skipped")}, Outcome: apply.Skipped}
+	for _, tt := range []struct {
+		name    string
+		results []apply.Result
+		health  []apply.Health
+		faults  []problem.Problem
+		stuck   bool
+	}{
+		{name: "ready"},
+		{name: "held", results: []apply.Result{guarded}, stuck: true},
+		{name: "refused", results: []apply.Result{refused, follows, skipped}, stuck: true},
+		{name: "held for now", results: []apply.Result{{Step: &plan.Step{Action: plan.Held, ID: id("later")}}}},
+		{name: "held, and something is held for now", results: []apply.Result{guarded, {Step: &plan.Step{Action: plan.Held, ID: id("later")}}}},
+		{name: "held, and something is being deleted", results: []apply.Result{guarded, {Step: &plan.Step{Action: plan.Wait, ID: id("going")}}}},
+		{name: "held, and something failed", results: []apply.Result{guarded, {Step: &plan.Step{Action: plan.Create, ID: id("failed")}, Outcome: apply.Failed, Err: errors.New("no")}}},
+		{name: "held, and something is not ready", results: []apply.Result{guarded}, health: []apply.Health{{ID: id("a"), State: apply.InProgress}}},
+		{name: "held, and a package has errors", results: []apply.Result{guarded}, faults: []problem.Problem{{Reason: "late"}}},
+		{name: "refused for now", results: []apply.Result{{Step: &plan.Step{Action: plan.Refused, ID: id("unserved")}}}},
+	} {
+		o := newOutcome(desired.ID{Cluster: "dev"}, &plan.Plan{})
+		want := desired.Registered(clusters.Cluster{Name: "dev"}, "")
+		want.Faults = tt.faults
+		(&Connection{log: slog.New(slog.DiscardHandler)}).take(want, &apply.Report{Results: tt.results}, &o)
+		for _, h := range tt.health {
+			o.unhealthy(want, h)
+		}
+		o.conclude(want, &plan.Plan{})
+		if o.Stuck != tt.stuck {
+			t.Errorf("%s: stuck %t", tt.name, o.Stuck)
 		}
 	}
 }

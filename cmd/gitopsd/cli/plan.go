@@ -80,7 +80,7 @@ does. Nothing is recorded for it, and it needs no signature.
 Values of Secrets are never shown. Errors go to stderr; JSON and Markdown have them too.
 The exit status is 0, or 1 for an error and for steps that would fail in
 ` + "`gitopsd run`" + ` (refused, in conflict, rejected); with --detailed-exitcode it is 2 when
-there are changes.`,
+there are changes, or changes are held back or wait.`,
 		Example: `  gitopsd plan --context prod=my-prod
   gitopsd plan --against main
   gitopsd plan --against origin/main -o markdown > comment.md
@@ -101,7 +101,7 @@ there are changes.`,
 	registerTakeOver(cmd, &o.takeOver)
 	o.output.register(cmd, "text", "json", "markdown")
 	f.StringArrayVar(&o.replace, "replace", nil, "REPOSITORY=DIRECTORY: plan as if the package were built from this directory. May be given more than once")
-	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there are changes")
+	f.BoolVar(&o.exitcode, "detailed-exitcode", false, "exit with status 2 when there are changes, also held ones")
 	f.BoolVar(&o.watch, "watch", false, "plan again whenever a file changes, until interrupted")
 	annotate(f, "live", yields, "against")
 	annotate(f, "against", yields, "live")
@@ -396,11 +396,14 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	for _, c := range state.Clusters {
 		cp := shown(c)
 		old := before.Get(c.Name)
+		how, err := unit.PlanOptions(c)
 		switch {
 		case c.Err != nil:
 			cp.Err = problem.Message(c.Err)
+		case err != nil:
+			cp.Err = err.Error()
 		case old == nil:
-			if cp.Plan, err = comparer.Between(ctx, c.Name, none, c.Objects, c.Allows, find(ctx, c)); err != nil {
+			if cp.Plan, err = comparer.Between(ctx, c.Name, none, c.Objects, how, c.Allows, find(ctx, c)); err != nil {
 				return err
 			}
 			plan.CheckControllers(cp.Plan, controllers(ctx, c, nil))
@@ -411,10 +414,9 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 			maps.DeleteFunc(cp.Before, func(name, _ string) bool {
 				return cp.Packages[name] == "" && c.Keeps != nil && c.Keeps(manifest.ID{}, name)
 			})
-			if cp.Plan, err = comparer.Between(ctx, c.Name, old.Objects, c.Objects, c.Allows, find(ctx, c, old)); err != nil {
+			if cp.Plan, err = comparer.Between(ctx, c.Name, old.Objects, c.Objects, how, c.Allows, find(ctx, c, old)); err != nil {
 				return err
 			}
-			plan.HoldKept(cp.Plan, c.Keeps)
 			plan.CheckControllers(cp.Plan, controllers(ctx, c, old))
 			for _, name := range old.Incomplete {
 				fleet.Notes = append(fleet.Notes, fmt.Sprintf("cluster %s: package %s has errors at %s, so that its objects look new here; the cluster may have them", c.Name, name, p.options.against))

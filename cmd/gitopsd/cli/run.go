@@ -77,7 +77,7 @@ that etcd. With --etcd-proxy-listen it serves the namespaces of clusters that re
 URL (spec.etcd.proxy.url); proxies in the clusters serve the others.
 
 With --once it makes one pass and ends; with --wait it goes on until everything is
-Ready.
+Ready, or until only a change in the repository or a cluster can make it so.
 
 On --listen it serves /healthz, /readyz, /metrics (Prometheus) and /status, which
 ` + "`gitopsd status`" + ` shows. Requests for the last two from other machines or pods need the

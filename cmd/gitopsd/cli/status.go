@@ -57,8 +57,9 @@ or name its URL, with the token of its --status-token-file.
 
 With --wait it waits until the daemon has polled the repository since the command
 began, and every cluster is Ready with the commit that it found. So everything that was
-pushed before is applied. Suspended clusters do not count. With --cluster only the
-named clusters count, even if they are suspended.
+pushed before is applied. It ends early, with an error, if what is held or refused needs a
+change in the repository or a cluster. Suspended clusters do not count. With --cluster
+only the named clusters count, even if they are suspended.
 
 The exit status is 0 if the daemon answered, or 1 for an error; with --wait it is 1
 if not everything is Ready in time, and with --detailed-exitcode 2 if not everything
@@ -115,6 +116,8 @@ func (o *statusOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	switch {
+	case len(unready) > 0 && patience > 0 && s.Stuck(o.clusters...):
+		return fmt.Errorf("not everything is Ready, and waiting does not help: what is held or refused needs a change in the repository or the cluster: %s", some(unready))
 	case len(unready) > 0 && patience > 0:
 		return fmt.Errorf("not everything is Ready after %s: %s", patience, some(unready))
 	case len(unready) > 0 && o.exitcode:
@@ -157,6 +160,10 @@ func (o *statusOptions) print(w io.Writer, g *global, s *status.Snapshot) error 
 // askPause is how long --wait waits before it asks again.
 const askPause = 500 * time.Millisecond
 
+// stuckPatience is how long --wait waits for a fleet that waiting does not make Ready: a daemon
+// needs a moment to see that somebody has undone what it reports.
+const stuckPatience = 5 * time.Second
+
 // await asks until everything is Ready or the time is over. It returns the last answer, and
 // what is not Ready. A daemon that does not answer may be about to start.
 func (o *statusOptions) await(cmd *cobra.Command, address string, patience time.Duration) (last *status.Snapshot, unready []string, err error) {
@@ -166,8 +173,10 @@ func (o *statusOptions) await(cmd *cobra.Command, address string, patience time.
 	defer p.stop()
 	p.step("waiting until everything is Ready")
 	var since time.Time
+	stuckSince := time.Now()
 	for {
 		s, failed := o.fetch(ctx, address)
+		polled := false // since the command began
 		switch {
 		case errors.Is(failed, errNotAllowed):
 			return nil, nil, failed
@@ -176,12 +185,16 @@ func (o *statusOptions) await(cmd *cobra.Command, address string, patience time.
 				since = s.Time
 			}
 			last, unready = s, s.Unready(o.clusters...)
-			if s.PollError == "" && !s.Polled.After(since) {
+			polled = s.Polled.After(since)
+			if s.PollError == "" && !polled {
 				unready = append(unready, "the daemon has not polled the repository since")
 			}
 		}
-		if failed == nil && len(unready) == 0 {
-			return last, nil, nil
+		if failed != nil || !polled || !last.Stuck(o.clusters...) {
+			stuckSince = time.Now()
+		}
+		if failed == nil && (len(unready) == 0 || time.Since(stuckSince) > stuckPatience) {
+			return last, unready, nil
 		}
 		select {
 		case <-time.After(askPause):

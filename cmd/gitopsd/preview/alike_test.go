@@ -339,6 +339,8 @@ func TestVerdict(t *testing.T) {
 	unchanged := planned(plan.Step{Action: plan.Unchanged, ID: manifest.ConfigMap.ID("a", "a")})
 	changed := planned(plan.Step{Action: plan.Create, ID: manifest.ConfigMap.ID("a", "a")})
 	held := planned(plan.Step{Action: plan.Held, ID: manifest.ConfigMap.ID("a", "a")})
+	many := plan.Step{Action: plan.Held, ID: manifest.ConfigMap.ID("a", "b"), Allow: &plan.Allow{On: plan.OnCluster, Annotation: manifest.AllowPruneAnnotation, Value: "2"}}
+	guarded := planned(many, many)
 	refused := planned(plan.Step{Action: plan.Refused, ID: manifest.ConfigMap.ID("a", "a")}, changed.Plan.Steps[0])
 	rejected := planned(plan.Step{Action: plan.Create, ID: manifest.ConfigMap.ID("a", "a"), Rejected: "no"})
 	suspended := changed
@@ -356,7 +358,9 @@ func TestVerdict(t *testing.T) {
 		{Fleet{Source: "working tree"}, "No changes: no cluster is registered"},
 		{Fleet{Clusters: []ClusterPlan{changed, unchanged}, Source: "working tree"}, "Changes: 1 cluster changes, 1 matches the working tree"},
 		{Fleet{Clusters: []ClusterPlan{unchanged}, Source: "working tree", Lock: []string{"+ a"}}, "Changes: 1 cluster matches the working tree, 1 line of clusters.lock changes"},
-		{Fleet{Clusters: []ClusterPlan{held, unchanged}, Source: "working tree"}, "No changes: 1 cluster holds objects back, 1 matches the working tree"},
+		{Fleet{Clusters: []ClusterPlan{held, unchanged}, Source: "working tree"}, "Held back: 1 cluster holds objects back, 1 matches the working tree"},
+		{Fleet{Clusters: []ClusterPlan{guarded, unchanged}, Source: "working tree"}, "Held back: 1 cluster holds objects back, 1 matches the working tree; 2 objects are kept until the annotation gitopsd.dev/allow-prune allows it"},
+		{Fleet{Clusters: []ClusterPlan{planned(append(changed.Plan.Steps, guarded.Plan.Steps...)...)}, Source: "working tree"}, "Changes: 1 cluster changes; 2 objects are kept until the annotation gitopsd.dev/allow-prune allows it"},
 		{Fleet{Clusters: []ClusterPlan{suspended}, Source: "working tree"}, "No changes: 1 cluster is suspended"},
 		{Fleet{Clusters: []ClusterPlan{unread, unchanged}, Source: "working tree"}, "No changes found: 1 cluster could not be read whole, 1 matches the working tree"},
 		{Fleet{Clusters: []ClusterPlan{unread, changed}, Source: "working tree"}, "Changes: 1 cluster changes, 1 could not be read whole"},
@@ -365,6 +369,9 @@ func TestVerdict(t *testing.T) {
 	} {
 		if have := tt.fleet.verdict().text; have != tt.want {
 			t.Errorf("%q, want %q", have, tt.want)
+		}
+		if changes := !strings.HasPrefix(tt.want, "No changes") && len(tt.fleet.Errors) == 0; tt.fleet.HasChanges() != changes {
+			t.Errorf("%q: changes %t", tt.want, !changes)
 		}
 	}
 }

@@ -130,9 +130,12 @@ func (c ClusterPlan) Untrue() []string {
 	return names
 }
 
-// HasChanges reports whether a cluster or the lock would change. Suspended clusters do not.
+// HasChanges reports whether the lock or a cluster differs from what is declared: it would
+// change, or changes are held back, wait or would fail. Suspended clusters do not count.
 func (f *Fleet) HasChanges() bool {
-	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool { return c.Plan != nil && !c.Suspended && c.Plan.HasChanges() })
+	return len(f.Lock) > 0 || slices.ContainsFunc(f.Clusters, func(c ClusterPlan) bool {
+		return c.Plan != nil && !c.Suspended && (c.Plan.HasChanges() || attention(c.Plan) > 0)
+	})
 }
 
 // group is the steps of one package, or of plain manifests, that are shown.

@@ -19,7 +19,7 @@ import (
 //	{
 //	  "source":  "working tree",        the tree that was planned
 //	  "against": "main",                the revision it was compared with, if it was not the live clusters
-//	  "changes": true,                  reports whether anything would change
+//	  "changes": true,                  reports whether anything would change, or is held back, waits or would fail
 //	  "clusters": [{
 //	    "name": "prod",
 //	    "suspended": true,              gitopsd leaves the cluster alone, and does none of this

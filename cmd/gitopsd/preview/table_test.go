@@ -116,7 +116,7 @@ func TestTypeTablesOfUnreadable(t *testing.T) {
 
 func between(t *testing.T, c *plan.Comparer, cluster string, before, after *manifest.Set, allowed plan.Allowed, find plan.FindType) *plan.Plan {
 	t.Helper()
-	p, err := c.Between(t.Context(), cluster, before, after, allowed, find)
+	p, err := c.Between(t.Context(), cluster, before, after, plan.Options{}, allowed, find)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,9 +105,12 @@ type verdict struct {
 
 // verdict summarizes the plans of all clusters. Each cluster counts in its worst class.
 func (f *Fleet) verdict() verdict {
-	var unplanned, failing, held, changing, unread, suspended, matching int
+	var unplanned, failing, held, changing, unread, suspended, matching, guarded int
 	for i := range f.Clusters {
 		c := &f.Clusters[i]
+		if !c.Suspended {
+			guarded += guardedPrunes(c.Plan)
+		}
 		switch p := c.Plan; {
 		case p == nil:
 			unplanned++
@@ -162,15 +165,34 @@ func (f *Fleet) verdict() verdict {
 		parts = append(parts, prose.Agree(n, "line of clusters.lock changes", "lines of clusters.lock change"))
 	}
 	text := strings.Join(parts, ", ")
+	if guarded > 0 {
+		text += fmt.Sprintf("; %s until the annotation %s allows it", prose.Agree(guarded, "object is kept", "objects are kept"), manifest.AllowPruneAnnotation)
+	}
 	switch {
 	case unplanned+failing+len(f.Errors) > 0:
 		return verdict{"Problems: " + text, show.Red}
 	case changing+len(f.Lock) > 0:
 		return verdict{"Changes: " + text, show.Yellow}
+	case held > 0:
+		return verdict{"Held back: " + text, show.Yellow}
 	case unread > 0:
 		return verdict{"No changes found: " + text, show.Yellow}
 	}
 	return verdict{"No changes: " + text, show.Cyan}
+}
+
+// guardedPrunes returns the number of prunes that are held since they are too many at once.
+func guardedPrunes(p *plan.Plan) int {
+	if p == nil {
+		return 0
+	}
+	n := 0
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Action == plan.Held && s.Allow != nil && s.Allow.Annotation == manifest.AllowPruneAnnotation {
+			n++
+		}
+	}
+	return n
 }
 
 // target names what clusters are compared with.
