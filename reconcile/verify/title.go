@@ -26,6 +26,9 @@ func (r *Report) Summary() string {
 		}
 		parts = append(parts, fmt.Sprintf("not everything could be verified (%s)", prose.Count(len(names), "cluster")))
 	}
+	if len(parts) == 0 {
+		return "nothing was verified: " + prose.Count(len(r.Errors), "error")
+	}
 	return what + ": " + strings.Join(parts, ", and ")
 }
 

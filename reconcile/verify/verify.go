@@ -147,8 +147,15 @@ type Report struct {
 	// DefinitionOnly is the number of types with only their definition verified, because not
 	// everything that acts on them is declared.
 	DefinitionOnly int `json:"definitionOnly"`
+	// Errors are those of the repository, because of which some clusters, or all, are missing.
+	Errors []string `json:"errors,omitempty"`
 	// Notes are for a person to read; they are not differences.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// Failed returns the report if errors left nothing to verify.
+func Failed(errors ...string) *Report {
+	return &Report{Verdict: NotVerified, Errors: errors, Clusters: []string{}, NotVerified: []Gap{}, Findings: []Finding{}, Groups: []Group{}, Omitted: []Omission{}}
 }
 
 // Gap is something that could not be verified.

@@ -16,6 +16,7 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/hub"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/remote"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
@@ -305,6 +306,19 @@ func (o *outputFlag) check() error {
 		return nil
 	}
 	return fmt.Errorf("--output %q: use %s", o.format, o.choice())
+}
+
+// document reports whether the result is a document, which has the errors too: programs and
+// comments on pull requests show nothing else.
+func (o *outputFlag) document() bool { return o.format != "text" }
+
+// problemTexts returns the problems in an error, for a document.
+func problemTexts(err error) []string {
+	var all []string
+	for _, p := range problem.Of(err) {
+		all = append(all, p.String())
+	}
+	return all
 }
 
 // choice returns the formats in words: "text, json or markdown".

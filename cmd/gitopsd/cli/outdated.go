@@ -46,6 +46,8 @@ the reason, even if there is no newer version.
 PACKAGE is a repository, its last part, or the name of a declaration; the default
 is all packages. Only tags that are semantic versions count. Pre-releases are shown for
 packages that are at one, or with --prerelease. JSON has all packages, with details.
+If there are none because of an error, JSON has the error in place of them, and Markdown
+has it too.
 
 The exit status is 0, or 1 for an error, which may be about one package while the
 others are listed; with --detailed-exitcode it is 2 if there is a newer version.`,
@@ -69,27 +71,14 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	if err := o.output.check(); err != nil {
 		return err
 	}
-	tree, err := o.tree.open()
+	all, faults, err := o.list(cmd, g, patterns)
 	if err != nil {
+		return errors.Join(err, o.printErrors(cmd.OutOrStdout(), err))
+	}
+	if err := o.print(cmd.OutOrStdout(), all, len(patterns) > 0, faults); err != nil {
 		return err
 	}
-	defer tree.Close()
-	upgrader, err := o.registry.upgrader(g, o.clusters, o.prerelease)
-	if err != nil {
-		return err
-	}
-	p := startProgress(cmd.ErrOrStderr())
-	defer p.stop()
-	p.step("looking for newer versions")
-	all, state, err := upgrader.Outdated(cmd.Context(), tree.commit, patterns)
-	p.stop()
-	if err != nil {
-		return err
-	}
-	if err := o.print(cmd.OutOrStdout(), all, len(patterns) > 0); err != nil {
-		return err
-	}
-	errs := []error{state.Err()}
+	errs := []error{faults}
 	var told []string
 	for _, p := range all {
 		for _, text := range []string{p.Error, failure(p.Update), failure(p.Latest)} {
@@ -106,6 +95,49 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 		return exitError(2)
 	}
 	return nil
+}
+
+// list returns the versions of the packages. faults are the errors of the repository; the
+// packages without any are listed.
+func (o *outdatedOptions) list(cmd *cobra.Command, g *global, patterns []string) (all []*upgrade.Versions, faults, err error) {
+	tree, err := o.tree.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer tree.Close()
+	upgrader, err := o.registry.upgrader(g, o.clusters, o.prerelease)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := startProgress(cmd.ErrOrStderr())
+	defer p.stop()
+	p.step("looking for newer versions")
+	all, state, err := upgrader.Outdated(cmd.Context(), tree.commit, patterns)
+	if err != nil {
+		return nil, nil, err
+	}
+	return all, state.Err(), nil
+}
+
+// printErrors writes a document with the errors because of which there is no list.
+func (o *outdatedOptions) printErrors(w io.Writer, err error) error {
+	switch o.output.format {
+	case "json":
+		var all []*upgrade.Versions
+		for _, text := range problemTexts(err) {
+			all = append(all, &upgrade.Versions{Clusters: []string{}, Error: text})
+		}
+		return show.JSON(w, all)
+	case "markdown":
+		return writeErrors(show.Cleaned(w), err)
+	}
+	return nil
+}
+
+// writeErrors writes the errors as Markdown.
+func writeErrors(w io.Writer, err error) error {
+	_, failed := fmt.Fprint(w, "**Errors**\n"+show.Fenced("", strings.Join(problemTexts(err), "\n\n")))
+	return failed
 }
 
 // upgrader returns the finder of newer versions, for the named clusters.
@@ -129,14 +161,18 @@ func failure(c *upgrade.Candidate) string {
 }
 
 // print writes the outdated packages, and those that the user named.
-func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool) error {
+func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool, faults error) error {
 	if o.output.format == "json" {
 		return show.JSON(w, append([]*upgrade.Versions{}, all...)) // a list, also if empty
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Versions) bool { return !p.Outdated() && !p.TakenBack() && !asked })
 	w = show.Cleaned(w) // publishers choose versions and reasons
 	if o.output.format == "markdown" {
-		return o.markdown(w, shown, len(all))
+		if err := o.markdown(w, shown, len(all)); err != nil || faults == nil {
+			return err
+		}
+		fmt.Fprintln(w)
+		return writeErrors(w, faults)
 	}
 	if len(shown) > 0 {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -113,40 +114,18 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 	if err := o.output.check(); err != nil {
 		return err
 	}
-	if o.objects && o.against != "" {
-		return errors.New("--live reads the clusters, and --against asks none of them; leave one out")
-	}
-	connector, err := o.live.connector(&o.registry)
-	if err != nil {
-		return err
-	}
-	root, err := o.tree.root()
-	if err != nil {
-		return err
-	}
-	log := g.log(false)
-	published, err := o.registry.computer(log, resolve.Add, nil, o.clusters)
-	if err != nil {
-		return err
-	}
-	computer := published
-	if o.registry.local, err = localPackages(o.replace); err != nil {
-		return err
-	}
-	if len(o.registry.local) > 0 {
-		if computer, err = o.registry.computer(log, resolve.Add, nil, o.clusters); err != nil {
-			return err
-		}
-	}
-	p := &planner{
-		options: o, root: root, computer: computer, published: published, log: log, cmd: cmd, colour: g.colour(cmd.OutOrStdout()),
-		connector: connector,
-	}
-	if o.watch {
+	p, err := o.planner(cmd, g)
+	if err == nil && o.watch {
 		return p.watch(cmd.Context())
 	}
-	fleet, err := p.plan(cmd.Context())
+	var fleet *preview.Fleet
+	if err == nil {
+		fleet, err = p.plan(cmd.Context())
+	}
 	if err != nil {
+		if o.output.document() {
+			err = errors.Join(err, o.print(cmd.OutOrStdout(), &preview.Fleet{Source: workingTreeName, Against: o.against, Errors: problemTexts(err)}, show.Options{}))
+		}
 		return err
 	}
 	if err := p.print(fleet); err != nil {
@@ -160,6 +139,39 @@ func (o *planOptions) run(cmd *cobra.Command, g *global) error {
 		return exitError(2)
 	}
 	return nil
+}
+
+// planner returns what makes the plans. The error is about the flags or the fleet repository.
+func (o *planOptions) planner(cmd *cobra.Command, g *global) (*planner, error) {
+	if o.objects && o.against != "" {
+		return nil, errors.New("--live reads the clusters, and --against asks none of them; leave one out")
+	}
+	connector, err := o.live.connector(&o.registry)
+	if err != nil {
+		return nil, err
+	}
+	root, err := o.tree.root()
+	if err != nil {
+		return nil, err
+	}
+	log := g.log(false)
+	published, err := o.registry.computer(log, resolve.Add, nil, o.clusters)
+	if err != nil {
+		return nil, err
+	}
+	computer := published
+	if o.registry.local, err = localPackages(o.replace); err != nil {
+		return nil, err
+	}
+	if len(o.registry.local) > 0 {
+		if computer, err = o.registry.computer(log, resolve.Add, nil, o.clusters); err != nil {
+			return nil, err
+		}
+	}
+	return &planner{
+		options: o, root: root, computer: computer, published: published, log: log, cmd: cmd, colour: g.colour(cmd.OutOrStdout()),
+		connector: connector,
+	}, nil
 }
 
 // faults returns the errors of a plan, and the number of steps at which `gitopsd run` would
@@ -198,6 +210,9 @@ func localPackages(values []string) ([]desired.Local, error) {
 	return all, nil
 }
 
+// workingTreeName is how plans name the tree that they are for.
+const workingTreeName = "working tree"
+
 // planner plans one working tree.
 type planner struct {
 	options  *planOptions
@@ -225,7 +240,7 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	if err := p.connector.Check(state.Registry); err != nil {
 		return nil, err
 	}
-	fleet := &preview.Fleet{Source: "working tree", Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
+	fleet := &preview.Fleet{Source: workingTreeName, Against: p.options.against, Lock: lockDiff(state.Committed, state.Lock)}
 	if len(p.options.registry.local) == 0 {
 		fleet.Revision = revisionOf(p.root, tree)
 	}
@@ -480,13 +495,17 @@ func controllers(ctx context.Context, c, old *desired.Unit) plan.Controllers {
 
 func (p *planner) print(f *preview.Fleet) error {
 	w := p.cmd.OutOrStdout()
-	switch p.options.output.format {
+	return p.options.print(w, f, show.Options{Colour: p.colour, All: p.options.all, Width: columns(w)})
+}
+
+func (o *planOptions) print(w io.Writer, f *preview.Fleet, text show.Options) error {
+	switch o.output.format {
 	case "json":
 		return f.WriteJSON(w)
 	case "markdown":
 		return f.WriteMarkdown(w)
 	}
-	return f.WriteText(w, show.Options{Colour: p.colour, All: p.options.all, Width: columns(w)})
+	return f.WriteText(w, text)
 }
 
 // changes reports changes of the fleet repository and of unpublished packages on this machine.

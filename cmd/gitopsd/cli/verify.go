@@ -59,7 +59,8 @@ A workload that the repository does not declare and that may write a type is a
 finding, unless the Cluster's annotation ` + "`" + manifest.ActorsAnnotation + "`" + ` names its
 ServiceAccount. Workloads that may write everything are left out, and counted.
 
-It changes nothing, and uses the same credentials as ` + "`gitopsd plan`" + `.
+It changes nothing, and uses the same credentials as ` + "`gitopsd plan`" + `. Errors go to
+stderr; JSON and Markdown have them too.
 
 The exit status is 0 if everything was verified and agrees, 2 if something differs,
 and 1 for an error or if something could not be verified.`,
@@ -84,21 +85,45 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	if err := o.output.check(); err != nil {
 		return err
 	}
+	found, faults, err := o.report(cmd, g)
+	if err != nil {
+		if o.output.document() {
+			err = errors.Join(err, o.print(cmd, g, verify.Failed(problemTexts(err)...)))
+		}
+		return err
+	}
+	found.Errors = problemTexts(faults)
+	switch err := o.print(cmd, g, found); {
+	case err != nil:
+		return err
+	case found.Verdict == verify.NotVerified:
+		return errors.Join(faults, errors.New("not everything could be verified; see the reasons in the report"))
+	case faults != nil:
+		return faults
+	case found.Verdict == verify.Different:
+		return exitError(2)
+	}
+	return nil
+}
+
+// report makes the report. faults are the errors of the registry; the clusters without any are
+// in the report.
+func (o *verifyOptions) report(cmd *cobra.Command, g *global) (found *verify.Report, faults, err error) {
 	connector, err := o.live.connector(&o.registry)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	fleet, err := o.open(cmd, g, o.clusters...)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer fleet.Close()
 	packages, err := o.registry.packagesIn(fleet.Commit.Files, g.log(false))
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if err := connector.Check(fleet.Registry); err != nil {
-		return err
+		return nil, nil, err
 	}
 	reader := live.New(live.Config{
 		Connect: connector.Connect,
@@ -109,32 +134,21 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 	})
 	defer reader.Close()
 	log := g.log(false)
-	found, err := o.verify(cmd, fleet.State, reader, func(ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
+	found, err = o.verify(cmd, fleet.State, reader, func(ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
 		return planOf(ctx, connector, c, fleetOf(fleet.root, nil), log, (*unit.Connection).Decide)
 	})
-	if err != nil {
-		return err
-	}
+	return found, fleet.RegistryErr, err
+}
+
+func (o *verifyOptions) print(cmd *cobra.Command, g *global, found *verify.Report) error {
 	w := cmd.OutOrStdout()
 	switch o.output.format {
 	case "json":
-		err = show.JSON(w, found)
+		return show.JSON(w, found)
 	case "markdown":
-		err = findings.WriteMarkdown(w, found)
-	default:
-		err = findings.WriteText(w, found, show.Options{Colour: g.colour(w), All: o.all, Width: columns(w)})
+		return findings.WriteMarkdown(w, found)
 	}
-	switch {
-	case err != nil:
-		return err
-	case found.Verdict == verify.NotVerified:
-		return errors.Join(fleet.RegistryErr, errors.New("not everything could be verified; see the reasons in the report"))
-	case fleet.RegistryErr != nil:
-		return fleet.RegistryErr
-	case found.Verdict == verify.Different:
-		return exitError(2)
-	}
-	return nil
+	return findings.WriteText(w, found, show.Options{Colour: g.colour(w), All: o.all, Width: columns(w)})
 }
 
 func (o *verifyOptions) verify(cmd *cobra.Command, state *desired.State, reader *live.Reader, plans func(context.Context, *desired.Unit) (*plan.Plan, error)) (*verify.Report, error) {

@@ -59,7 +59,7 @@ func TestOutdatedText(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer
 			o := outdatedOptions{details: true}
-			if err := o.print(&out, []*upgrade.Versions{tt.of}, true); err != nil {
+			if err := o.print(&out, []*upgrade.Versions{tt.of}, true, nil); err != nil {
 				t.Fatal(err)
 			}
 			lines := strings.Split(out.String(), "\n")

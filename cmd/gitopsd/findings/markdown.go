@@ -9,12 +9,25 @@ import (
 	"gitopsd.dev/reconcile/verify"
 )
 
-// WriteMarkdown writes the report as a comment for a pull request: the verdict, a line for each
+// maxErrors bounds the errors, in bytes.
+const maxErrors = 8_000
+
+func shortened(text string) string {
+	if len(text) <= maxErrors {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxErrors], "") + "\n…"
+}
+
+// WriteMarkdown writes the report as a comment for a pull request: the verdict, the errors, a line for each
 // finding with its details folded below it, and a table of all types. A report larger than
 // [show.MaxComment] is cut, and the comment says how much is missing. It returns errors of w.
 func WriteMarkdown(w io.Writer, r *verify.Report) error {
 	c := show.Comment{Command: "gitopsd verify", Item: "finding"}
 	fmt.Fprintf(&c.Head, "### gitopsd verify\n\n**%s**\n", show.Escaped(r.Summary()))
+	if len(r.Errors) > 0 {
+		c.Head.WriteString("\n**Errors**\n" + show.Fenced("", shortened(strings.Join(r.Errors, "\n\n"))))
+	}
 	if len(r.NotVerified) > 0 {
 		c.Head.WriteString("\n**Not verified**\n" + show.Fenced("", show.Sprint(func(t *show.Text) { textWriter{t}.gaps(r.NotVerified) })))
 	}
