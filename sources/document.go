@@ -117,10 +117,15 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 			return docs, in.err
 		case errors.Is(err, io.EOF):
 			return docs, nil
+		case err != nil && in.conflict > 0:
+			return docs, errors.New(aboutConflict(in.conflict))
 		case err != nil:
 			return docs, errors.New(aboutTabs(syntax(err), in.tabs))
 		}
 		tree, err := c.document(&n)
+		if err != nil && in.conflict > 0 && !errors.Is(err, ErrLimit) {
+			err = errors.New(aboutConflict(in.conflict))
+		}
 		if err != nil {
 			return docs, err
 		}
@@ -171,6 +176,24 @@ type boundedReader struct {
 	dashes     int   // number of dashes that the line starts with; -1 after any other character
 	indented   bool  // the line has nothing but spaces so far
 	tabs       []int // the first lines with a tab in their indentation
+
+	conflict int    // a line where Git left a conflict; 0 for none
+	text     []byte // what was read last, after the end of what was read before
+}
+
+// findConflict looks for a conflict in what was read, and is called before count.
+func (b *boundedReader) findConflict(p []byte) {
+	if b.text == nil {
+		b.text = []byte("\n") // the first line begins, too
+	}
+	kept := b.text[max(0, len(b.text)-longestMark):]
+	b.text = append(append(b.text[:0], kept...), p...)
+	line := b.line - bytes.Count(b.text[:len(kept)], []byte("\n"))
+	for _, mark := range conflictMarks {
+		if i := bytes.Index(b.text, []byte("\n"+mark)); i >= 0 && b.conflict == 0 {
+			b.conflict = line + bytes.Count(b.text[:i+1], []byte("\n"))
+		}
+	}
 }
 
 // count counts lines, and the separators in each document. A line that starts with
@@ -209,6 +232,7 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 		b.err = fmt.Errorf("more than %d bytes of YAML: %w", b.limit, ErrLimit)
 		return 0, b.err
 	}
+	b.findConflict(p[:n])
 	if b.err = b.count(p[:n]); b.err != nil {
 		return 0, b.err
 	}

@@ -3,7 +3,7 @@
 //
 // It has references ([Ref], [Digest], [Pin]), packages and their declarations
 // (package.go), ImageConfigs (image.go), and the decoder of YAML (document.go,
-// convert.go, share.go, tabs.go).
+// convert.go, share.go, explain.go).
 //
 // The packages below it read desired state: sources/clusters the registry of
 // clusters, sources/git and sources/local the fleet repository, sources/oci and

@@ -32,8 +32,11 @@ func (u *Upgrader) BumpAll(ctx context.Context, commit sources.Commit, clusters 
 		return nil, err
 	}
 	declaring := declared(first, clusters)
+	if err := first.Err(); err != nil && len(declaring) == 0 {
+		return nil, err // which may be why nothing is declared
+	}
 	if len(declaring) == 0 {
-		return nil, errors.Join(fmt.Errorf("%s a package", nothingDeclares(clusters)), first.Err())
+		return nil, fmt.Errorf("%s a package", nothingDeclares(clusters))
 	}
 	all := &Bump{Files: make(map[string][]byte), Before: first.Committed, Lock: first.Lock}
 	now := first

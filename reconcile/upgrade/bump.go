@@ -232,10 +232,13 @@ func notDeclared(state *desired.State, req Request) error {
 		}
 	}
 	where := nothingDeclares(req.Clusters)
-	if len(declared) == 0 {
-		return errors.Join(fmt.Errorf("%s a package %q, or any other", where, req.Package), state.Err())
+	if err := state.Err(); err != nil && len(declared) == 0 {
+		return err // which may be why nothing is declared
 	}
-	return fmt.Errorf("%s a package %q; there are %s", where, req.Package, strings.Join(slices.Sorted(maps.Keys(declared)), ", "))
+	if len(declared) == 0 {
+		return fmt.Errorf("%s a package %q, or any other", where, req.Package)
+	}
+	return errors.Join(state.Err(), fmt.Errorf("%s a package %q; there are %s", where, req.Package, strings.Join(slices.Sorted(maps.Keys(declared)), ", ")))
 }
 
 // choose sets the new reference of each target.

@@ -146,10 +146,12 @@ func TestBumpRefuses(t *testing.T) {
 		files map[string]string
 		req   Request
 		want  []string
+		not   string
 	}{
 		{name: "two packages of one name", files: map[string]string{"a/db.yaml": declare("one", db1), "b/db.yaml": declare("two", "reg.io/other/db:v1.0.0")}, req: Request{Package: "db"},
 			want: []string{`"db" may be reg.io/acme/db or reg.io/other/db; write which`}},
 		{name: "nothing of the name", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "cache"}, want: []string{`no cluster declares a package "cache"; there are reg.io/acme/db`}},
+		{name: "a conflict", files: map[string]string{"a/db.yaml": "<<<<<<< HEAD\n" + declare("db", db1)}, req: Request{Package: "db"}, want: []string{"a/db.yaml:1: Git left a merge conflict here"}, not: "no cluster declares"},
 		{name: "a dependency", files: map[string]string{"a/app.yaml": declare("app", "reg.io/acme/app:v1.0.0")}, req: Request{Package: "db"},
 			want: []string{"reg.io/acme/db is declared nowhere: reg.io/acme/app depends on it", "gitopsd lock --update=reg.io/acme/db"}},
 		{name: "no such cluster", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Clusters: []string{"d"}}, want: []string{`cluster "d" is not registered`}},
@@ -177,6 +179,9 @@ func TestBumpRefuses(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("error\n%v\nwant one with\n%s", err, want)
 				}
+			}
+			if tt.not != "" && strings.Contains(err.Error(), tt.not) {
+				t.Errorf("error\n%v\nwant one without\n%s", err, tt.not)
 			}
 		})
 	}

@@ -80,6 +80,7 @@ func TestParseFaults(t *testing.T) {
 		{name: "unknown key", doc: cluster(meta, "spec:", where, creds, "  supend: true"), want: "clusters.yaml:7: supend: is not a field here; did you mean suspend?"},
 		{name: "tab", doc: cluster(meta, "spec:", where, "\tkubeconfig: {file: bad.yaml}"), want: "clusters.yaml:6: the indentation has a tab; YAML takes spaces alone"},
 		{name: "alias without an anchor", doc: cluster(meta, "spec:", where, "  kubeconfig: {file: *bad}"), want: "an alias has no anchor; quote a text that begins with *"},
+		{name: "conflict", doc: cluster("<<<<<<< HEAD", meta, "=======", "metadata: {name: worse}", ">>>>>>> theirs", "spec:", where, creds), want: "clusters.yaml:3: Git left a merge conflict here"},
 		{name: "misspelt annotation", doc: cluster("metadata:", "  name: bad", "  annotations:", "    example.org/any: x", "    gitopsd.dev/alow-prune: '3'", "spec:", where, creds), want: "clusters.yaml:7: metadata.annotations.gitopsd.dev/alow-prune: is no annotation of a Cluster; did you mean gitopsd.dev/allow-prune?"},
 		{name: "unknown annotation", doc: cluster("metadata: {name: bad, annotations: {gitopsd.dev/whatever: x}}", "spec:", where, creds), want: "is no annotation of a Cluster; there are gitopsd.dev/actors, gitopsd.dev/adopt, gitopsd.dev/allow-prune, gitopsd.dev/remove"},
 		{name: "wrong type", doc: cluster(meta, "spec:", where, creds, "  suspend: maybe"), want: "clusters.yaml:7: a str (maybe) stands where true or false is wanted"},

@@ -30,13 +30,30 @@ func aboutTabs(text string, lines []int) string {
 	return fmt.Sprintf("line %d: the indentation has a tab; YAML takes spaces alone", lines[i])
 }
 
+// conflictMarks are the beginnings of lines that Git leaves where a merge or rebase needs a
+// person. The line between the two sides has no mark that is Git's alone.
+var conflictMarks = []string{"<<<<<<< ", ">>>>>>> "}
+
+// longestMark is the length of a mark with the end of the line before it.
+const longestMark = 9
+
+// aboutConflict is an error about a line with a mark.
+func aboutConflict(line int) string {
+	return fmt.Sprintf("line %d: Git left a merge conflict here; keep one of the two sides, and complete the merge or rebase", line)
+}
+
 // ExplainYAML returns the text of the parser's error about text. It may begin with
-// "line N: ".
+// "line N: ". If Git left a conflict in text, the error is about that.
 func ExplainYAML(text string, err error) string {
 	var tabs []int
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
+		for _, mark := range conflictMarks {
+			if strings.HasPrefix(line, mark) {
+				return aboutConflict(n)
+			}
+		}
 		if strings.HasPrefix(strings.TrimLeft(line, " "), "\t") {
 			tabs = append(tabs, n)
 		}
