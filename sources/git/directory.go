@@ -1,6 +1,7 @@
 package git
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git/objects"
+	"gitopsd.dev/sources/git/wire"
 
 	gogit "github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/config"
@@ -102,6 +104,27 @@ func (d *Directory) Revisions() ([]string, error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
+}
+
+// Head returns the name of the branch that HEAD names, even if it has no commit yet; "" if HEAD
+// is a commit. It fails if HEAD cannot be read.
+func (d *Directory) Head() (branch string, err error) {
+	d.local.mu.Lock()
+	defer d.local.mu.Unlock()
+	ref, err := d.local.storage.Reference(plumbing.HEAD)
+	if err != nil {
+		return "", fmt.Errorf("git repository %s: HEAD: %w", d.Root, err)
+	}
+	if ref.Type() != plumbing.SymbolicReference {
+		return "", nil
+	}
+	return ref.Target().Short(), nil
+}
+
+// Uncommitted reports whether the work tree has changes that HEAD does not have, files that git
+// does not know included. It asks git, and fails if git does, as in a bare repository.
+func (d *Directory) Uncommitted(ctx context.Context) (bool, error) {
+	return wire.Uncommitted(ctx, d.Root)
 }
 
 // Stages returns the versions of a file with a merge conflict: the common ancestor's,

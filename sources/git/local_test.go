@@ -184,6 +184,45 @@ func TestOpenDir(t *testing.T) {
 	wantError(t, err, "repository not found", "nor a directory above")
 }
 
+// Head names the branch that is checked out, and Uncommitted tells files that no commit has.
+func TestWorkTree(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	f.commit("A fleet", fleet)
+	dir := f.workTree()
+	check := func(head string, changed bool) {
+		t.Helper()
+		d, err := OpenDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		if have, err := d.Head(); err != nil || have != head {
+			t.Errorf("HEAD is %q, %v, want %q", have, err, head)
+		}
+		if have, err := d.Uncommitted(t.Context()); err != nil || have != changed {
+			t.Errorf("changed %t, %v, want %t", have, err, changed)
+		}
+	}
+	check("main", false)
+	run(t, dir, "switch", "--quiet", "--create", "feature/one")
+	check("feature/one", false)
+	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	check("feature/one", true)
+	run(t, dir, "switch", "--quiet", "--detach")
+	check("", true)
+	bare, err := OpenDir(f.repo.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bare.Close()
+	if _, err := bare.Uncommitted(t.Context()); err == nil {
+		t.Error("a bare repository has a work tree")
+	}
+}
+
 func TestLastChange(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, wayBy("http"))

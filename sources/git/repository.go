@@ -129,12 +129,14 @@ func (r *Repository) head(ctx context.Context) (plumbing.Hash, error) {
 		return plumbing.ZeroHash, err
 	}
 	switch {
+	case len(names) == 1:
+		return plumbing.ZeroHash, fmt.Errorf("%w: there is no branch %s; there is %s: name it with --branch", ErrBranchNotFound, r.cfg.Branch, names[0])
 	case len(names) == 0:
 		return plumbing.ZeroHash, fmt.Errorf("%w: the repository is empty; push a first commit with %s to the branch %s", ErrBranchNotFound, sources.RegistryFile, r.cfg.Branch)
 	case len(names) == most:
 		names = append(names, "…")
 	}
-	return plumbing.ZeroHash, fmt.Errorf("%w: there is no branch %s; there are %s", ErrBranchNotFound, r.cfg.Branch, strings.Join(names, ", "))
+	return plumbing.ZeroHash, fmt.Errorf("%w: there is no branch %s; there are %s; name one with --branch", ErrBranchNotFound, r.cfg.Branch, strings.Join(names, ", "))
 }
 
 // commit reads a commit and the objects below it.

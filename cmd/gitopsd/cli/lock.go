@@ -169,11 +169,12 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	for _, ref := range state.Unasked {
 		fmt.Fprintf(cmd.ErrOrStderr(), "    %s\n", ref)
 	}
+	faults := errors.Join(inRepository(tree.root), state.Err())
 	if check {
 		if string(text) != old && state.Err() == nil {
-			return fmt.Errorf("%s is not what the declarations ask for; run `gitopsd lock` and commit the change", sources.LockFile)
+			faults = errors.Join(faults, fmt.Errorf("%s is not what the declarations ask for; run `gitopsd lock` and commit the change", sources.LockFile))
 		}
-		return state.Err()
+		return faults
 	}
 	if string(text) != old {
 		// Partial success is kept.
@@ -182,7 +183,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "wrote %s\n", filepath.Join(tree.root, sources.LockFile))
 	}
-	return state.Err()
+	return faults
 }
 
 // lockUpdate is what --update moves.

@@ -279,6 +279,31 @@ func (o *gitOptions) locate() error {
 	return dir.Close()
 }
 
+// tellWorkTree logs what a work tree has that is not followed: another branch, and changes that
+// are not committed.
+func (o *gitOptions) tellWorkTree(ctx context.Context, log *slog.Logger) {
+	dir, err := git.OpenDir(o.url)
+	if err != nil {
+		return // a URL, or what git says more about
+	}
+	defer dir.Close()
+	changed, err := dir.Uncommitted(ctx)
+	if err != nil {
+		return // a bare repository
+	}
+	head, err := dir.Head()
+	switch {
+	case err != nil:
+	case head == "":
+		log.Warn("HEAD is no branch; following " + o.branch)
+	case head != o.branch:
+		log.Warn("HEAD is " + head + "; following " + o.branch)
+	}
+	if changed {
+		log.Warn("the work tree has uncommitted changes, which are not followed")
+	}
+}
+
 func (o *gitOptions) open(env *Env, cacheDir string, log *slog.Logger) (*git.Repository, error) {
 	return git.Open(git.Config{
 		URL: o.url, Branch: o.branch, Dir: cacheDir,

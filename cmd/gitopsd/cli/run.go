@@ -147,6 +147,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err := o.git.locate(); err != nil {
 		return err
 	}
+	o.git.tellWorkTree(ctx, log)
 	converter, err := o.conversions.start(ctx, log)
 	if err != nil {
 		return err

@@ -68,6 +68,16 @@ func (t *programTransport) open(ctx context.Context, service string, alive func(
 	return s, nil
 }
 
+// Uncommitted reports whether a work tree has changes, by git status. It fails if git does.
+func Uncommitted(ctx context.Context, dir string) (bool, error) {
+	t, err := newProgramTransport(dir)
+	if err != nil {
+		return false, err
+	}
+	out, err := t.command(ctx, "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", dir, "status", "--porcelain").Output()
+	return len(out) > 0, err
+}
+
 // command returns a command of git, which is terminated when ctx ends.
 func (t *programTransport) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, t.git, args...)
