@@ -75,7 +75,8 @@ func (a *Applier) findBack(p *plan.Plan, seen *view) {
 			}
 			to = digest
 		}
-		s.Back = slices.Contains(strings.Fields(meta.Annotations[manifest.HistoryAnnotation]), to)
+		// The types that were applied last count: others have changed the definition since.
+		s.Back = to == meta.Annotations[manifest.TypesAnnotation] || slices.Contains(strings.Fields(meta.Annotations[manifest.HistoryAnnotation]), to)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
