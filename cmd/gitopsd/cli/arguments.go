@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -80,11 +81,41 @@ func wrongArguments(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("an argument is missing: want %s %s", cmd.CommandPath(), parameters)
 	case takes:
 		return fmt.Errorf("want %s %s, have %s", cmd.CommandPath(), parameters, quoted(args))
-	case cmd.Flags().Lookup("cluster") != nil && len(args) == 1:
-		return fmt.Errorf("%s takes no argument %q; for a cluster write --cluster %[2]s", cmd.CommandPath(), args[0])
+	case len(args) == 1:
+		return fmt.Errorf("%s takes no argument %q%s", cmd.CommandPath(), args[0], meantByArgument(cmd, args[0]))
 	default:
 		return fmt.Errorf("%s takes no arguments, have %s", cmd.CommandPath(), quoted(args))
 	}
+}
+
+// meantByArgument suggests the flag that an argument is the value of, if that can be told.
+func meantByArgument(cmd *cobra.Command, arg string) string {
+	// The value of a flag that also stands alone must be joined to it.
+	var joined string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.NoOptDefVal != "" && f.Value.Type() == "string" && f.Value.String() == f.NoOptDefVal {
+			joined = "; for the value of the flag write --" + f.Name + "=" + arg
+		}
+	})
+	if joined != "" {
+		return joined
+	}
+	repo := cmd.Flags().Lookup("repo")
+	if repo != nil && cmd.Flags().Lookup("cluster") != nil {
+		tree := treeOptions{repo: repo.Value.String()}
+		if registered := tree.registered(); slices.Contains(registered, arg) {
+			return "; for a cluster write --cluster " + arg
+		} else if meant := sources.Closest(arg, registered); meant != "" {
+			return "; for a cluster write --cluster; did you mean " + meant + "?"
+		}
+	}
+	if info, err := os.Stat(arg); err == nil && info.IsDir() && repo != nil {
+		return "; for a directory write --repo " + arg
+	}
+	if cmd.Flags().Lookup("against") != nil {
+		return "; for a revision write --against " + arg
+	}
+	return ""
 }
 
 func quoted(args []string) string {

@@ -72,6 +72,9 @@ written. If a run is interrupted while writing, the next completes it. With
 			if req.Package, req.Version, named = strings.Cut(args[0], "@"); named && req.Version == "" {
 				return fmt.Errorf("%s: no version after the @; leave it out for the newest of the same major version", args[0])
 			}
+			if i := strings.LastIndexByte(req.Package, ':'); i > strings.LastIndexByte(req.Package, '/') {
+				return fmt.Errorf("%s: a version comes after an @: write gitopsd bump %s@%s", args[0], req.Package[:i], args[0][i+1:])
+			}
 			return runBump(cmd, g, &o, req, prerelease, out)
 		},
 	}

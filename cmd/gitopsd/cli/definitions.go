@@ -42,7 +42,11 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 	}
 	ref, err := sources.ParseRef(source)
 	if err != nil {
-		return nil, fmt.Errorf("%q is neither a file, nor a registered cluster, nor a package: %w", source, err)
+		var names []string
+		for _, sub := range cmd.Commands() {
+			names = append(names, sub.Name())
+		}
+		return nil, fmt.Errorf("%q is neither a file, nor a registered cluster, nor a package: %w%s", source, err, sources.Meant(source, append(names, o.tree.registered()...)))
 	}
 	if o.registry.vendor != "" {
 		tree, err := o.tree.open()
