@@ -175,7 +175,7 @@ func find(state *desired.State, req Request) ([]*target, error) {
 	}
 	switch {
 	case len(repositories) > 1:
-		return nil, fmt.Errorf("%q may be %s; write which", req.Package, strings.Join(slices.Sorted(maps.Keys(repositories)), " or "))
+		return nil, ambiguous(req.Package, slices.Sorted(maps.Keys(repositories)))
 	case len(targets) == 0:
 		return nil, notDeclared(state, req)
 	}

@@ -91,9 +91,10 @@ func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns
 		return nil, nil, err
 	}
 	matched := make(map[string]bool)
-	groups := make(map[string]*Versions)
+	groups, there := make(map[string]*Versions), make(map[string]bool)
 	for _, c := range state.Clusters {
 		for _, p := range packagesOf(c) {
+			there[p.Repository] = true
 			ok := len(patterns) == 0
 			for _, pattern := range patterns {
 				if Matches(pattern, p.Repository, p.name) {
@@ -106,8 +107,14 @@ func (u *Upgrader) Outdated(ctx context.Context, commit sources.Commit, patterns
 		}
 	}
 	for _, pattern := range patterns {
-		if !matched[pattern] {
-			return nil, state, fmt.Errorf("no cluster has a package %q", pattern)
+		switch err := state.Err(); {
+		case matched[pattern]:
+		case len(there) > 0:
+			return nil, state, errors.Join(err, fmt.Errorf("no cluster has a package %q; there are %s", pattern, strings.Join(slices.Sorted(maps.Keys(there)), ", ")))
+		case err != nil:
+			return nil, state, err // which may be why there is none
+		default:
+			return nil, state, fmt.Errorf("no cluster has a package %q, or any other", pattern)
 		}
 	}
 	all = slices.SortedFunc(maps.Values(groups), func(a, b *Versions) int {

@@ -19,6 +19,7 @@ import (
 	"path"
 	"reflect"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/render/manifest"
@@ -60,6 +61,32 @@ func New(cfg Config) (*Upgrader, error) {
 // declaration.
 func Matches(pattern, repository, name string) bool {
 	return pattern == repository || sources.DefaultRegistry+"/"+pattern == repository || pattern == path.Base(repository) || pattern == name
+}
+
+// Named returns the repository, of several, that a pattern names by [Matches]; "" if it names
+// none. It fails if the pattern may be more than one of them.
+func Named(pattern string, repositories []string) (string, error) {
+	if slices.Contains(repositories, pattern) {
+		return pattern, nil // a full name is never ambiguous
+	}
+	var found []string
+	for _, r := range repositories {
+		if Matches(pattern, r, "") && !slices.Contains(found, r) {
+			found = append(found, r)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", nil
+	case 1:
+		return found[0], nil
+	}
+	slices.Sort(found)
+	return "", ambiguous(pattern, found)
+}
+
+func ambiguous(pattern string, repositories []string) error {
+	return fmt.Errorf("%q may be %s; write which", pattern, strings.Join(repositories, " or "))
 }
 
 // needs returns the versions of a repository that a cluster's packages depend on,

@@ -187,6 +187,24 @@ func TestBumpRefuses(t *testing.T) {
 	}
 }
 
+func TestNamed(t *testing.T) {
+	all := []string{"reg.io/acme/db", "reg.io/other/db", "xpkg.crossplane.io/acme/app", "db"}
+	for _, tt := range []struct{ pattern, want, err string }{
+		{"reg.io/acme/db", "reg.io/acme/db", ""},
+		{"db", "db", ""},
+		{"app", "xpkg.crossplane.io/acme/app", ""},
+		{"acme/app", "xpkg.crossplane.io/acme/app", ""},
+		{"none", "", ""},
+	} {
+		if have, err := Named(tt.pattern, all); have != tt.want || err != nil {
+			t.Errorf("%s: %q, %v, want %q", tt.pattern, have, err, tt.want)
+		}
+	}
+	if have, err := Named("db", all[:3]); have != "" || err == nil || err.Error() != `"db" may be reg.io/acme/db or reg.io/other/db; write which` {
+		t.Errorf("%q, %v", have, err)
+	}
+}
+
 func TestBump(t *testing.T) {
 	digest := func(ref string) string { return string(sources.DigestOf([]byte(ref))) }
 	for _, tt := range []struct {
@@ -354,7 +372,7 @@ func TestOutdated(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Outdated() {
 		t.Errorf("app alone: %v, %v", all, err)
 	}
-	if _, _, err = packages().upgrader(t, false).Outdated(t.Context(), sources.Commit{Files: files}, []string{"app", "cache"}); err == nil || !strings.Contains(err.Error(), `no cluster has a package "cache"`) {
+	if _, _, err = packages().upgrader(t, false).Outdated(t.Context(), sources.Commit{Files: files}, []string{"app", "cache"}); err == nil || !strings.Contains(err.Error(), `no cluster has a package "cache"; there are reg.io/acme/app`) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/prose"
+	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
@@ -42,8 +44,8 @@ was moved or if the lock does not match the declarations. With --offline or --ve
 asks no registry: it compares the records with the packages in the cache or in that
 directory, and lists the tags that it did not look up.
 
---update resolves all packages again, --update=REPOSITORY only that one, and replaces
-their records. With --cluster it does so in the named clusters only; a tag that other
+--update resolves all packages again, --update=REPOSITORY (or its last part) only that
+one, and replaces their records. With --cluster it does so in the named clusters only; a tag that other
 clusters select too keeps its records. Without --update a new dependency gets the
 highest version in another cluster that suits, or else the newest one that suits.
 
@@ -121,6 +123,13 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	before, mended, err := mendLock(tree)
 	if err != nil {
 		return err
+	}
+	if update.what != "" && update.what != "all" {
+		named, err := upgrade.Named(update.what, selectedRepositories(before))
+		if err != nil {
+			return fmt.Errorf("--update: %w", err)
+		}
+		update.what = cmp.Or(named, update.what)
 	}
 	o.registry.approve = true
 	mode := resolve.Add
@@ -253,7 +262,23 @@ func (u lockUpdate) check(state *desired.State) error {
 	if u.clusters != nil {
 		where = "nothing in " + prose.Some(u.clusters, 4) + " selects"
 	}
-	return fmt.Errorf("--update=%s: %s that repository", u.what, where)
+	there := ""
+	if all := selectedRepositories(state.Lock); len(all) > 0 {
+		there = "; there are " + strings.Join(all, ", ")
+	}
+	return fmt.Errorf("--update=%s: %s that repository%s", u.what, where, there)
+}
+
+// selectedRepositories returns the repositories that a lock selects for clusters, sorted.
+func selectedRepositories(lock *lockfile.File) []string {
+	var all []string
+	for _, lines := range lock.AllSelections() {
+		for _, s := range lines {
+			all = append(all, s.Repository)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // lockDiff returns the lines that differ, as a diff without context.

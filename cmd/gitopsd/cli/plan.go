@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
@@ -76,7 +78,8 @@ objects of each cluster too; the plan names objects, but shows no values.
 
 --replace REPOSITORY=DIRECTORY shows what an unpublished package would do in place of
 the one in the clusters. It is built from the directory, as ` + "`gitopsd package build`" + `
-does. Nothing is recorded for it, and it needs no signature.
+does. Nothing is recorded for it, and it needs no signature. REPOSITORY may be the last
+part of one in clusters.lock.
 
 Values of Secrets are never shown. Errors go to stderr; JSON and Markdown have them too.
 The exit status is 0, or 1 for an error and for steps that would fail in
@@ -160,7 +163,7 @@ func (o *planOptions) planner(cmd *cobra.Command, g *global) (*planner, error) {
 		return nil, err
 	}
 	computer := published
-	if o.registry.local, err = localPackages(o.replace); err != nil {
+	if o.registry.local, err = localPackages(o.replace, lockedRepositories(root)); err != nil {
 		return nil, err
 	}
 	if len(o.registry.local) > 0 {
@@ -193,11 +196,32 @@ func faults(f *preview.Fleet) []string {
 	return append(slices.Clone(f.Errors), reasons.lines()...)
 }
 
-// localPackages reads the values of --replace.
-func localPackages(values []string) ([]desired.Local, error) {
+// lockedRepositories returns the repositories in the lock of a working tree, none if it cannot
+// be read, which the plan reports.
+func lockedRepositories(root string) []string {
+	tree, err := openTree(root)
+	if err != nil {
+		return nil
+	}
+	defer tree.Close()
+	lock, err := desired.ReadLock(tree.commit.Files)
+	if err != nil {
+		return nil
+	}
+	return selectedRepositories(lock)
+}
+
+// localPackages reads the values of --replace. A package may be named by the last part of one
+// of the repositories.
+func localPackages(values, repositories []string) ([]desired.Local, error) {
 	var all []desired.Local
 	for _, v := range values {
 		name, dir, ok := strings.Cut(v, "=")
+		named, err := upgrade.Named(name, repositories)
+		if err != nil {
+			return nil, fmt.Errorf("--replace: %w", err)
+		}
+		name = cmp.Or(named, name)
 		ref, err := sources.ParseRef(name + "@" + string(sources.DigestOf(nil)))
 		if !ok || dir == "" || err != nil || ref.Tag != "" {
 			return nil, fmt.Errorf("--replace %q: want REPOSITORY=DIRECTORY, without a version", v)
@@ -252,7 +276,11 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	fleet.Notes = append(fleet.Notes, state.Notes...)
 	for _, l := range p.options.registry.local {
 		if !state.Uses(l) {
-			return nil, fmt.Errorf("--replace %s=%s: no planned cluster has a package of that repository", l.Repository, l.Name)
+			there := ""
+			if all := selectedRepositories(state.Lock); len(all) > 0 {
+				there = "; there are " + strings.Join(all, ", ")
+			}
+			return nil, fmt.Errorf("--replace %s=%s: no planned cluster has a package of that repository%s", l.Repository, l.Name, there)
 		}
 	}
 	if len(p.options.registry.local) > 0 {
