@@ -322,7 +322,7 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
-			cp := shown(c)
+			cp := shown(c, p.options.registry.local)
 			var installed map[string]unit.Installed
 			var err error
 			if cp.Plan, installed, err = p.one(ctx, c); err != nil {
@@ -440,7 +440,7 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	none, _ := manifest.NewSet(nil)
 	var comparer plan.Comparer
 	for _, c := range state.Clusters {
-		cp := shown(c)
+		cp := shown(c, p.options.registry.local)
 		old := before.Get(c.Name)
 		how, err := unit.PlanOptions(c)
 		switch {

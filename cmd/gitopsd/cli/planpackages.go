@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"gitopsd.dev/cmd/gitopsd/preview"
@@ -14,11 +15,12 @@ import (
 	"gitopsd.dev/sources/lockfile"
 )
 
-// shown returns a cluster without its plan.
-func shown(c *desired.Unit) preview.ClusterPlan {
+// shown returns a cluster without its plan. local are the packages by --replace.
+func shown(c *desired.Unit, local []desired.Local) preview.ClusterPlan {
 	cp := preview.ClusterPlan{
 		Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c),
 		Details: make(map[string]preview.PackageDetails), Revisions: make(map[string]string), Declared: make(map[string]string),
+		Unpublished: make(map[string]bool),
 	}
 	for _, s := range c.Packages {
 		d, ref := s.Declaration, s.Pin.Ref
@@ -26,6 +28,7 @@ func shown(c *desired.Unit) preview.ClusterPlan {
 		if s.Origin.RewrittenBy != "" {
 			p.From = s.Origin.String()
 		}
+		cp.Unpublished[d.Name] = slices.ContainsFunc(local, func(l desired.Local) bool { return l.Repository == s.Replaces.Repository })
 		cp.Details[d.Name], cp.Revisions[d.Name] = p, s.Revision()
 		if d.File != "" && s.Parent == "" { // a dependency is not declared
 			cp.Declared[d.Name] = fmt.Sprintf("%s %s (%s)", d.Kind, d.Name, d.Place())

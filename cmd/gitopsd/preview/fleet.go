@@ -62,9 +62,20 @@ type ClusterPlan struct {
 	Revisions map[string]string
 	// Details are the packages' origins and signatures, by name.
 	Details map[string]PackageDetails
+	// Unpublished are the packages by --replace, by name. An allowance names the version that
+	// they get when they are published.
+	Unpublished map[string]bool
 	// Plan may be nil when Err is not empty.
 	Plan *plan.Plan
 	Err  string
+}
+
+// allowedVersion returns the version that an allowance of a package names.
+func (c *ClusterPlan) allowedVersion(pkg string) string {
+	if c.Unpublished[pkg] {
+		return "<published version>"
+	}
+	return version(c.Packages[pkg])
 }
 
 // PackageDetails says where a package of a cluster comes from. It is documented JSON,

@@ -305,7 +305,7 @@ func newStepJSON(c *ClusterPlan, s *plan.Step) stepJSON {
 		Stage: s.Stage.String(), Reason: s.Reason, After: s.After, Drift: s.Drift, NotValidated: s.NotValidated, Rejected: s.Rejected,
 	}
 	if a := s.Allow; a != nil {
-		sj.Allow = &allowJSON{On: a.On, Annotation: a.Annotation, Value: a.Text(version(c.Packages[s.Package]))}
+		sj.Allow = &allowJSON{On: a.On, Annotation: a.Annotation, Value: a.Text(c.allowedVersion(s.Package))}
 		if a.On == plan.OnPackage {
 			sj.Allow.Where = c.Declared[s.Package]
 		}

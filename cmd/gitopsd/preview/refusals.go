@@ -128,7 +128,7 @@ func (r *refused) breaks(s *plan.Step) {
 
 // allow writes the annotation that would allow something, unless told has it.
 func (t textWriter) allow(a *alike, what *plan.Allow, pkg, indent string, told map[string]bool) {
-	text := what.Text(version(a.first().Packages[pkg]))
+	text := what.Text(a.first().allowedVersion(pkg))
 	if what.On == plan.OnObject {
 		t.Say(show.Plain, indent+"to allow it, add to its metadata.annotations:")
 		t.yaml(indent, what.Annotation, text)
