@@ -5,9 +5,9 @@
 // with the few files that it needs, and sbom.go lists its modules. publish.go writes
 // the result into a directory or pushes it to a registry.
 //
-// The same commit and version of Go give the same digest on every machine: nothing of
-// the machine goes into the image, and the certificates of authorities come from a
-// module (roots.go).
+// The same commit with the same Git tags, and the same version of Go, give the same digest
+// on every machine: the program has its version from the tags, nothing of the machine goes
+// into the image, and the certificates of authorities come from a module (roots.go).
 package main
 
 import (

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -70,5 +71,40 @@ func TestPagesShowCommands(t *testing.T) {
 	}
 	if lines < 40 {
 		t.Errorf("only %d command lines were found", lines)
+	}
+}
+
+// The README's first package can be pasted: the files that its commands write are a package.
+func TestReadmePackage(t *testing.T) {
+	t.Parallel()
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip(err)
+	}
+	text, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```\nmkdir -p my-types\n")
+	files, _, ok := strings.Cut(rest, "gitopsd package build ")
+	if !ok {
+		t.Fatal("the README makes no package")
+	}
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), shell, "-e", "-c", "mkdir -p my-types\n"+files)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	code, _, stderr := gitopsd(t, nil, "package", "build", filepath.Join(dir, "my-types"), "-o", filepath.Join(dir, "my-types.xpkg"), "--cache-dir", t.TempDir())
+	if code != 0 || !strings.HasPrefix(stderr, "types alone are packed") {
+		t.Errorf("status %d: %s", code, stderr)
+	}
+	// Kubeconfigs with a cluster's token are readable for their owner alone.
+	for line := range strings.Lines(string(text)) {
+		before, _, _ := strings.Cut(string(text), line)
+		if strings.Contains(line, ">prod.yaml") && !strings.Contains(line, "umask 077") && !strings.Contains(before[strings.LastIndex(before, "```"):], "umask 077") {
+			t.Errorf("%s writes a kubeconfig that others may read", strings.TrimSpace(line))
+		}
 	}
 }
