@@ -145,6 +145,9 @@ func unknownField(key string, kind sources.PackageKind) string {
 	if kind == sources.Configuration {
 		fields = slices.DeleteFunc(fields, func(f string) bool { return f == "runtimeConfigRef" })
 	}
+	if meant := sources.Meant(key, fields); meant != "" {
+		return fmt.Sprintf("is not a field of a %s%s", kind, meant)
+	}
 	return fmt.Sprintf("is not a field of a %s that gitopsd knows (%s)", kind, strings.Join(fields, ", "))
 }
 

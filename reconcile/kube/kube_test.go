@@ -43,6 +43,7 @@ func TestKubeconfig(t *testing.T) {
 		{name: "plain"},
 		{name: "context", config: Config{Context: "missing"}, want: `there is no context "missing"; it has "main", "nobody", "other"`},
 		{name: "no context", from: "current-context: main", want: "it has no current-context; say which of"},
+		{name: "no contexts", from: fleetFile, to: "{apiVersion: v1, kind: Config}", want: "it has no contexts: give it one"},
 		{name: "no cluster", config: Config{Context: "other"}, want: `context "other": there is no cluster "nowhere"; it has "c"`},
 		{name: "no user", config: Config{Context: "nobody"}, want: `there is no user "nobody"; it has "u"`},
 		{name: "exec", from: user, to: "exec: {apiVersion: client.authentication.k8s.io/v1, command: touch}", want: `user "u": exec plugins are refused`},

@@ -77,10 +77,21 @@ func (d *Directory) Commit(rev string) (sources.Commit, error) {
 			return c, nil
 		}
 	}
-	if errors.Is(err, plumbing.ErrReferenceNotFound) {
+	switch missing := errors.Is(err, plumbing.ErrReferenceNotFound); {
+	case (missing || errors.Is(err, plumbing.ErrObjectNotFound)) && d.shallow():
+		err = errors.New("it is not in this clone, which is shallow: get the rest with git fetch --unshallow, or in CI with the setting for the depth of the clone")
+	case missing:
 		err = errors.New("there is no such branch, tag or commit here; it may have to be fetched first")
 	}
 	return sources.Commit{}, fmt.Errorf("git repository %s: revision %q: %w", d.Root, rev, err)
+}
+
+// shallow reports whether the repository lacks the older part of its history.
+func (d *Directory) shallow() bool {
+	d.local.mu.Lock()
+	defer d.local.mu.Unlock()
+	cut, err := d.local.storage.Shallow()
+	return err == nil && len(cut) > 0
 }
 
 // Revisions returns HEAD and the names of branches, remote branches and tags, sorted. It

@@ -354,7 +354,7 @@ func TestUpdateTooLarge(t *testing.T) {
 		large := make([]byte, 4<<20) // more than pipes hold
 		rand.NewChaCha8([32]byte{}).Read(large)
 		_, _, err := f.open().Update(t.Context(), sources.LockFile, "Lock", constant(string(large)))
-		wantError(t, err, "the server refused the push to refs/heads/main: unpack")
+		wantError(t, err, "refused the push to refs/heads/main: unpack")
 	})
 }
 

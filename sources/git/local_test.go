@@ -78,7 +78,7 @@ func TestUpdateWorkTree(t *testing.T) {
 			defer r.Close()
 			commit, wrote, err := r.Update(t.Context(), sources.LockFile, "Lock", constant("lock 2\n"))
 			if tt.want != "" {
-				wantError(t, err, dir, tt.want)
+				wantError(t, err, dir, "git refused the push to refs/heads/main: ", tt.want)
 			} else if err != nil || !wrote {
 				t.Fatal(wrote, err)
 			} else {
@@ -182,6 +182,17 @@ func TestOpenDir(t *testing.T) {
 	}
 	_, err = OpenDir(t.TempDir())
 	wantError(t, err, "repository not found", "nor a directory above")
+	shallow := filepath.Join(t.TempDir(), "shallow")
+	run(t, t.TempDir(), "clone", "--quiet", "--depth", "1", f.server.URL("fleet"), shallow)
+	s, err := OpenDir(shallow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, rev := range []string{"HEAD~1", "v1", first} {
+		_, err := s.Commit(rev)
+		wantError(t, err, shallow, `"`+rev+`"`, "git fetch --unshallow")
+	}
 }
 
 // Head names the branch that is checked out, and Uncommitted tells files that no commit has.

@@ -59,6 +59,8 @@ func Parse(content []byte, context string, accept Accept) (*Entry, error) {
 	}
 	ctx, ok := loaded.Contexts[context]
 	switch {
+	case context == "" && len(loaded.Contexts) == 0:
+		return nil, errors.New("kubeconfig: it has no contexts: give it one, which names a cluster and a user, as its current-context")
 	case context == "":
 		return nil, fmt.Errorf("kubeconfig: it has no current-context; say which of %s with spec.context", names(loaded.Contexts))
 	case !ok:

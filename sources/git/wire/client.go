@@ -134,7 +134,11 @@ func (c *Client) Push(ctx context.Context, ref, old, now string, pack []byte) er
 		if at, ok := g.at(ref); ok && at != old {
 			return fmt.Errorf("%w: %s is at %s, not at %s", ErrMoved, ref, at, old)
 		}
-		return push(ctx, s, g, ref, old, now, pack)
+		err := push(ctx, s, g, ref, old, now, pack)
+		if refused, ok := errors.AsType[*RefusedError](err); ok {
+			_, refused.Local = c.t.(*programTransport)
+		}
+		return err
 	})
 }
 

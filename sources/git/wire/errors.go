@@ -26,13 +26,19 @@ var (
 // for a protected branch.
 type RefusedError struct {
 	Ref string
+	// Local reports whether the repository is a directory on this machine.
+	Local bool
 	// Reason is the status that the server reports for the ref. Text is other output,
 	// for instance a hook's, and may be empty.
 	Reason, Text string
 }
 
 func (e *RefusedError) Error() string {
-	s := fmt.Sprintf("the server refused the push to %s: %s", e.Ref, e.Reason)
+	who := "the server"
+	if e.Local {
+		who = "git"
+	}
+	s := fmt.Sprintf("%s refused the push to %s: %s", who, e.Ref, e.Reason)
 	switch {
 	case strings.HasPrefix(e.Reason, uncommitted):
 		s += "; commit or stash them, or let gitopsd use a bare repository"
