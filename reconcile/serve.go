@@ -35,10 +35,10 @@ type serving struct {
 	// known reports whether an attempt or serve has read what there is to serve, with this
 	// connection, and isHome whether the cluster then was a home.
 	known, isHome bool
-	// problem is why serve failed, failures times in a row. It does not try before again.
-	problem  []problem.Problem
-	failures int
-	again    time.Time
+	// problem is why serve failed, misses times in a row. It does not try before retry.
+	problem []problem.Problem
+	misses  int
+	retry   time.Time
 }
 
 // goesOn reports whether everything that must be served is. from is the current origin of
@@ -62,7 +62,7 @@ func (ws *workers) serve(ctx context.Context, w *worker, j *job) []problem.Probl
 		return nil
 	case w.goesOn(ws.originOf(want), only):
 		return nil
-	case time.Now().Before(w.serving.again):
+	case time.Now().Before(w.retry):
 		return w.problem
 	}
 	err := ws.serveOnce(ctx, w, j, only)
@@ -70,11 +70,11 @@ func (ws *workers) serve(ctx context.Context, w *worker, j *job) []problem.Probl
 		return w.problem // given up for a newer job
 	}
 	if err == nil {
-		w.problem, w.serving.failures = nil, 0
+		w.problem, w.misses = nil, 0
 		return nil
 	}
-	w.serving.failures++
-	w.serving.again = time.Now().Add(retryPause(ws.cfg.Interval, w.serving.failures))
+	w.misses++
+	w.retry = time.Now().Add(retryPause(ws.cfg.Interval, w.misses))
 	w.problem = []problem.Problem{{
 		Cluster: w.id.String(),
 		Reason:  "the conversion rules, etcd namespaces and targets in the cluster cannot be read, and are not served since the daemon started: " + problem.Message(err),
