@@ -29,79 +29,128 @@ const (
 // nearer to the source. Nor may it hide a field that the source has now; see
 // [pair.hides].
 func (p *pair) restore(object, source map[string]any, entries []stash.Entry, budget *cel.Budget) (restored map[string]any, kept []stash.Entry, stale map[int]string) {
-	stale = map[int]string{}
 	before, _ := p.back.forward(object, budget)
-	tries, begun := 0, time.Now()
-	type candidate struct {
-		index int
-		entry stash.Entry
-	}
-	var usable []candidate
-	for i, e := range entries {
-		if why := p.unusable(e); why != "" {
-			stale[i] = why
-		} else {
-			usable = append(usable, candidate{i, e})
-		}
-	}
-	// Parents come before their fields, so that they do not overwrite them.
-	slices.SortStableFunc(usable, func(a, b candidate) int { return cmp.Compare(len(a.entry.Path), len(b.entry.Path)) })
-	var try func(group []candidate)
-	try = func(group []candidate) {
-		if len(group) == 0 {
-			return
-		}
-		if tries++; tries > maxTries || tries > 1 && time.Since(begun) > maxTrying || budget.Late() {
-			for _, c := range group {
-				stale[c.index] = "too many fields of the stash do not hold"
-				if budget.Late() {
-					stale[c.index] = cel.ErrCost.Error()
-				}
-			}
-			return
-		}
-		tree, ok := exact.Clone(object), true
-		for _, c := range group {
-			ok = ok && c.entry.Apply(tree)
-		}
-		if ok {
-			after, _ := p.back.forward(tree, budget)
-			if !budget.Late() && p.holds(after, before, source) {
-				object, before = tree, after
-				for _, c := range group {
-					kept = append(kept, c.entry)
-				}
-				return
-			}
-		}
-		if len(group) == 1 {
-			stale[group[0].index] = "the object was changed in version " + p.from
-			return
-		}
-		try(group[:len(group)/2])
-		try(group[len(group)/2:])
-	}
-	forwarded, unrestored := object, before
+	r := &restoration{pair: p, source: source, budget: budget, begun: time.Now(), stale: map[int]string{}}
+	candidates := r.usable(entries)
 	for {
-		try(usable)
-		if len(kept) == 0 {
-			return object, nil, stale
+		r.object, r.before, r.kept = object, before, nil
+		r.try(candidates)
+		if len(r.kept) == 0 {
+			return r.object, nil, r.stale
 		}
-		hidden := p.hides(object, before, source, budget)
-		left := slices.DeleteFunc(slices.Clone(usable), func(c candidate) bool {
-			over := slices.ContainsFunc(hidden, func(path field.Path) bool { return overlap(c.entry.Path, path) })
-			if _, is := stale[c.index]; over && !is {
-				stale[c.index] = "the object was changed in version " + p.from
-			}
-			_, is := stale[c.index]
-			return is
-		})
-		if len(hidden) == 0 || len(left) == len(kept) {
-			return object, kept, stale
+		left := r.unhidden(candidates)
+		if len(left) == len(r.kept) {
+			return r.object, r.kept, r.stale
 		}
-		usable, object, before, kept = left, forwarded, unrestored, nil
+		candidates = left // again, without those that hide fields
 	}
 }
+
+// restoration is the search for the fields of a stash that still hold.
+type restoration struct {
+	*pair
+	source map[string]any
+	budget *cel.Budget
+	begun  time.Time
+	tries  int
+	// object has the fields in kept, and before is the object converted back.
+	object, before map[string]any
+	kept           []stash.Entry
+	// stale has the reasons why entries are not restored, by their index.
+	stale map[int]string
+}
+
+// candidate is an entry of the stash with its index.
+type candidate struct {
+	index int
+	entry stash.Entry
+}
+
+// usable returns the entries that can be fields of the target. Parents come before their
+// fields, so that they do not overwrite them.
+func (r *restoration) usable(entries []stash.Entry) []candidate {
+	var all []candidate
+	for i, e := range entries {
+		if why := r.unusable(e); why != "" {
+			r.stale[i] = why
+		} else {
+			all = append(all, candidate{i, e})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(len(a.entry.Path), len(b.entry.Path)) })
+	return all
+}
+
+// try restores a group of fields if all of them hold, or else those of each half that do.
+func (r *restoration) try(group []candidate) {
+	if len(group) == 0 {
+		return
+	}
+	if why := r.exhausted(); why != "" {
+		for _, c := range group {
+			r.stale[c.index] = why
+		}
+		return
+	}
+	if r.apply(group) {
+		return
+	}
+	if len(group) == 1 {
+		r.stale[group[0].index] = r.changed()
+		return
+	}
+	r.try(group[:len(group)/2])
+	r.try(group[len(group)/2:])
+}
+
+// exhausted counts a try, and returns the reason why there may be no more of them; empty
+// if it may be made.
+func (r *restoration) exhausted() string {
+	r.tries++
+	switch {
+	case r.budget.Late():
+		return cel.ErrCost.Error()
+	case r.tries > maxTries, r.tries > 1 && time.Since(r.begun) > maxTrying:
+		return "too many fields of the stash do not hold"
+	}
+	return ""
+}
+
+// apply restores a group of fields, and reports whether all of them hold. Otherwise it
+// changes nothing.
+func (r *restoration) apply(group []candidate) bool {
+	tree := exact.Clone(r.object)
+	for _, c := range group {
+		if !c.entry.Apply(tree) {
+			return false
+		}
+	}
+	after, _ := r.back.forward(tree, r.budget)
+	if r.budget.Late() || !r.holds(after, r.before, r.source) {
+		return false
+	}
+	r.object, r.before = tree, after
+	for _, c := range group {
+		r.kept = append(r.kept, c.entry)
+	}
+	return true
+}
+
+// unhidden returns the restored candidates without those that hide fields of the source,
+// which are stale.
+func (r *restoration) unhidden(candidates []candidate) []candidate {
+	hidden := r.hides(r.object, r.before, r.source, r.budget)
+	return slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool {
+		_, is := r.stale[c.index]
+		if !is && slices.ContainsFunc(hidden, func(path field.Path) bool { return overlap(c.entry.Path, path) }) {
+			r.stale[c.index], is = r.changed(), true
+		}
+		return is
+	})
+}
+
+// changed is the reason for a field that does not hold.
+func (r *restoration) changed() string { return "the object was changed in version " + r.from }
 
 // hides returns the fields of a restored object that keep fields of the source from
 // coming back. before is the restored object converted back. The fields of the source
