@@ -21,6 +21,8 @@ type Constant struct {
 	// Reads are the fields: those of the smallest call that has both the constant and
 	// fields.
 	Reads []FieldRead
+	// Through are the functions in that call, such as size in size(self.name) > 3.
+	Through []string
 }
 
 // Constants returns the constants of an expression that may decide which result it has,
@@ -35,7 +37,7 @@ func Constants(text string, variables ...string) (all []Constant, reads []FieldR
 		return nil, nil
 	}
 	f := constantFinder{variables: variables}
-	_, reads = f.find(e, "")
+	_, reads, _ = f.find(e, "")
 	return f.found, reads
 }
 
@@ -50,37 +52,41 @@ type constantFinder struct {
 }
 
 // find adds the constants of an expression that are used with fields to found. It returns
-// those that are not, which a call around the expression may use, and the fields.
-func (f *constantFinder) find(e ast.Expr, function string) (free []Constant, reads []FieldRead) {
+// those that are not, which a call around the expression may use, the fields, and the
+// functions that are called.
+func (f *constantFinder) find(e ast.Expr, function string) (free []Constant, reads []FieldRead, calls []string) {
 	if e.Kind() == ast.LiteralKind {
 		if v, ok := plainValue(e); ok && !slices.Contains(computing, function) {
 			free = append(free, Constant{Value: v, Function: function})
 		}
-		return free, nil
+		return free, nil, nil
 	}
 	if variable, fields, ok := chain(e); ok {
 		if slices.Contains(f.variables, variable) {
 			reads = append(reads, FieldRead{variable, fields})
 		}
-		return nil, reads
+		return nil, reads, nil
 	}
 	function = ""
 	if e.Kind() == ast.CallKind {
 		function = e.AsCall().FunctionName()
 	}
 	for _, x := range children(e) {
-		constants, fields := f.find(x, function)
-		free, reads = append(free, constants...), append(reads, fields...)
+		constants, fields, functions := f.find(x, function)
+		free, reads, calls = append(free, constants...), append(reads, fields...), append(calls, functions...)
 	}
 	// A list, a map or a condition only chooses among its constants.
-	if len(reads) == 0 || e.Kind() != ast.CallKind || function == operators.Conditional {
-		return free, reads
+	if len(reads) > 0 && e.Kind() == ast.CallKind && function != operators.Conditional {
+		for _, c := range free {
+			c.Reads, c.Through = reads, calls
+			f.found = append(f.found, c)
+		}
+		free = nil
 	}
-	for _, c := range free {
-		c.Reads = reads
-		f.found = append(f.found, c)
+	if e.Kind() == ast.CallKind && !slices.Contains(calls, function) {
+		calls = append(calls, function)
 	}
-	return nil, reads
+	return free, reads, calls
 }
 
 // plainValue returns the value of a literal as JSON may have it.

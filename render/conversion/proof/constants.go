@@ -168,12 +168,21 @@ func (s *seeker) key(c cel.Constant, elements []place) {
 func near(c cel.Constant) []any {
 	switch v := c.Value.(type) {
 	case int64:
-		all := []any{v}
+		numbers := []int64{v}
 		if v > math.MinInt64 {
-			all = append(all, v-1)
+			numbers = append(numbers, v-1)
 		}
 		if v < math.MaxInt64 {
-			all = append(all, v+1)
+			numbers = append(numbers, v+1)
+		}
+		var all []any
+		for _, n := range numbers {
+			all = append(all, n)
+			for _, function := range c.Through {
+				if text, ok := measured(function, n); ok {
+					all = append(all, text)
+				}
+			}
 		}
 		return all
 	case float64:
@@ -198,6 +207,21 @@ func near(c cel.Constant) []any {
 		}
 	}
 	return []any{c.Value}
+}
+
+// measured returns a text for which a function of texts or durations gives a number.
+func measured(function string, n int64) (text string, ok bool) {
+	switch function {
+	case "int", "uint", "double":
+		return strconv.FormatInt(n, 10), true
+	case "size":
+		if n < 0 || n > 1024 {
+			return "", false
+		}
+		return strings.Repeat("y", int(n)), true
+	}
+	unit, ok := map[string]string{"getHours": "h", "getMinutes": "m", "getSeconds": "s", "getMilliseconds": "ms"}[function]
+	return strconv.FormatInt(n, 10) + unit, ok
 }
 
 // with returns a schema with what the rules seek in it.
@@ -297,48 +321,34 @@ func (s schema) sought() []any {
 		return nil // all values of the enum are tried
 	}
 	var all []any
-	for _, c := range manifest.List(s, constants) {
-		for _, v := range s.spelled(c) {
-			if s.admits(v) && !slices.Contains(all, v) {
-				all = append(all, v)
-			}
+	for _, v := range manifest.List(s, constants) {
+		if v, ok := s.typed(v); ok && s.admits(v) && !slices.Contains(all, v) {
+			all = append(all, v)
 		}
 	}
 	return all
 }
 
-// spelled returns a constant as values of the schema's type. A rule may compare a number
-// with int(self.text) or size(self.text), and a text with string(self.number).
-func (s schema) spelled(v any) []any {
-	text, isText := v.(string)
-	n, whole := v.(int64)
+// typed returns a constant as a value of the schema's type, as far as that and the format
+// allow it. Expressions may compare an integer with a float.
+func (s schema) typed(v any) (any, bool) {
 	if f, ok := v.(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
-		n, whole = int64(f), true
+		v = int64(f)
 	}
-	typ := s.text("type")
-	switch {
-	case s.truth("x-kubernetes-int-or-string") && whole, typ == "integer" && whole, typ == "number" && whole:
-		return []any{n}
-	case s.truth("x-kubernetes-int-or-string") && isText, typ == "number" && !isText:
-		return []any{v}
-	case typ == "integer" && isText, typ == "number" && isText:
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return []any{n}
-		}
-	case typ == "string" && isText:
-		if validate.Format(s.text("format"), text) {
-			return []any{text}
-		}
-	case typ == "string" && whole && s["format"] == nil:
-		all := []any{strconv.FormatInt(n, 10)}
-		if n > 0 && n <= 1024 {
-			all = append(all, strings.Repeat("y", int(n)))
-		}
-		return all
-	case typ == "" && !s.truth("x-kubernetes-embedded-resource"):
-		return []any{v}
+	text, isText := v.(string)
+	_, whole := v.(int64)
+	switch typ := s.text("type"); {
+	case s.truth("x-kubernetes-int-or-string"):
+		return v, isText || whole
+	case typ == "string":
+		return v, isText && validate.Format(s.text("format"), text)
+	case typ == "integer":
+		return v, whole
+	case typ == "number":
+		return v, !isText
+	default:
+		return v, typ == "" && !s.truth("x-kubernetes-embedded-resource")
 	}
-	return nil
 }
 
 // keys returns the keys of generated maps, those that rules name first.

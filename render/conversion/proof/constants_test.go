@@ -28,7 +28,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, err := Run(t.Context(), Config{Rules: set, Documents: documents, Definition: d, Most: 200, Stash: manifest.ConversionStashAnnotation})
+	result, err := Run(t.Context(), Config{Rules: set, Documents: documents, Definition: d, Most: 100, Stash: manifest.ConversionStashAnnotation})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +62,7 @@ func TestConstantDecides(t *testing.T) {
 		{"a pattern", `{type: string}`, `{from: "self.spec.mode.matches('^leg+acy$') ? 'C' : 'A'", to: spec.kind}`, `{"mode":"legacy"}`},
 		{"a length", `{type: string}`, `{from: "size(self.spec.mode) == 23 ? 'C' : 'A'", to: spec.kind}`, `{"mode":"yyyyyyyyyyyyyyyyyyyyyyy"}`},
 		{"a duration", `{type: string, format: duration}`, `{from: "duration(self.spec.mode) > duration('4217s') && duration(self.spec.mode) < duration('4219s') ? 'C' : 'A'", to: spec.kind}`, `{"mode":"1h10m18s"}`},
+		{"seconds of a duration", `{type: string}`, `{from: "self.spec.mode.matches('^[0-9]+s$') && duration(self.spec.mode).getSeconds() == 4218 ? 'C' : 'A'", to: spec.kind}`, `{"mode":"4218s"}`},
 		{"above a number", `{type: integer}`, `{from: "self.spec.mode > 770 && self.spec.mode < 772 ? 'C' : 'A'", to: spec.kind}`, `{"mode":771}`},
 		{"below a number", `{type: number}`, `{from: "self.spec.mode < -770.5 && self.spec.mode > -772.0 ? 'C' : 'A'", to: spec.kind}`, `{"mode":-771.5}`},
 		{"a number in a text", `{type: string}`, `{from: "self.spec.mode != '' && self.spec.mode.matches('^[0-9]+$') && int(self.spec.mode) == 771 ? 'C' : 'A'", to: spec.kind}`, `{"mode":"771"}`},
@@ -111,6 +112,8 @@ func TestConstantsFit(t *testing.T) {
 		{`{type: integer, maximum: 5, minimum: 4}`, `self.spec.f > 5`, []any{int64(5), int64(4)}},
 		{`{type: integer}`, `self.spec.f > 9223372036854775807`, []any{int64(9223372036854775807), int64(9223372036854775806)}},
 		{`{type: integer, format: int32}`, `self.spec.f == 2147483647`, []any{int64(2147483647), int64(2147483646)}},
+		{`{type: string}`, `self.spec.f > 5`, nil},
+		{`{type: integer}`, `self.spec.f == 5.0`, []any{int64(5), int64(4), int64(6)}},
 		{`{type: number}`, `self.spec.f == 1.5`, []any{1.5, 0.5, 2.5}},
 		{`{type: boolean}`, `self.spec.f == (1 == 2)`, nil},
 		{`{type: string}`, `self.spec.other == 'x'`, nil},
