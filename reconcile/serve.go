@@ -35,10 +35,12 @@ type serving struct {
 	// known reports whether an attempt or serve has read what there is to serve, with this
 	// connection, and isHome whether the cluster then was a home.
 	known, isHome bool
-	// problem is why serve failed, misses times in a row. It does not try before retry.
+	// problem is why serve failed, misses times in a row. It does not try before retry, unless
+	// missed is not the origin of connections any more.
 	problem []problem.Problem
 	misses  int
 	retry   time.Time
+	missed  origin
 }
 
 // goesOn reports whether everything that must be served is. from is the current origin of
@@ -62,9 +64,10 @@ func (ws *workers) serve(ctx context.Context, w *worker, j *job) []problem.Probl
 		return nil
 	case w.goesOn(ws.originOf(want), only):
 		return nil
-	case time.Now().Before(w.retry):
+	case time.Now().Before(w.retry) && w.missed == ws.originOf(want):
 		return w.problem
 	}
+	w.missed = ws.originOf(want)
 	err := ws.serveOnce(ctx, w, j, only)
 	if ctx.Err() != nil {
 		return w.problem // given up for a newer job

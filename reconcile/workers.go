@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -26,15 +27,15 @@ type workers struct {
 	// moved has a token when a unit differs from its checkpoint: the state must be computed.
 	moved chan struct{}
 	all   map[desired.ID]*worker
-	// leaving has the done of workers of units that left the fleet.
-	leaving map[desired.ID]<-chan struct{}
+	// leaving are the workers of units that left the fleet.
+	leaving map[desired.ID]*worker
 	// reports are nil unless Once made them.
 	reports *reports
 	wg      sync.WaitGroup
 }
 
 func newWorkers(cfg Config) *workers {
-	return &workers{cfg: cfg, all: make(map[desired.ID]*worker), leaving: make(map[desired.ID]<-chan struct{}), moved: make(chan struct{}, 1)}
+	return &workers{cfg: cfg, all: make(map[desired.ID]*worker), leaving: make(map[desired.ID]*worker), moved: make(chan struct{}, 1)}
 }
 
 // job is an attempt to make at a unit.
@@ -126,6 +127,7 @@ const firstBrake = 250 * time.Millisecond
 // when it was tried. held is why units must wait. Workers of units that left the fleet end,
 // and the objects stay; workers of units that may have left it do nothing.
 func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID]string) []<-chan struct{} {
+	maps.DeleteFunc(ws.leaving, func(_ desired.ID, w *worker) bool { return w.isDone() })
 	jobs := make(map[desired.ID]*job)
 	for _, u := range of.state.Clusters {
 		jobs[u.ID] = &job{want: u, of: of, held: held[u.ID], tried: make(chan struct{})}
@@ -143,7 +145,7 @@ func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID
 				"to have them removed", "register it again, with the annotation "+clusters.RemoveAnnotation+": "+id.Cluster)
 			w.gone.Store(true)
 			w.quit()
-			ws.leaving[id] = w.done
+			ws.leaving[id] = w
 			delete(ws.all, id)
 			ws.forget(id)
 		default:
@@ -174,7 +176,9 @@ func (ws *workers) start(ctx context.Context, id desired.ID) *worker {
 	w := &worker{id: id, box: make(chan *job, 1), woken: make(chan struct{}, 1), quit: cancel, done: make(chan struct{})}
 	ws.all[id] = w
 	before := ws.leaving[id]
-	delete(ws.leaving, id)
+	if delete(ws.leaving, id); before != nil {
+		before.gone.Store(false) // it is back
+	}
 	ws.wg.Go(func() {
 		defer close(w.done)
 		defer cancel()
@@ -185,13 +189,23 @@ func (ws *workers) start(ctx context.Context, id desired.ID) *worker {
 			}
 		}()
 		if before != nil {
-			<-before // one at a time works on a unit
+			<-before.done // one at a time works on a unit
 		}
 		for ctx.Err() == nil {
 			ws.step(ctx, w)
 		}
 	})
 	return w
+}
+
+// isDone reports whether the worker has ended.
+func (w *worker) isDone() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // soonest is the shortest pause before an attempt that the unit is due for: the time may be
@@ -299,7 +313,7 @@ func (w *worker) give(j *job) *job {
 			j.drop(w.now)
 			return w.now
 		}
-		newer := w.now.of.commit.Hash != j.of.commit.Hash
+		newer := w.now.of.commit.Hash != j.of.commit.Hash || w.now.of.computing && !j.of.computing
 		if newer && (w.now.mustEnd(j) || w.givenUp < mostGivenUp && !w.now.wantsSame(j)) {
 			w.cancel()
 		}

@@ -883,3 +883,45 @@ func configMap(t *testing.T, name string) *manifest.Object {
 	}
 	return o
 }
+
+// A unit that leaves the fleet is told of once nothing works on it any more, and not if it is
+// back by then.
+func TestLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		var mu sync.Mutex
+		var left []string
+		f.ws.cfg.Left = func(id desired.ID) {
+			mu.Lock()
+			defer mu.Unlock()
+			left = append(left, id.String())
+		}
+		told := func(what string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(left, want) {
+				t.Errorf("%s: told of %q, want %q", what, left, want)
+			}
+			left = nil
+		}
+		end := make(chan struct{})
+		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
+			<-end
+			return unit.Outcome{Phase: status.Ready}
+		})
+		f.pass(state("1", "dev", "prod"))
+		f.pass(state("2", "prod"))
+		told("it has left, and an attempt is under way")
+		f.pass(state("3", "dev", "prod"))
+		close(end)
+		told("it is back")
+		f.pass(state("4", "prod"))
+		told("it has left", "dev")
+		f.has("dev", "1", "3")
+		f.ws.stop()
+		told("the daemon ends")
+	})
+}

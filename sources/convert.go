@@ -280,7 +280,7 @@ func scalar(n *yaml.Node) (any, error) {
 	case "!!binary", "!!omap", "!!pairs", "!!set": // https://yaml.org/type/
 		return nil, fmt.Errorf("line %d: tag %s means nothing in a Kubernetes document", n.Line, n.Tag)
 	default: // it may be a password
-		return nil, fmt.Errorf("line %d: the tag means nothing in a Kubernetes document; quote a text that begins with !", n.Line)
+		return nil, fmt.Errorf("line %d: the tag means nothing in a Kubernetes document; a text that begins with ! needs quotes", n.Line)
 	}
 }
 

@@ -76,7 +76,7 @@ func TestDecodeYAMLFaults(t *testing.T) {
 		{name: "documents", in: "a: 1\n---\na: 1\n---\na: 1\n", limits: Limits{Documents: 2}, want: "line 5: more than 2 documents", limit: true},
 		{name: "infinity", in: "a: .inf", want: "not a number that JSON can hold"},
 		{name: "unknown tag", in: "a: !!binary aGk=", want: "tag !!binary means nothing"},
-		{name: "password like a tag", in: "a: !hunter2", want: "line 1: the tag means nothing in a Kubernetes document; quote a text that begins with !"},
+		{name: "password like a tag", in: "a: !hunter2", want: "line 1: the tag means nothing in a Kubernetes document; a text that begins with ! needs quotes"},
 		{name: "password like an alias", in: "a: *hunter2", want: "an alias has no anchor; quote a text that begins with *"},
 		{name: "mapping as key", in: "{a: 1}: 2", want: "a key must be a scalar"},
 	} {

@@ -10,6 +10,7 @@ import (
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
+	"gitopsd.dev/render/types/harm"
 )
 
 // Between two renderings there is a step for each object, without a look at any
@@ -133,4 +134,25 @@ func betweenWith(t *testing.T, c *plan.Comparer, cluster string, before, after *
 		t.Fatal(err)
 	}
 	return p
+}
+
+// A refusal lasts until somebody allows it, unless it is for want of knowledge.
+func TestLasts(t *testing.T) {
+	allow := &plan.Allow{Annotation: manifest.AllowBreakingAnnotation}
+	for _, tt := range []struct {
+		step plan.Step
+		want bool
+	}{
+		{plan.Step{Action: plan.Refused}, false},
+		{plan.Step{Action: plan.Refused, Allow: allow}, true},
+		{plan.Step{Action: plan.Refused, Allow: allow, Survey: &harm.Survey{Looked: 3, Harmed: 1}}, true},
+		{plan.Step{Action: plan.Refused, Allow: allow, Survey: &harm.Survey{Unknown: "the list timed out"}}, false},
+		{plan.Step{Action: plan.Held}, false},
+		{plan.Step{Action: plan.Held, Lasting: true}, true},
+		{plan.Step{Action: plan.Create}, false},
+	} {
+		if have := tt.step.Lasts(); have != tt.want {
+			t.Errorf("%+v lasts: %t", tt.step, have)
+		}
+	}
 }

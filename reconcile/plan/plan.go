@@ -197,7 +197,7 @@ func (s *Step) Lasts() bool {
 	case Held:
 		return s.Lasting
 	case Refused, Conflict:
-		return s.Allow != nil
+		return s.Allow != nil && (s.Survey == nil || s.Survey.Unknown == "")
 	}
 	return false
 }

@@ -197,6 +197,8 @@ type Board struct {
 	mu       sync.Mutex
 	snapshot Snapshot
 	clusters map[string]*Unit
+	// known are the names that Know added since the last commit.
+	known []string
 	// homes are problems reported by the controllers of homes, by cluster.
 	homes    map[string][]problem.Problem
 	counters counters
@@ -280,6 +282,7 @@ func (b *Board) Commit(hash, subject string, problems []problem.Problem, cluster
 	if b.snapshot.Computing == hash {
 		b.snapshot.Computing = ""
 	}
+	b.known = nil
 	maps.DeleteFunc(b.clusters, func(name string, _ *Unit) bool { return !slices.Contains(clusters, name) })
 	for _, name := range clusters {
 		if b.clusters[name] == nil {
@@ -288,9 +291,16 @@ func (b *Board) Commit(hash, subject string, problems []problem.Problem, cluster
 	}
 }
 
-// Know adds clusters of an earlier process, before a commit is known.
+// Know adds clusters beside those of the commit, for example of an earlier process before a
+// commit is known. They replace those that it added before.
 func (b *Board) Know(clusters []string) {
 	defer b.change()()
+	for _, name := range b.known {
+		if !slices.Contains(clusters, name) {
+			delete(b.clusters, name)
+		}
+	}
+	b.known = clusters
 	for _, name := range clusters {
 		if b.clusters[name] == nil {
 			b.clusters[name] = &Unit{Name: name, Phase: Pending}

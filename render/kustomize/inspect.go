@@ -336,7 +336,7 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 				return n, at(file, doc.Line, err)
 			}
 			m, _ := tree.(map[string]any) // identify has checked that
-			if where, err := checkTexts(m, false); err != nil {
+			if where, err := checkTexts(m, false, false); err != nil {
 				if above != nil {
 					above[1] = strconv.Itoa(i)
 				}

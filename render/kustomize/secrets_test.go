@@ -120,7 +120,7 @@ func TestErrorsQuoteNoSecret(t *testing.T) {
 		{name: "lists of values", archive: object("secretGenerator: [{name: s, behavior: merge, literals: [a=b]}]", "metadata: {name: s}\ndata: {1: [MARK]}\n"), want: "Secret s: json: unsupported type"},
 		{name: "alias", archive: object("", "metadata: {name: s}\nstringData:\n  a: *MARK\n"), want: "a/s.yaml: an alias has no anchor; quote a text that begins with *"},
 		{name: "alias of another document", archive: object("", "metadata: {name: s}\nstringData:\n  a: &MARK b\n---\na: *MARK\n"), want: "a/s.yaml:7: an alias has no anchor in this document; quote a text that begins with *"},
-		{name: "tag", archive: object("", "metadata: {name: s}\nstringData:\n  a: !MARK\n"), want: "a/s.yaml:5: the tag means nothing in a Kubernetes document; quote a text that begins with !"},
+		{name: "tag", archive: object("", "metadata: {name: s}\nstringData:\n  a: !MARK\n"), want: "a/s.yaml:5: the tag means nothing in a Kubernetes document; a text that begins with ! needs quotes"},
 		{name: "escape", archive: object("", "metadata: {name: s}\nstringData:\n  a: \"MARK\\q\"\n"), want: "a/s.yaml:5: found unknown escape character"},
 		{name: "no mapping", archive: object("", "metadata: {name: s}\n---\nMARK\n"), want: "a/s.yaml:5: a document must be a mapping"},
 		{name: "two Secrets in one namespace", archive: object("namespace: x", "metadata: {name: s, namespace: a}\nstringData: {a: MARK}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: b}\ndata: {a: MARK64}\n"), want: "in the namespace, several objects would have the same kind and name"},

@@ -14,20 +14,21 @@ import (
 )
 
 // textFields are the fields of metadata with mappings of strings. Kustomize writes numbers and
-// booleans in annotations as text, empties mappings and lists, and makes null the text "null".
+// booleans in annotations as text, and empties mappings, lists and values that are left out;
+// it makes null in a label an error, and in an operation the text "null".
 var textFields = []string{"labels", "annotations"}
 
 // checkTexts checks the labels and annotations of an object, and returns the path of a wrong
 // one with the error. In a patch, null removes a value, and keys that begin with a $ are
-// directives.
-func checkTexts(tree map[string]any, patch bool) (where []string, err error) {
+// directives. operation: they are set by a JSON 6902 operation.
+func checkTexts(tree map[string]any, patch, operation bool) (where []string, err error) {
 	meta := manifest.Mapping(tree, "metadata")
 	for _, field := range textFields {
 		switch values := meta[field].(type) {
 		case nil:
 		case map[string]any:
 			for _, key := range slices.Sorted(maps.Keys(values)) {
-				if patch && (values[key] == nil || strings.HasPrefix(key, "$")) {
+				if values[key] == nil && field == "annotations" && !operation || patch && (values[key] == nil || strings.HasPrefix(key, "$")) {
 					continue
 				}
 				if err := checkText(key, values[key]); err != nil {
@@ -69,7 +70,7 @@ func checkTextsOfPatch(tree map[string]any, operations []any) (where []string, e
 				return []string{name}, fmt.Errorf("%s: want a mapping of strings", name)
 			}
 		}
-		return checkTexts(tree, true)
+		return checkTexts(tree, true, false)
 	}
 	for i, op := range operations {
 		m, _ := op.(map[string]any)
@@ -84,7 +85,7 @@ func checkTextsOfPatch(tree map[string]any, operations []any) (where []string, e
 		if len(path) == 3 {
 			value = map[string]any{unescaped.Replace(path[2]): value}
 		}
-		if _, err := checkTexts(map[string]any{"metadata": map[string]any{path[1]: value}}, false); err != nil {
+		if _, err := checkTexts(map[string]any{"metadata": map[string]any{path[1]: value}}, false, true); err != nil {
 			return []string{strconv.Itoa(i), "value"}, err
 		}
 	}

@@ -412,6 +412,8 @@ func TestSharedVariables(t *testing.T) {
 		{variables: "OUTPUT=json ALL=true", args: "package build " + pkg, code: 1, want: "-o is required"},
 		{variables: "ALL=true", args: "bump x", code: 1, want: "x"},
 		{variables: "OUTPUT=xml", args: "plan", code: 1, want: "--output \"xml\": use text, json or markdown\n--output is set by the environment variable GITOPSD_OUTPUT\n"},
+		{variables: "SECRETS_DIR=/none TRUST_ROOT=/none PACKAGE_TIMEOUT=0", args: "render --cluster dev"},
+		{args: "render --cluster dev --secrets-dir /none", code: 1, want: "--secrets-dir: "},
 		{variables: "REPO=https://git.example.org/fleet.git", args: "render --cluster dev"},
 		{variables: "REPO=git@git.example.org:fleet.git", args: "render --cluster dev"},
 		{variables: "REPO=/none", args: "render --cluster dev", code: 1, want: "\n--repo is set by the environment variable GITOPSD_REPO\n"},

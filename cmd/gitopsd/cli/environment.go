@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -85,6 +86,9 @@ func flagsFromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, boo
 			if !slices.ContainsFunc(others, given) {
 				return
 			}
+		}
+		if d, err := time.ParseDuration(value); err == nil && d == 0 && f.Value.Type() == "duration" && f.DefValue != "0" {
+			return // 0 has always been the default here
 		}
 		if err := flags.Set(f.Name, value); err != nil {
 			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))

@@ -107,18 +107,19 @@ func (o *treeOptions) root() (string, error) {
 	return root, nil
 }
 
-// inRepository returns an error if the fleet with this root is in a directory of a Git repository.
-// It can be planned, but run reads the root of the repository.
-func inRepository(root string) error {
+// belowRoot returns a note if the fleet with this root is in a directory of a Git repository; else
+// "". It can be planned, and may be copied to a repository of its own, but run reads the root of a
+// repository.
+func belowRoot(root string) string {
 	repo, err := git.OpenDir(root)
 	if err != nil {
-		return nil // not in Git, or not yet
+		return "" // not in Git, or not yet
 	}
 	defer repo.Close()
 	if repo.Path == "." {
-		return nil
+		return ""
 	}
-	return fmt.Errorf("%s is in %s, and `gitopsd run` finds it only at the root of a Git repository: move the fleet there, or give it a repository of its own", sources.RegistryFile, repo.Path)
+	return fmt.Sprintf("%s is in %s, and `gitopsd run` finds it only at the root of a Git repository: move the fleet there, or give it a repository of its own", sources.RegistryFile, repo.Path)
 }
 
 // workingTree is the directory of a fleet repository, valid until closed.

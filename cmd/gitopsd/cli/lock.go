@@ -178,9 +178,12 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	for _, ref := range state.Unasked {
 		fmt.Fprintf(cmd.ErrOrStderr(), "    %s\n", ref)
 	}
-	faults := errors.Join(inRepository(tree.root), state.Err())
+	if note := belowRoot(tree.root); note != "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "Note: "+note)
+	}
+	faults := state.Err()
 	if check {
-		if string(text) != old && state.Err() == nil {
+		if string(text) != old && faults == nil {
 			faults = errors.Join(faults, fmt.Errorf("%s is not what the declarations ask for; run `gitopsd lock` and commit the change", sources.LockFile))
 		}
 		return faults

@@ -293,8 +293,8 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 		problems = append(problems, c.Faults...)
 	}
 	fleet.Notes = append(fleet.Notes, told.lines()...)
-	if err := inRepository(p.root); err != nil {
-		fleet.Errors = append(fleet.Errors, err.Error())
+	if note := belowRoot(p.root); note != "" {
+		fleet.Notes = append(fleet.Notes, note)
 	}
 	for _, p := range problem.Merge(problems) {
 		fleet.Errors = append(fleet.Errors, p.String())

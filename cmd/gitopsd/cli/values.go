@@ -68,7 +68,8 @@ func boundDurations(cmd *cobra.Command) {
 const mustExist = "gitopsd-must-exist"
 
 // checkFiles returns an error for flags that name files which do not exist. A daemon only logs a
-// warning, since the file may come later.
+// warning, since the file may come later; and nothing is said of a file that a variable names,
+// which may be for another command.
 func checkFiles(flags *pflag.FlagSet, daemon bool, log func() *slog.Logger) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -78,7 +79,7 @@ func checkFiles(flags *pflag.FlagSet, daemon bool, log func() *slog.Logger) erro
 		switch _, err := os.Stat(f.Value.String()); {
 		case err != nil && daemon:
 			log().Warn("a flag names a file that cannot be read yet", "flag", "--"+f.Name, "error", err)
-		case err != nil:
+		case err != nil && !annotated(f, fromVariable):
 			errs = append(errs, fmt.Errorf("--%s: %w", f.Name, err))
 		}
 	})
