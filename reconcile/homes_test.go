@@ -2,8 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,16 +15,9 @@ import (
 
 // fakeHome notes what happens to the controllers of a cluster.
 type fakeHome struct {
-	mu     *sync.Mutex
-	events *[]string
-	name   string
-	tell   func([]problem.Problem)
-}
-
-func (h *fakeHome) note(event string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	*h.events = append(*h.events, event)
+	*events
+	name string
+	tell func([]problem.Problem)
 }
 
 func (h *fakeHome) Set(fleet home.Fleet) {
@@ -48,20 +39,9 @@ func TestHomes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		var mu sync.Mutex
-		var events []string
+		events := &events{test: t}
 		f.ws.cfg.Home = func(_ context.Context, want *desired.Unit, _ bool, tell func([]problem.Problem)) (Home, error) {
-			return &fakeHome{mu: &mu, events: &events, name: want.Name, tell: tell}, nil
-		}
-		happened := func(what string, want ...string) {
-			t.Helper()
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			if !slices.Equal(events, want) {
-				t.Errorf("%s: have %q, want %q", what, events, want)
-			}
-			events = nil
+			return &fakeHome{events, want.Name, tell}, nil
 		}
 		told := func(want int) {
 			t.Helper()
@@ -72,48 +52,48 @@ func TestHomes(t *testing.T) {
 		outcome := unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true}
 		f.set("hub", func(context.Context, *desired.Unit) unit.Outcome { return outcome })
 		f.pass(state("1", "hub", "prod"))
-		happened("it begins", "set hub", "run hub")
+		events.happened("it begins", "set hub", "run hub")
 		told(1)
 		f.pass(state("2", "hub", "prod", "dev"))
-		happened("a commit", "set hub with dev")
+		events.happened("a commit", "set hub with dev")
 
 		waits := state("3", "hub<-dev", "prod", "dev")
 		f.gives("dev", unit.Outcome{Phase: status.Failed})
 		f.pass(waits)
-		happened("a commit that is held back", "set hub with dev") // the one before, again
+		events.happened("a commit that is held back", "set hub with dev") // the one before, again
 		f.set("dev", nil)
 
 		outcome = unit.Outcome{Phase: status.Unreachable}
 		f.pass(state("4", "hub"))
-		happened("it is gone", "set hub")
+		events.happened("it is gone", "set hub")
 		outcome = unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true}
 		time.Sleep(time.Hour)
 		f.pass(state("5", "hub"))
-		happened("it is back", "set hub", "end hub", "set hub", "run hub")
+		events.happened("it is back", "set hub", "end hub", "set hub", "run hub")
 
 		suspended := state("6", "hub")
 		suspended.Clusters[0].Suspend = true
 		f.pass(suspended)
-		happened("it is suspended", "end hub")
+		events.happened("it is suspended", "end hub")
 		told(0)
 		f.pass(state("7", "hub"))
-		happened("it is suspended no more", "set hub", "run hub")
+		events.happened("it is suspended no more", "set hub", "run hub")
 		outcome.Home = false
 		f.pass(state("8", "hub"))
-		happened("it has no targets", "set hub", "end hub")
+		events.happened("it has no targets", "set hub", "end hub")
 		outcome.Home = true
 		f.pass(state("9", "hub"))
-		happened("it has targets again", "set hub", "run hub")
+		events.happened("it has targets again", "set hub", "run hub")
 
 		f.set("hub", func(context.Context, *desired.Unit) unit.Outcome { panic("as asked for") })
 		f.pass(state("10", "hub", "prod"))
-		happened("an attempt panics", "set hub")
+		events.happened("an attempt panics", "set hub")
 		f.pass(state("11", "prod"))
-		happened("it leaves the fleet", "end hub")
+		events.happened("it leaves the fleet", "end hub")
 		f.set("hub", func(context.Context, *desired.Unit) unit.Outcome { return outcome })
 		f.pass(state("12", "hub", "prod"))
-		happened("it is there again", "set hub", "run hub")
+		events.happened("it is there again", "set hub", "run hub")
 		f.ws.stop()
-		happened("the daemon ends", "end hub")
+		events.happened("the daemon ends", "end hub")
 	})
 }

@@ -24,12 +24,12 @@ import (
 // server has a fleet that notes what is served without an attempt.
 type server struct {
 	*fleet
-	events []string
-	fails  error
+	*events
+	fails error
 }
 
 func newServer(t *testing.T) *server {
-	s := &server{fleet: newFleet(t, 4)}
+	s := &server{fleet: newFleet(t, 4), events: &events{test: t}}
 	s.serve = func(_ context.Context, want *desired.Unit) (bool, error) {
 		s.note("serve " + want.Name)
 		return want.Name == "hub" && s.fails == nil, s.fails
@@ -38,23 +38,6 @@ func newServer(t *testing.T) *server {
 		return &servedHome{s, want.Name, only}, nil
 	}
 	return s
-}
-
-func (s *server) note(event string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.events = append(s.events, event)
-}
-
-func (s *server) happened(what string, want ...string) {
-	s.t.Helper()
-	synctest.Wait()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !slices.Equal(s.events, want) {
-		s.t.Errorf("%s: have %q, want %q", what, s.events, want)
-	}
-	s.events = nil
 }
 
 type servedHome struct {
@@ -105,7 +88,7 @@ func TestServeBroken(t *testing.T) {
 		s := newServer(t)
 		s.gives("hub", unit.Outcome{Phase: status.Ready, Actions: map[string]int{}, Home: true})
 		s.pass(broken("1", "hub", "dev"))
-		slices.Sort(s.events)
+		slices.Sort(s.list)
 		s.happened("it does not render", "run hub, only to serve: false", "serve dev", "serve hub", "set hub, known: false")
 		s.is("hub", status.Failed, "does not render")
 		s.pass(broken("2", "hub", "dev"))
@@ -146,10 +129,10 @@ func TestServeFails(t *testing.T) {
 			time.Sleep(s.ws.cfg.Interval)
 		}
 		// After 0, 1, 3, 7, 15, 25 ... intervals, more or less.
-		if n := len(s.events); n < 8 || n > 11 {
+		if n := len(s.list); n < 8 || n > 11 {
 			t.Errorf("tried %d times in 60 intervals", n)
 		}
-		s.events, s.fails = nil, nil
+		s.list, s.fails = nil, nil
 		time.Sleep(10 * time.Hour)
 		s.pass(want)
 		s.happened("it is up", "serve hub", "set hub, known: false", "run hub, only to serve: false")
@@ -201,7 +184,7 @@ func TestServeFails(t *testing.T) {
 		s.mu.Unlock()
 		s.pass(want)
 		s.mu.Lock()
-		s.events, s.serve = nil, hang
+		s.list, s.serve = nil, hang
 		s.mu.Unlock()
 		s.pass(suspend(state("2", "hub")))
 		s.pass(broken("3", "hub"))

@@ -72,6 +72,31 @@ func newFleet(t *testing.T, workers int) *fleet {
 	return f
 }
 
+// events are what happens in a synctest bubble.
+type events struct {
+	test  *testing.T
+	guard sync.Mutex
+	list  []string
+}
+
+func (e *events) note(event string) {
+	e.guard.Lock()
+	defer e.guard.Unlock()
+	e.list = append(e.list, event)
+}
+
+// happened compares the events since the last call, once nothing goes on any more.
+func (e *events) happened(what string, want ...string) {
+	e.test.Helper()
+	synctest.Wait()
+	e.guard.Lock()
+	defer e.guard.Unlock()
+	if !slices.Equal(e.list, want) {
+		e.test.Errorf("%s: have %q, want %q", what, e.list, want)
+	}
+	e.list = nil
+}
+
 type fleetConnection struct {
 	f    *fleet
 	name string
@@ -890,23 +915,8 @@ func TestLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		var mu sync.Mutex
-		var left []string
-		f.ws.cfg.Left = func(id desired.ID) {
-			mu.Lock()
-			defer mu.Unlock()
-			left = append(left, id.String())
-		}
-		told := func(what string, want ...string) {
-			t.Helper()
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			if !slices.Equal(left, want) {
-				t.Errorf("%s: told of %q, want %q", what, left, want)
-			}
-			left = nil
-		}
+		told := &events{test: t}
+		f.ws.cfg.Left = func(id desired.ID) { told.note(id.String()) }
 		end := make(chan struct{})
 		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome {
 			<-end
@@ -914,14 +924,14 @@ func TestLeft(t *testing.T) {
 		})
 		f.pass(state("1", "dev", "prod"))
 		f.pass(state("2", "prod"))
-		told("it has left, and an attempt is under way")
+		told.happened("it has left, and an attempt is under way")
 		f.pass(state("3", "dev", "prod"))
 		close(end)
-		told("it is back")
+		told.happened("it is back")
 		f.pass(state("4", "prod"))
-		told("it has left", "dev")
+		told.happened("it has left", "dev")
 		f.has("dev", "1", "3")
 		f.ws.stop()
-		told("the daemon ends")
+		told.happened("the daemon ends")
 	})
 }

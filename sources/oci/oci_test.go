@@ -226,8 +226,8 @@ func TestFaults(t *testing.T) {
 		"hanging":                {fault: registry.Fault{Path: "/v2/acme/types/manifests/*", Hang: true}, do: manifest, want: "did not answer before the deadline", reason: TimedOut, deadline: 50 * time.Millisecond},
 		"silent":                 {fault: registry.Fault{Path: "/v2/acme/types/manifests/*", Hang: true}, do: manifest, want: "was silent for 50ms", reason: TimedOut, timeout: 50 * time.Millisecond},
 		"silent in a blob":       {fault: registry.Fault{Path: "/v2/acme/types/blobs/*", HangAfter: 10}, do: blob, want: "was silent for 50ms", reason: TimedOut, timeout: 50 * time.Millisecond},
-		"dripping blob":          {fault: registry.Fault{Path: "/v2/acme/types/blobs/*", Drip: 10 * time.Millisecond}, do: blob, want: "sends less than 16384 bytes a second", reason: TimedOut, timeout: time.Second, requests: 1},
-		"dripping manifest":      {fault: registry.Fault{Method: "GET", Path: "/v2/acme/types/manifests/*", Drip: 10 * time.Millisecond}, do: manifest, want: "sends less than 16384 bytes a second", reason: TimedOut, timeout: time.Second, requests: 1},
+		"dripping blob":          {fault: registry.Fault{Path: "/v2/acme/types/blobs/*", Drip: 10 * time.Millisecond}, do: blob, want: "sends less than 16384 bytes a second", reason: TimedOut, timeout: 3 * time.Second, requests: 1},
+		"dripping manifest":      {fault: registry.Fault{Method: "GET", Path: "/v2/acme/types/manifests/*", Drip: 100 * time.Millisecond}, do: manifest, want: "sends less than 16384 bytes a second", reason: TimedOut, timeout: 3 * time.Second, requests: 1},
 		"ping hangs":             {fault: registry.Fault{Path: "/v2/", Hang: true}, do: manifest, want: "before the deadline", reason: TimedOut, deadline: 50 * time.Millisecond},
 		"ping fails":             {fault: registry.Fault{Path: "/v2/", Status: 503}, do: manifest, want: "fails with 503", reason: Failing},
 		"dropped manifest":       {fault: registry.Fault{Method: "GET", Path: "/v2/acme/types/manifests/*", DropAfter: 10, Times: 2}, do: manifest, requests: 3},
@@ -285,19 +285,20 @@ func TestPushFaults(t *testing.T) {
 	t.Parallel()
 	content := bytes.Repeat([]byte("content "), 4<<20) // more than sockets hold
 	for name, test := range map[string]struct {
-		fault  registry.Fault
-		want   string
-		reason Reason
+		fault   registry.Fault
+		timeout time.Duration
+		want    string
+		reason  Reason
 	}{
-		"forbidden":        {registry.Fault{Method: "POST", Path: "/v2/acme/types/**", Status: 403}, "refuses access", Unauthorized},
-		"does not answer":  {registry.Fault{Method: "PUT", Path: "/v2/acme/types/**", Hang: true}, "was silent for 300ms", TimedOut},
-		"does not read":    {registry.Fault{Method: "PATCH", Path: "/v2/acme/types/**", Hang: true}, "was silent for 300ms", TimedOut},
-		"not found at all": {registry.Fault{Path: "/v2/acme/types/**", Status: 404}, "has no such", NotFound},
+		"forbidden":        {registry.Fault{Method: "POST", Path: "/v2/acme/types/**", Status: 403}, 0, "refuses access", Unauthorized},
+		"does not answer":  {registry.Fault{Method: "PUT", Path: "/v2/acme/types/**", Hang: true}, time.Second, "was silent for 1s", TimedOut},
+		"does not read":    {registry.Fault{Method: "PATCH", Path: "/v2/acme/types/**", Hang: true}, time.Second, "was silent for 1s", TimedOut},
+		"not found at all": {registry.Fault{Path: "/v2/acme/types/**", Status: 404}, 0, "has no such", NotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			reg := newRegistry(t, registry.Config{})
-			c := newClient(t, reg, Config{Timeout: 300 * time.Millisecond})
+			c := newClient(t, reg, Config{Timeout: test.timeout})
 			reg.Break(test.fault)
 			repository, d := reg.Host()+"/acme/types", sources.DigestOf(content)
 			err := c.PushBlob(t.Context(), repository, d, int64(len(content)), func() (io.ReadCloser, error) {
@@ -575,17 +576,20 @@ func TestWaiters(t *testing.T) {
 	p := push(t, c, reg.Host()+"/acme/types", "v1", []byte("content"))
 	ref := sources.Ref{Repository: p.repository, Tag: "v1"}
 	c = newClient(t, reg, Config{})
-	reg.Break(registry.Fault{Path: "/v2/", Delay: 200 * time.Millisecond})
+	until := make(chan struct{})
+	reg.Break(registry.Fault{Path: "/v2/", Until: until})
 	reg.ResetCounts()
 
-	hasty, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
+	hasty, giveUp := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := c.Resolve(hasty, ref); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the hasty one: %v", err)
-		}
+		await.True(t, "a ping", func() bool { return reg.Count("GET", "/v2/") > 0 })
+		giveUp()
 	})
+	if _, err := c.Resolve(hasty, ref); !errors.Is(err, context.Canceled) {
+		t.Errorf("the hasty one: %v", err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { close(until) })
 	for range 10 {
 		wg.Go(func() {
 			if _, err := c.Resolve(t.Context(), ref); err != nil {

@@ -25,8 +25,8 @@ type Fault struct {
 	RetryAfter string
 	// Hang gives no answer until the client disconnects.
 	Hang bool
-	// Delay is the time to wait before anything else.
-	Delay time.Duration
+	// Until is waited for before anything else.
+	Until <-chan struct{}
 	// Redirect is an address to send the client to.
 	Redirect string
 	// DropAfter cuts the connection after this many bytes of the body.
@@ -61,9 +61,9 @@ func (f *activeFault) matches(req *http.Request) bool {
 // apply carries out the fault. It returns the writer to answer on, or done if the
 // request is answered.
 func (f *activeFault) apply(w http.ResponseWriter, req *http.Request) (next http.ResponseWriter, done bool) {
-	if f.Delay > 0 {
+	if f.Until != nil {
 		select {
-		case <-time.After(f.Delay):
+		case <-f.Until:
 		case <-req.Context().Done():
 			return nil, true
 		}

@@ -117,7 +117,9 @@ func TestFault(t *testing.T) {
 	heal = reg.Break(registry.Fault{Path: "/v2/acme/*/tags/list", DropAfter: 5})
 	check("cut", "GET", "/v2/acme/types/tags/list")
 	heal()
-	reg.Break(registry.Fault{Path: "/v2/slow", Delay: time.Millisecond})
+	until := make(chan struct{})
+	reg.Break(registry.Fault{Path: "/v2/slow", Until: until})
+	time.AfterFunc(time.Millisecond, func() { close(until) })
 	check("404", "GET", "/v2/slow")
 	if n := reg.Count("GET", "/v2/acme"); n != 4 {
 		t.Errorf("%d requests, want 4: %v", n, reg.Requests())

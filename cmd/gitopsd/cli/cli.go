@@ -81,7 +81,7 @@ func Run(ctx context.Context, env Env) int {
 	out := &output{w: env.Stdout}
 	env.Stdout = out
 	root := newRoot(&env)
-	root.SetArgs(env.Args)
+	root.SetArgs(append([]string{}, env.Args...)) // cobra takes nil for the arguments of this process
 	root.SetIn(env.Stdin)
 	root.SetErr(env.Stderr)
 	if env.getenv("TERM") == "dumb" { // its lines cannot be replaced, as progress does on terminals

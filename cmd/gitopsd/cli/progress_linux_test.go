@@ -15,7 +15,7 @@ func terminal(t *testing.T) (screen, program *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { screen.Close() })
 	n, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
@@ -26,7 +26,7 @@ func terminal(t *testing.T) (screen, program *os.File) {
 		program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	}
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	return screen, program
 }
