@@ -170,6 +170,10 @@ type team struct {
 
 func newTeam(t *testing.T) *team {
 	t.Parallel()
+	return teamOf(t)
+}
+
+func teamOf(t *testing.T) *team {
 	tm := &team{start(t), t, strings.ToLower(t.Name())}
 	tm.put(tm.home, "apiVersion: v1\nkind: Namespace\nmetadata: {name: $TEAM}\n")
 	return tm
@@ -594,8 +598,11 @@ spec:
 }
 
 // An account that may not follow placements is told so, and writes them all the same.
+//
+// This runs before the tests that are parallel: its home looks at the applications of all
+// namespaces of the other cluster, and would leave its finalizers on those of other tests.
 func TestPlacementRights(t *testing.T) {
-	tm := newTeam(t)
+	tm := teamOf(t)
 	multicluster(tm, tm.other)
 	tm.put(tm.other, `
 apiVersion: v1
