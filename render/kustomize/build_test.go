@@ -119,6 +119,26 @@ func TestBuildIsKustomizeBuild(t *testing.T) {
 	}
 }
 
+// Kustomize ends an env file before a line that is too long, which is refused here: nothing of
+// what is taken is lost.
+func TestLongestLine(t *testing.T) {
+	t.Parallel()
+	for end, most := range map[string]int{"": 1<<16 - 1, "\n": 1<<16 - 1, "\nC=last\n": 1<<16 - 1, "\r\nC=last\n": 1<<16 - 2} {
+		for _, n := range []int{most, most + 1} {
+			root, _ := repository(t, &txtar.Archive{Files: []txtar.File{
+				{Name: "a/kustomization.yaml", Data: []byte("configMapGenerator: [{name: m, envs: [e]}]\n")},
+				{Name: "a/e", Data: []byte("A=first\nB=" + strings.Repeat("x", n-len("B=")) + end)},
+			}})
+			want := krustyBuild(t, filepath.Join(root, "a"))
+			lost := !strings.Contains(want, "xxx") || strings.Contains(end, "last") && !strings.Contains(want, "last")
+			objects, _, err := new(Builder).Build(t.Context(), os.DirFS(root), "a", remote.Bases{})
+			if refused := err != nil; refused != lost || refused != (n > most) || !refused && stream(t, objects) != want {
+				t.Errorf("%d bytes, and then %q: kustomize loses some: %t; %v", n, end, lost, err)
+			}
+		}
+	}
+}
+
 // The archives show every field of a kustomization and of the types in it, except for
 // refused ones. So new fields in a new version of kustomize fail the test.
 func TestEveryFieldIsShown(t *testing.T) {

@@ -3,6 +3,7 @@
 package kustomize
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -159,6 +160,9 @@ func (in *inspection) pairs(dir string, f field, from types.KvPairSources, secre
 		for text := range bytes.Lines(content) {
 			if line++; !utf8.Valid(text) {
 				return at(path.Join(dir, entry), line, fmt.Errorf("the line is not valid UTF-8; save the file as UTF-8, or name files with other bytes under files of the %s", f.name))
+			}
+			if len(bytes.TrimSuffix(text, []byte("\n"))) >= bufio.MaxScanTokenSize {
+				return at(path.Join(dir, entry), line, fmt.Errorf("the line has 64 KiB or more, and kustomize reads none such, nor any line after it; put the value into a file of its own, and name it under files of the %s", f.name))
 			}
 		}
 		keys += line

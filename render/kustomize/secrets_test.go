@@ -95,6 +95,7 @@ func TestErrorsQuoteNoSecret(t *testing.T) {
 		{name: "generator without a name", archive: with("secretGenerator: [{literals: ['a=MARK']}]", ""), want: "must have a name"},
 		{name: "type of a generator", archive: generated("type: {a: MARK}", ""), want: "cannot unmarshal object"},
 		{name: "env file with another encoding", archive: generated("envs: [e]", "-- a/e --\nA=b\nB=MARK\xff\n"), want: "a/e:2: the line is not valid UTF-8"},
+		{name: "env file with a long line", archive: generated("envs: [e]", "-- a/e --\nA=b\nB=MARK"+strings.Repeat("x", 1<<16)+"\n"), want: "a/e:2: the line has 64 KiB or more"},
 		{name: "env file with a value twice", archive: generated("envs: [e]", "-- a/e --\nKEY=begin\nMARK\nMARK\n"), want: "the generator of g has a key twice"},
 		{name: "value as a file", archive: generated("files: [a=MARK]", ""), want: "a/kustomization.yaml:4: secretGenerator.files: the file is not in the repository; write values under literals"},
 		{name: "value as an env file", archive: generated("envs: [a=MARK]", ""), want: "secretGenerator.envs: the file is not in the repository"},
