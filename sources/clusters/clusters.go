@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/rules"
@@ -320,6 +321,12 @@ func (e *Error) Error() string {
 // error. The error joins an [*Error] for each fault.
 func Parse(file string, data []byte) (*Registry, error) {
 	p := &parser{file: file}
+	if !utf8.Valid(data) { // the YAML library would read UTF-16, and nothing here would
+		p.fail(1, "", "not valid UTF-8: save the file as UTF-8")
+		p.packagesUnknown(1)
+		p.registry.Faulty = true
+		return &p.registry, errors.Join(p.errs...)
+	}
 	chunks, open := split(data)
 	for _, chunk := range chunks {
 		p.document(chunk)

@@ -90,12 +90,23 @@ func (p *parser) document(c chunk) {
 		p.unreadable(c, c.line)
 		return
 	}
-	var root yaml.Node
-	if err := yaml.Unmarshal([]byte(c.text), &root); err != nil {
+	var root, next yaml.Node
+	dec := yaml.NewDecoder(strings.NewReader(c.text))
+	if err := dec.Decode(&root); err != nil && err != io.EOF {
 		line, msg := position(sources.ExplainYAML(c.text, err), c.line)
 		p.fail(line, "", "%s", msg)
 		p.unreadable(c, line)
 		return
+	} else if err == nil {
+		if err := dec.Decode(&next); err != io.EOF {
+			line := c.line + next.Line - 1
+			if err != nil {
+				line, _ = position(sources.ExplainYAML(c.text, err), c.line)
+			}
+			p.fail(line, "", "the document ends here: begin another one with a line of ---, or correct the indentation")
+			p.unreadable(c, line)
+			return
+		}
 	}
 	if root.Kind == 0 || root.Content[0].Tag == "!!null" {
 		return
