@@ -103,7 +103,7 @@ func meantByArgument(cmd *cobra.Command, arg string) string {
 	repo := cmd.Flags().Lookup("repo")
 	if repo != nil && cmd.Flags().Lookup("cluster") != nil {
 		tree := treeOptions{repo: repo.Value.String()}
-		if registered := tree.registered(); slices.Contains(registered, arg) {
+		if registered, _ := tree.registered(); slices.Contains(registered, arg) {
 			return "; for a cluster write --cluster " + arg
 		} else if meant := sources.Closest(arg, registered); meant != "" {
 			return "; for a cluster write --cluster; did you mean " + meant + "?"

@@ -90,28 +90,32 @@ func (o *treeOptions) openForCompletion() *workingTree {
 	return tree
 }
 
-// registered returns the names of the registered clusters, nil if there is no working tree.
-func (o *treeOptions) registered() []string {
+// registered returns the names of the registered clusters, none if there is no working tree or
+// no registry. With an error they are those whose documents have none.
+func (o *treeOptions) registered() ([]string, error) {
 	tree := o.openForCompletion()
 	if tree == nil {
-		return nil
+		return nil, nil
 	}
 	defer tree.Close()
 	text, err := fs.ReadFile(tree.commit.Files, sources.RegistryFile)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	registry, _ := clusters.Parse(sources.RegistryFile, text) // it has the valid clusters
+	registry, err := clusters.Parse(sources.RegistryFile, text)
 	var names []string
 	for _, c := range registry.Clusters {
 		names = append(names, c.Name)
 	}
-	return names
+	return names, err
 }
 
 // completeRegistered completes the names of registered clusters.
 func completeRegistered(o *treeOptions) completion {
-	return complete(o.registered)
+	return complete(func() []string {
+		names, _ := o.registered()
+		return names
+	})
 }
 
 // completePackages completes the packages in the lock: by the last part of the repository, or

@@ -37,7 +37,8 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 	if _, err := os.Stat(source); err == nil {
 		return fromFiles(source)
 	}
-	if slices.Contains(o.tree.registered(), source) {
+	registered, unread := o.tree.registered()
+	if slices.Contains(registered, source) {
 		return o.fromCluster(cmd, g, source)
 	}
 	ref, err := sources.ParseRef(source)
@@ -46,7 +47,8 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 		for _, sub := range cmd.Commands() {
 			names = append(names, sub.Name())
 		}
-		return nil, fmt.Errorf("%q is neither a file, nor a registered cluster, nor a package: %w%s", source, err, sources.Meant(source, append(names, o.tree.registered()...)))
+		err = fmt.Errorf("%q is neither a file, nor a registered cluster, nor a package: %w%s", source, err, sources.Meant(source, append(names, registered...)))
+		return nil, errors.Join(err, unread)
 	}
 	if o.registry.vendor != "" {
 		tree, err := o.tree.open()

@@ -56,8 +56,8 @@ A cluster that offers storagemigration.k8s.io (Kubernetes 1.37) does the work it
 a CRD changes meanwhile, its migration starts over. An interrupted migration can be run
 again: an object that is in the storage version already costs a request and no write.
 
-The account needs to list and patch the objects, to read APIServices, and to patch
-the status of the CRDs. It must see all objects: one that a proxy leaves out of a list
+The account needs to list and patch the objects, to get and list CRDs and APIServices,
+and to patch the status of the CRDs. It must see all objects: one that a proxy leaves out of a list
 stays in the old version.
 
 Without the name of a CRD, such as widgets.acme.example, migrate lists all CRDs, and

@@ -75,6 +75,9 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	if err != nil {
 		return errors.Join(err, o.printErrors(cmd.OutOrStdout(), err))
 	}
+	if len(all) == 0 && faults != nil {
+		return errors.Join(faults, o.printErrors(cmd.OutOrStdout(), faults))
+	}
 	if err := o.print(cmd.OutOrStdout(), all, len(patterns) > 0, faults); err != nil {
 		return err
 	}

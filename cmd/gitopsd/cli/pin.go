@@ -291,11 +291,10 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourO
 		return nil, nil, err
 	}
 	defer fleet.Close()
-	for _, c := range fleet.Clusters {
-		for _, p := range c.Problems() {
-			fmt.Fprintf(show.Cleaned(cmd.ErrOrStderr()), "gitopsd: cluster %s is only partly known: %s\n", c.Name, p.WithoutCluster())
-		}
+	if o.cluster == "" && fleet.RegistryErr != nil { // a cluster that is not known may have another type
+		return nil, nil, fleet.RegistryErr
 	}
+	tellPartlyKnown(cmd.ErrOrStderr(), fleet.State)
 	typeOf = func(gvk schema.GroupVersionKind) (string, string, error) {
 		return agreed(fleet.State, gvk, "types", func(_ *desired.Unit, o *manifest.Object) (string, error) { return digestIn(o.Tree(), gvk) })
 	}

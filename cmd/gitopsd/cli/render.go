@@ -26,7 +26,7 @@ nothing. Packages come from the cache or the registry, by the digests in
 clusters.lock. Comments name the fields that are filled in when an object is
 applied.`,
 		Example: `  gitopsd render --cluster prod-eu
-  gitopsd render --cluster prod-eu | kubectl diff --server-side -f -`,
+  gitopsd render --cluster prod-eu | kubectl diff --server-side --force-conflicts -f -`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: completeNothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {

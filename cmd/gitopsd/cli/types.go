@@ -62,13 +62,14 @@ default is every registered cluster.`,
 			if err := o.output.check(); err != nil {
 				return err
 			}
+			var unread error // of the registry
 			if len(args) == 0 {
 				root, err := o.tree.root()
 				if err != nil {
 					return err
 				}
-				if args = o.tree.registered(); len(args) == 0 {
-					return fmt.Errorf("%s registers no clusters; name a SOURCE", filepath.Join(root, sources.RegistryFile))
+				if args, unread = o.tree.registered(); len(args) == 0 {
+					return cmp.Or(unread, fmt.Errorf("%s registers no clusters; name a SOURCE", filepath.Join(root, sources.RegistryFile)))
 				}
 			}
 			var all []listedType
@@ -87,7 +88,7 @@ default is every registered cluster.`,
 					}
 				}
 			}
-			return o.list(cmd.OutOrStdout(), all, len(args) > 1)
+			return cmp.Or(o.list(cmd.OutOrStdout(), all, len(args) > 1), unread)
 		},
 	}
 	o.register(cmd)

@@ -62,6 +62,15 @@ kustomizations without each of them.`,
 				return err
 			}
 			defer fleet.Close()
+			// Nothing has been found yet; the errors are then the command's own.
+			tellRest := func() {
+				if len(clusters) == 0 {
+					for _, p := range problem.Of(fleet.RegistryErr) {
+						fmt.Fprintf(show.Cleaned(cmd.ErrOrStderr()), "gitopsd: not all clusters are known: %s\n", p)
+					}
+				}
+				tellPartlyKnown(cmd.ErrOrStderr(), fleet.State)
+			}
 			h := newHistory(fleet.root, fleet.commit.Files)
 			defer h.close()
 			packages, err := explainPackages(cmd.Context(), fleet.State, args[0], h)
@@ -69,6 +78,7 @@ kustomizations without each of them.`,
 				return err
 			}
 			if len(packages) > 0 {
+				tellRest()
 				return writePackageWhy(cmd.OutOrStdout(), output.format, packages, h)
 			}
 			if !strings.Contains(args[0], "/") {
@@ -78,6 +88,7 @@ kustomizations without each of them.`,
 			if err != nil {
 				return err
 			}
+			tellRest()
 			if output.format == "json" {
 				return writeWhyJSON(cmd.OutOrStdout(), answers, h)
 			}
@@ -88,6 +99,15 @@ kustomizations without each of them.`,
 	o.tree.registerClusters(cmd, &clusters, "all that have the object")
 	output.register(cmd, "text", "json")
 	return cmd
+}
+
+// tellPartlyKnown writes the problems of clusters about which an answer may lack something.
+func tellPartlyKnown(w io.Writer, state *desired.State) {
+	for _, c := range state.Clusters {
+		for _, p := range c.Problems() {
+			fmt.Fprintf(show.Cleaned(w), "gitopsd: cluster %s is only partly known: %s\n", c.Name, p.WithoutCluster())
+		}
+	}
 }
 
 // answer is the answer for one object in some clusters.
