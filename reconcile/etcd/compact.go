@@ -69,8 +69,10 @@ func (c *Compactor) Compact(ctx context.Context) (int64, error) {
 	return revision, nil
 }
 
-// floors returns the floors of all active namespaces, and the current revision. The floor of a
-// damaged record is 0: its namespace may need everything.
+// floors returns the floors of the active namespaces that clusters declare, and the current
+// revision. A cluster's own has none to count: no proxy raises it, and readers can begin with the newest
+// revision (see publish.Read). The floor of a damaged record is 0: its namespace may
+// need everything.
 func (s *session) floors(ctx context.Context) ([]int64, int64, error) {
 	known, current, err := s.registry(ctx)
 	if err != nil {
@@ -78,7 +80,7 @@ func (s *session) floors(ctx context.Context) ([]int64, int64, error) {
 	}
 	floors := make([]int64, len(known.Damaged()))
 	for _, r := range known.All() {
-		if r.State != registry.Active {
+		if r.State != registry.Active || r.ID.Name == "" {
 			continue
 		}
 		kv, err := s.Get(ctx, string(limit.FloorKey(r.Prefix)))

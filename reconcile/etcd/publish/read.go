@@ -19,7 +19,8 @@ var ErrIncomplete = errors.New("the revision is not as it was published")
 
 // Read returns the current revision with its documents, sorted by name. at is the etcd revision to read
 // at, such as the revision of an event about [Current]; 0 for the newest. Read verifies the digest. The
-// error is [ErrNone], or wraps [ErrIncomplete] or an error of etcd.
+// error is [ErrNone], or wraps [ErrIncomplete] or an error of etcd. If etcd has compacted the revision,
+// read the newest: compaction does not wait for readers.
 func Read(ctx context.Context, kv clientv3.KV, at int64) (Pointer, []Document, error) {
 	res, err := kv.Get(ctx, Current, clientv3.WithRev(at))
 	if err != nil {
