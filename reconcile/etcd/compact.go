@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/etcdproxy/limit"
@@ -15,7 +18,9 @@ import (
 
 // Compactor compacts an etcd from time to time: at the lowest floor of its namespaces, or at the
 // revision that it had [limit.MaxHistory] ago if that is higher. That affects every client of the
-// etcd, so it needs [Config].MayCompact.
+// etcd, so it needs [Config].MayCompact. Nobody else looks after the embedded etcd: while more than half
+// of its quota is in use, its history is scarceHistory long at most, and once it was full, makeRoom
+// defragments it.
 type Compactor struct {
 	admin *Admin
 	now   func() time.Time
@@ -38,7 +43,8 @@ func (a *Admin) Compactor(now func() time.Time) (*Compactor, error) {
 }
 
 // Compact compacts the etcd if there is something to compact, and returns the revision at
-// which it is compacted; 0 if it never was. Call it every few minutes.
+// which it is compacted; 0 if it never was. Call it every few minutes. An error of the embedded etcd may
+// also say that it is full.
 func (c *Compactor) Compact(ctx context.Context) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,16 +64,79 @@ func (c *Compactor) Compact(ctx context.Context) (int64, error) {
 		c.samples, c.last = nil, 0 // etcd was restored from a snapshot
 	}
 	c.samples = limit.Trim(append(c.samples, limit.Sample{Time: now, Revision: current}), now, limit.MaxHistory)
-	revision := limit.Compaction(floors, c.samples, now, limit.MaxHistory, current)
-	if revision <= c.last {
-		return c.last, nil
+	history := limit.MaxHistory
+	if m := s.Server.Members[0]; s.Config.Embedded && m.InUse > m.Quota/2 {
+		history = scarceHistory
 	}
-	if _, err := s.Client.Compact(ctx, revision); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
-		return c.last, fmt.Errorf("etcd: compact at revision %d: %w", revision, err)
+	revision := limit.Compaction(floors, c.samples, now, history, current)
+	compacts := revision > c.last
+	if compacts {
+		if err := s.compact(ctx, revision); err != nil {
+			return c.last, err
+		}
+		c.last = revision
 	}
-	c.last = revision
-	return revision, nil
+	if s.Config.Embedded {
+		err = s.makeRoom(ctx, compacts)
+	}
+	return c.last, err
 }
+
+// scarceHistory is how much history the embedded etcd keeps at most while room is scarce. An API server
+// keeps 5 to 10 minutes of its own.
+const scarceHistory = 10 * time.Minute
+
+// compact compacts the etcd. In the embedded one, old revisions are gone when compact returns.
+func (s *session) compact(ctx context.Context, revision int64) error {
+	var how []clientv3.CompactOption
+	if s.Config.Embedded {
+		how = append(how, clientv3.WithCompactPhysical())
+	}
+	if _, err := s.Client.Compact(ctx, revision, how...); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		return fmt.Errorf("etcd: compact at revision %d: %w", revision, err)
+	}
+	return nil
+}
+
+// makeRoom lets clients of the embedded etcd write again after its database reached its quota, which etcd
+// does not do by itself. First it defragments the database if that may help, while etcd answers nobody.
+// compacted reports whether the etcd was just compacted: etcd counts pages as free only some commits
+// later. If ctx ends while etcd defragments, the next call goes on. The error is errFull, or about etcd.
+func (s *session) makeRoom(ctx context.Context, compacted bool) error {
+	alarms, err := s.AlarmList(ctx)
+	if err != nil {
+		return fmt.Errorf("etcd: its alarms: %w", err)
+	}
+	i := slices.IndexFunc(alarms.Alarms, func(a *etcdserverpb.AlarmMember) bool { return a.GetAlarm() == etcdserverpb.AlarmType_NOSPACE })
+	if i < 0 {
+		return nil // free pages are used again
+	}
+	endpoint := s.Server.Members[0].Endpoint
+	db, err := s.Status(ctx, endpoint)
+	if err == nil && nearlyFull(db.DbSize, db.DbSizeQuota) && (compacted || !nearlyFull(db.DbSizeInUse, db.DbSizeQuota)) {
+		if _, err := s.Defragment(ctx, endpoint); err != nil {
+			return fmt.Errorf("etcd: defragment: %w", err)
+		}
+		db, err = s.Status(ctx, endpoint)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("etcd: its size: %w", err)
+	case nearlyFull(db.DbSize, db.DbSizeQuota):
+		return errFull
+	}
+	if _, err := s.AlarmDisarm(ctx, (*clientv3.AlarmMember)(alarms.Alarms[i])); err != nil {
+		return fmt.Errorf("etcd: disarm the alarm NOSPACE: %w", err)
+	}
+	s.Config.Log.Warn("the embedded etcd was full, so that nobody could write; there is room again", "bytes", db.DbSize, "quota", db.DbSizeQuota)
+	return nil
+}
+
+// errFull says that defragmenting does not help.
+var errFull = errors.New("etcd: the embedded etcd is full, so that nobody can write; if it stays full for more than ten minutes, delete keys (kubectl get etcdnamespaces shows who has many), or move to an etcd with more room")
+
+// nearlyFull reports whether a tenth of the quota at most is left.
+func nearlyFull(bytes, quota int64) bool { return quota > 0 && bytes > quota/10*9 }
 
 // floors returns the floors of the active namespaces that clusters declare, and the current
 // revision. A cluster's own has none to count: no proxy raises it, and readers can begin with the newest

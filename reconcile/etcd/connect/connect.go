@@ -49,6 +49,8 @@ type Config struct {
 	Fleet string
 	// MayCompact reports whether gitopsd may compact the etcd, which affects all its clients.
 	MayCompact bool
+	// Embedded reports whether this process runs the etcd, which then has one member.
+	Embedded bool
 	// DialTimeout bounds how long a member may take to answer first, and Timeout a whole operation.
 	// Zero means 5 and 30 seconds.
 	DialTimeout, Timeout time.Duration
@@ -67,8 +69,8 @@ type Server struct {
 // Member is a member of an etcd.
 type Member struct {
 	Endpoint, Version string
-	// Bytes is the size of its database, and Quota the largest allowed size.
-	Bytes, Quota int64
+	// Bytes is the size of its database, of which InUse are not free, and Quota the largest allowed size.
+	Bytes, InUse, Quota int64
 	// Revision is its current revision.
 	Revision int64
 }
@@ -266,5 +268,5 @@ func (s *Session) ask(ctx context.Context, tls *tls.Config, endpoint string) (Me
 	if r.Leader == 0 {
 		return Member{}, errNoLeader
 	}
-	return Member{Endpoint: endpoint, Version: r.Version, Bytes: r.DbSize, Quota: r.DbSizeQuota, Revision: r.Header.GetRevision()}, nil
+	return Member{Endpoint: endpoint, Version: r.Version, Bytes: r.DbSize, InUse: r.DbSizeInUse, Quota: r.DbSizeQuota, Revision: r.Header.GetRevision()}, nil
 }

@@ -64,8 +64,9 @@ type Config struct {
 	// [Restore] does so in a process of its own. Without it a crafted snapshot may end this process.
 	RestoreCommand []string
 
-	// intercept are called around each request of the first start, in tests.
+	// intercept are called around each request of the first start, and quota replaces the quota, in tests.
 	intercept []grpc.UnaryClientInterceptor
+	quota     int64
 }
 
 // quota is the largest size of the database in bytes.
@@ -237,7 +238,7 @@ func (s *Server) config(host, port string) *embed.Config {
 	c.ClientTLSInfo = transport.TLSInfo{CertFile: file("server.crt"), KeyFile: file("server.key"), TrustedCAFile: file("ca.crt"), ClientCertAuth: true}
 	c.PeerTLSInfo = c.ClientTLSInfo
 	c.PeerTLSInfo.AllowedCNs = []string{"a peer of gitopsd"} // there is no such certificate
-	c.QuotaBackendBytes = quota
+	c.QuotaBackendBytes = cmp.Or(s.cfg.quota, quota)
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "0" // gitopsd compacts
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(s.cfg.Log, &s.quiet))
 	return c
@@ -288,7 +289,7 @@ func adminOf(dir, endpoint string) admin.Config {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	return admin.Config{
 		Endpoints: []string{endpoint}, CAFile: file("ca.crt"), CertFile: file("root.crt"), KeyFile: file("root.key"),
-		ClientCACertFile: file("ca.crt"), ClientCAKeyFile: file("ca.key"), MayCompact: true,
+		ClientCACertFile: file("ca.crt"), ClientCAKeyFile: file("ca.key"), MayCompact: true, Embedded: true,
 	}
 }
 

@@ -152,6 +152,84 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// An etcd that is full keeps ten minutes of history, and takes writes again once that makes room. Until
+// then the error says what to do.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{Dir: t.TempDir(), quota: 32 << 20})
+	cfg := s.Admin()
+	cfg.Fleet = "test"
+	a, err := admin.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	compactor, err := a.Compactor(func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	compact := func() {
+		t.Helper()
+		if _, err := compactor.Compact(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, value := client(t, s, nil), strings.Repeat("v", 10<<10)
+	// fill writes until etcd is full, which it notices some writes later. Each time it writes the keys that
+	// key returns for 0 to 99.
+	fill := func(key func(n, i int) string) {
+		t.Helper()
+		for n := range 1000 {
+			var puts []clientv3.Op
+			for i := range 100 {
+				puts = append(puts, clientv3.OpPut(key(n, i), value))
+			}
+			if _, err := c.Txn(t.Context()).Then(puts...).Commit(); errors.Is(err, rpctypes.ErrNoSpace) {
+				return
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Fatal("it is not full")
+	}
+	writes := func() error {
+		_, err := c.Put(t.Context(), "/small", "1")
+		return err
+	}
+
+	fill(func(_, i int) string { return fmt.Sprint("/same/", i) })
+	if _, err := compactor.Compact(t.Context()); err == nil {
+		t.Error("there is room at once")
+	}
+	if err := writes(); !errors.Is(err, rpctypes.ErrNoSpace) {
+		t.Errorf("with its history: %v", err)
+	}
+	now = now.Add(10 * time.Minute)
+	compact()
+	if err := writes(); err != nil {
+		t.Errorf("without its history: %v", err)
+	}
+
+	fill(func(n, i int) string { return fmt.Sprintf("/other/%d/%d", n, i) })
+	for range 2 {
+		if _, err := compactor.Compact(t.Context()); err == nil || !strings.Contains(err.Error(), "delete keys") {
+			t.Errorf("without room: %v", err)
+		}
+		now = now.Add(10 * time.Minute)
+	}
+	if _, err := c.Delete(t.Context(), "/other/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := compactor.Compact(t.Context()); err == nil {
+		t.Error("what was just deleted is not history")
+	}
+	now = now.Add(10 * time.Minute)
+	compact()
+	if err := writes(); err != nil {
+		t.Errorf("after a deletion: %v", err)
+	}
+}
+
 // greet connects and waits for data of the etcd: a server refuses a certificate after the client's
 // handshake.
 func greet(s *Server, config *tls.Config) error {
