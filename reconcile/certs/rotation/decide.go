@@ -10,8 +10,8 @@ type Policy struct {
 	// Authority is the lifetime of a CA, and Leaf the lifetime of a certificate. Both are
 	// renewed when a third of it is left.
 	Authority, Leaf time.Duration
-	// Settle is how long a new CA must be in every bundle before it signs, because API
-	// servers cache bundles.
+	// Settle is how long a new CA must be in every bundle before it signs, because clients
+	// cache bundles. It is shorter if the present certificate expires before.
 	Settle time.Duration
 }
 
@@ -123,6 +123,8 @@ type Decision struct {
 	Issue Order
 	// Again is when to decide again.
 	Again time.Time
+	// Signs is when the next CA begins to sign; zero if there is none, or a bundle lacks it.
+	Signs time.Time
 	// Lacking are the holders of bundles that lack the next signer.
 	Lacking []string
 }
@@ -130,15 +132,18 @@ type Decision struct {
 // soon is the pause before something just written is read again.
 const soon = time.Second
 
+// longestPause is the longest pause before bundles that lack a CA are read again.
+const longestPause = 10 * time.Minute
+
 // pause returns the pause before bundles that lack a CA are read again.
-func (r *rotation) pause() time.Duration { return max(r.policy.Settle, soon) }
+func (r *rotation) pause() time.Duration { return min(max(r.policy.Settle, soon), longestPause) }
 
 // Decide returns the next step of the rotation. Because it is pure, two daemons, or a daemon
 // and its predecessor, agree on it:
 //
 //  1. A new CA is recorded as Next, and put into every bundle.
 //  2. When every bundle with the CA of the present certificate has Next, and the settling
-//     time has passed, Next becomes the Signer and signs a new certificate. If no
+//     time has passed, or would outlast that certificate, Next becomes the Signer and signs a new certificate. If no
 //     certificate serves and there is no other signer, this happens at once.
 //  3. A former CA is removed when its last certificate has expired.
 //
@@ -174,7 +179,8 @@ func (r *rotation) again(at time.Time) {
 }
 
 // recover makes a journal from the found CAs. They stay trusted, so that the present certificate
-// serves until a new CA has replaced them in order.
+// serves until a new CA has replaced them in order, but no longer than a certificate lives: a CA may live
+// for decades.
 func (r *rotation) recover() {
 	if !r.have.Looked {
 		r.Look = true
@@ -182,7 +188,11 @@ func (r *rotation) recover() {
 	for _, ca := range r.have.Found {
 		if r.now.Before(ca.NotAfter) && ca.ID != r.have.Brought.ID {
 			ca.Key = false
-			r.Journal.Former = append(r.Journal.Former, Former{ca, ca.NotAfter})
+			until := r.now.Add(r.policy.Leaf)
+			if until.After(ca.NotAfter) {
+				until = ca.NotAfter
+			}
+			r.Journal.Former = append(r.Journal.Former, Former{ca, until})
 		}
 	}
 }
@@ -252,7 +262,8 @@ func (r *rotation) promote() {
 		j.Spread = r.now
 		fallthrough
 	default:
-		if settled := j.Spread.Add(r.policy.Settle); r.now.Before(settled) {
+		if settled := j.Spread.Add(r.settling()); r.now.Before(settled) {
+			r.Signs = settled
 			r.again(settled)
 			return
 		}
@@ -277,6 +288,12 @@ func (r *rotation) promote() {
 		j.Former = append(j.Former, Former{former, until})
 	}
 	j.Signer, j.Next, j.Issued, j.Spread = j.Next, CA{}, issued, time.Time{}
+}
+
+// settling returns how long a CA that is in every bundle waits until it signs. If the signer cannot renew
+// the present certificate, that is half of what is left of it.
+func (r *rotation) settling() time.Duration {
+	return min(r.policy.Settle, r.have.Leaf.NotAfter.Sub(r.Journal.Spread)/2).Truncate(time.Second)
 }
 
 // spread reports whether a CA is in every bundle that has the CA of the present certificate.

@@ -68,6 +68,8 @@ type Result struct {
 	Signer  CA
 	// Again is when to call Keep again.
 	Again time.Time
+	// Signs is when the next CA begins to sign; zero if there is none, or a bundle lacks it.
+	Signs time.Time
 	// Lacking are the holders of bundles that lack the next CA, which waits for them.
 	Lacking []string
 }
@@ -224,7 +226,7 @@ func (t *turn) record(ctx context.Context, s Source, j Journal) error {
 // settle returns the desired state once the journal is durable.
 func (t *turn) settle(d Decision) (Result, error) {
 	t.again(d.Again)
-	t.result.Lacking = d.Lacking
+	t.result.Lacking, t.result.Signs = d.Lacking, d.Signs
 	t.result.Bundle = t.cas.bundle(d.Journal.Trust())
 	crt, key, expires := t.leaf[keyCert], t.leaf[keyKey], t.state.Leaf.NotAfter
 	if d.Issue.By != "" {

@@ -79,6 +79,74 @@ func TestDecideAgain(t *testing.T) {
 	}
 }
 
+// A new CA settles for the whole time while the signer can renew the certificate, and otherwise for half of
+// what is left of it, so that there is always one that serves.
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	day := 24 * time.Hour
+	p := Policy{Authority: 365 * day, Leaf: 90 * day, Settle: 30 * day}
+	next := CA{ID: "next", NotBefore: noon.Add(-Skew), NotAfter: noon.Add(365 * day), Key: true}
+	for _, tt := range []struct {
+		name         string
+		signer, leaf time.Duration // until they expire
+		want         time.Duration
+	}{
+		{"long before the end", 122 * day, 80 * day, 30 * day},
+		{"before a renewal", 122 * day, 50 * day, 30 * day},
+		{"just before one", 122 * day, 31 * day, 30 * day},
+		{"the signer expires", 40 * day, 40 * day, 20 * day},
+		{"it is about to", time.Hour, time.Hour, 30 * time.Minute},
+		{"it has expired", -time.Hour, -time.Hour, 0},
+	} {
+		signer := CA{ID: "old", NotBefore: noon.Add(tt.signer - 365*day), NotAfter: noon.Add(tt.signer), Key: true}
+		state := State{
+			Journal: &Journal{Signer: signer, Next: next, Spread: noon}, Leaf: Leaf{"old", noon.Add(tt.leaf - 90*day), noon.Add(tt.leaf)},
+			Looked: true, Bundles: []Bundle{{"webhook", []string{"old", "next"}}},
+		}
+		now := noon
+		for range 10 {
+			d := Decide(state, now, p)
+			if d.Journal.Next.ID == "" && d.Issue.By == "next" {
+				break
+			}
+			if d.Signs.Before(now) || d.Again.After(d.Signs) {
+				t.Fatalf("%s: after %s, it is to sign at %s, and is looked at again at %s", tt.name, now.Sub(noon), d.Signs, d.Again)
+			}
+			state.Journal = &d.Journal
+			if d.Issue.By != "" {
+				state.Leaf = Leaf{d.Issue.By, now.Add(-Skew), d.Issue.NotAfter}
+			}
+			now = d.Again
+		}
+		if settled := now.Sub(noon); settled != tt.want {
+			t.Errorf("%s: it signs after %s, want %s", tt.name, settled, tt.want)
+		}
+	}
+
+	// A bundle that lacks the CA is read again soon.
+	d := Decide(State{
+		Journal: &Journal{Signer: CA{ID: "old", NotBefore: noon.Add(-300 * day), NotAfter: noon.Add(65 * day), Key: true}, Next: next},
+		Leaf:    Leaf{"old", noon.Add(-day), noon.Add(60 * day)}, Looked: true, Bundles: []Bundle{{"webhook", []string{"old"}}},
+	}, noon, p)
+	if len(d.Lacking) != 1 || !d.Signs.IsZero() || d.Again.After(noon.Add(time.Hour)) {
+		t.Errorf("a bundle lacks it: %+v", d)
+	}
+}
+
+// A CA that was found without a record is trusted for as long as a certificate of it may live, not for as
+// long as the CA does.
+func TestFound(t *testing.T) {
+	t.Parallel()
+	day := 24 * time.Hour
+	for _, life := range []time.Duration{10 * day, 7000 * day} {
+		found := CA{ID: "old", NotBefore: noon.Add(-day), NotAfter: noon.Add(life)}
+		d := Decide(State{Looked: true, Found: []CA{found}}, noon, policy)
+		if f := d.Journal.Former; len(f) != 1 || f[0].CA != found || !f[0].Until.Equal(noon.Add(min(life, policy.Leaf))) {
+			t.Errorf("a CA that lives for %s: %+v", life, f)
+		}
+	}
+}
+
 // A CA that API servers would not accept for a Service is not tried out on them.
 func TestLimitedAuthority(t *testing.T) {
 	t.Parallel()

@@ -95,20 +95,26 @@ type Kept struct {
 
 // Keeper keeps certificates. It has no state; the zero Keeper is ready to use.
 type Keeper struct {
-	// Policy has the default lifetimes of certificates; if zero, a year for CAs and 90 days.
+	// Policy has the default lifetimes of certificates; if zero, a year for CAs, but 20 years for the
+	// proxy's, and 90 days.
 	Policy rotation.Policy
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
 // defaults is the default Policy. A kubelet takes up to two minutes to bring a Secret to a pod, so a
-// new CA settles for longer.
-var defaults = rotation.Policy{Authority: 365 * 24 * time.Hour, Leaf: 90 * 24 * time.Hour, Settle: 10 * time.Minute}
+// new CA settles for longer. The proxy's CA is another matter: API servers read it only when they start
+// (--etcd-cafile). So it lives for long, and one that replaces it, such as that of a year from an earlier
+// version, waits until they are likely to have been restarted.
+var (
+	defaults = rotation.Policy{Authority: 365 * 24 * time.Hour, Leaf: 90 * 24 * time.Hour, Settle: 10 * time.Minute}
+	serving  = rotation.Policy{Authority: 20 * 365 * 24 * time.Hour, Leaf: 90 * 24 * time.Hour, Settle: 30 * 24 * time.Hour}
+)
 
-// policy returns the policy for certificates with a validity. Their CA lives at least three times as
-// long, and settles for at most a third of it.
-func (k *Keeper) policy(validity time.Duration) rotation.Policy {
-	p := cmp.Or(k.Policy, defaults)
+// policy returns the policy for certificates with a validity; zero means the preset's. Their CA lives at
+// least three times as long, and settles for at most a third of it.
+func (k *Keeper) policy(preset rotation.Policy, validity time.Duration) rotation.Policy {
+	p := cmp.Or(k.Policy, preset)
 	if validity > 0 {
 		p.Leaf = validity
 	}

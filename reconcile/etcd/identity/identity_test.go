@@ -31,6 +31,8 @@ type cluster struct {
 	dies  int
 	after bool
 	wants Wanted
+	// policy is the Keeper's.
+	policy rotation.Policy
 }
 
 var errKilled = errors.New("killed here")
@@ -91,7 +93,7 @@ func (c *cluster) upstream() Upstream {
 }
 
 func (c *cluster) keep() (Kept, error) {
-	k := &Keeper{Now: func() time.Time { return c.now }}
+	k := &Keeper{Policy: c.policy, Now: func() time.Time { return c.now }}
 	return k.Keep(c.t.Context(), c, c.wants)
 }
 
@@ -262,6 +264,46 @@ func TestRotation(t *testing.T) {
 	}
 	if len(seen) < 60 {
 		t.Errorf("only %d certificates in %d turns", len(seen), turns)
+	}
+}
+
+// An API server reads the proxy's CAs only when it starts. It can connect for years after that. If the CA is
+// one of a year, as an earlier version made it, there is time and a note to restart API servers.
+func TestServingCA(t *testing.T) {
+	t.Parallel()
+	day := 24 * time.Hour
+	for _, tt := range []struct {
+		name     string
+		first    rotation.Policy // of the version that made the CA
+		restarts time.Duration   // between restarts of the API server; 0 for none
+		noted    bool
+	}{
+		{"this version", rotation.Policy{}, 0, false},
+		{"an earlier version", defaults, 27 * day, true},
+	} {
+		c := newCluster(t)
+		c.policy = tt.first
+		c.rests()
+		c.policy = rotation.Policy{}
+		begun, started, since, noted := c.now, c.mounted(), c.now, false
+		for c.now.Sub(begun) < 400*day {
+			noted = slices.ContainsFunc(c.rests().Notes, func(n string) bool { return strings.Contains(n, "restart API servers before") }) || noted
+			if tt.restarts > 0 && c.now.Sub(since) >= tt.restarts {
+				started, since = c.mounted(), c.now
+			}
+			server := c.mounted()
+			for _, client := range c.wants.Clients {
+				held := server[client.Secret]
+				held.Data = maps.Clone(held.Data)
+				held.Data[keyBundle] = started[client.Secret].Data[keyBundle]
+				server[client.Secret] = held
+			}
+			c.all(c.mounted(), server)
+			c.now = c.now.Add(3 * day)
+		}
+		if noted != tt.noted {
+			t.Errorf("%s: noted %v", tt.name, noted)
+		}
 	}
 }
 

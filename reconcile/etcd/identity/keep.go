@@ -169,7 +169,7 @@ func (t *turn) upstream(ctx context.Context) error {
 	}
 	t.proxy["upstream-ca.crt"] = rotation.Encode(cas...)
 	s := &source{record: recordOf(w, "upstream"), leaf: map[string][]byte{keyCert: t.proxy["upstream.crt"], keyKey: t.proxy["upstream.key"]}}
-	r, ok, err := t.rotate(ctx, "the way to etcd", rotation.Rotation{Profile: profile, Policy: t.keeper.policy(0), Brought: authority}, s)
+	r, ok, err := t.rotate(ctx, "the way to etcd", rotation.Rotation{Profile: profile, Policy: t.keeper.policy(defaults, 0), Brought: authority}, s)
 	if err != nil || !ok {
 		return err
 	}
@@ -218,10 +218,14 @@ func (t *turn) serving(ctx context.Context) ([]byte, error) {
 	}
 	r, ok, err := t.rotate(ctx, "the proxy", rotation.Rotation{
 		Profile: rotation.Profile{Name: name, DNSNames: []string{name, name + ".svc", name + ".svc.cluster.local"}, Host: name + ".svc"},
-		Policy:  t.keeper.policy(0),
+		Policy:  t.keeper.policy(serving, 0),
 	}, s)
 	if err != nil || !ok {
 		return nil, err
+	}
+	if !r.Signs.IsZero() {
+		t.kept.Notes = append(t.kept.Notes, fmt.Sprintf("from %s on the proxy's certificate is signed by a new CA, which is in ca.crt by now: restart API servers before, since they read it (--etcd-cafile) only when they start",
+			r.Signs.UTC().Format(time.RFC3339)))
 	}
 	t.set("server.crt", r.Cert)
 	t.set("server.key", r.Key)
@@ -259,7 +263,7 @@ func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
 		s := &source{record: recordOfClient(t.wanted, c), leaf: stored.Data,
 			bundles: []rotation.Held{{Holder: t.wanted.Proxy.String(), PEM: t.read[t.wanted.Proxy].Data["client-ca.crt"]}}}
 		r, ok, err := t.rotate(ctx, c.Secret.String(), rotation.Rotation{
-			Profile: rotation.Profile{Name: t.wanted.ID.String(), URI: t.wanted.ID.URI()}, Policy: t.keeper.policy(c.Validity),
+			Profile: rotation.Profile{Name: t.wanted.ID.String(), URI: t.wanted.ID.URI()}, Policy: t.keeper.policy(defaults, c.Validity),
 		}, s)
 		if err != nil {
 			return nil, err
