@@ -28,7 +28,7 @@ const (
 	wait action = iota
 	// use uses a Secret that others brought.
 	use
-	// offer keeps a Secret with a connection to the cluster.
+	// offer keeps a Secret with a connection to the cluster, even if that is not ready.
 	offer
 	// withdraw deletes the Secret that was offered.
 	withdraw
@@ -124,7 +124,11 @@ func decide(homeName string, k *known, reserved bool, fleet home.Fleet) decision
 		return no(withdraw, nameTooLong, "the name of the target is longer than %d characters, and there is no name for its Secret; choose another",
 			validation.DNS1123SubdomainMaxLength-len(secretName("")))
 	case c.Spec.Suspend:
-		return no(wait, clusterSuspended, "cluster %s is suspended (spec.suspend)", s.cluster)
+		d := no(wait, clusterSuspended, "cluster %s is suspended (spec.suspend)", s.cluster)
+		if has { // a new token changes nothing in the cluster
+			d.do, d.cluster, d.publication = offer, c, pub
+		}
+		return d
 	case phase == status.Unreachable:
 		return no(wait, clusterUnreachable, "cluster %s cannot be reached", s.cluster)
 	case !has && !ready(phase):

@@ -28,6 +28,10 @@ spec:
   - {cluster: hub, namespace: ops, credentials: connection}
 `
 
+func suspend(registry string) string {
+	return strings.Replace(registry, "  path: prod", "  suspend: true\n  path: prod", 1)
+}
+
 func TestDecide(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -74,8 +78,11 @@ func TestDecide(t *testing.T) {
 			change: func(s string) string {
 				return strings.Replace(s, "{name: prod}", "{name: prod, annotations: {gitopsd.dev/remove: prod}}", 1)
 			}},
-		{name: "suspended", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Suspended, do: wait, reason: clusterSuspended,
-			change: func(s string) string { return strings.Replace(s, "  path: prod", "  suspend: true\n  path: prod", 1) }},
+		{name: "suspended", spec: spec{cluster: "prod"}, phase: status.Suspended, do: wait, reason: clusterSuspended, change: suspend},
+		{name: "suspended, with a connection", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Suspended, do: offer, reason: clusterSuspended, change: suspend},
+		{name: "suspended, with a connection that was not accepted", spec: spec{cluster: "prod"}, denied: true, phase: status.Suspended, do: offer, reason: clusterSuspended, change: suspend},
+		{name: "suspended, with another connection", spec: spec{cluster: "prod"}, of: "prod connection", phase: status.Suspended, do: wait, reason: clusterSuspended, change: suspend},
+		{name: "suspended, and not published", namespace: "others", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Suspended, do: withdraw, reason: clusterNotPublished, change: suspend},
 		{name: "unknown fleet", unknown: true, spec: spec{cluster: "prod"}, phase: status.Ready, do: wait, reason: fleetUnknown},
 		{name: "unknown fleet, with a connection", unknown: true, spec: spec{cluster: "prod"}, of: "prod token", phase: status.Ready, do: offer, reason: available},
 		{name: "unknown fleet, with another connection", unknown: true, spec: spec{cluster: "prod"}, of: "prod connection", phase: status.Ready, do: wait, reason: fleetUnknown},
@@ -111,7 +118,7 @@ func TestDecide(t *testing.T) {
 			if strings.Contains(d.condition.message, private) {
 				t.Errorf("the message is %q", d.condition.message)
 			}
-			if d.do != tt.do || d.condition.reason != tt.reason || d.condition.ready != (tt.do == offer) {
+			if d.do != tt.do || d.condition.reason != tt.reason || d.condition.ready != (tt.reason == available) {
 				t.Errorf("have %d %+v, want %d %s", d.do, d.condition, tt.do, tt.reason)
 			}
 		})

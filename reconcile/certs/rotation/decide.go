@@ -143,8 +143,9 @@ func (r *rotation) pause() time.Duration { return min(max(r.policy.Settle, soon)
 //
 //  1. A new CA is recorded as Next, and put into every bundle.
 //  2. When every bundle with the CA of the present certificate has Next, and the settling
-//     time has passed, or would outlast that certificate, Next becomes the Signer and signs a new certificate. If no
-//     certificate serves and there is no other signer, this happens at once.
+//     time has passed, or would outlast that certificate, Next becomes the Signer and
+//     signs a new certificate. If no certificate serves and there is no other signer,
+//     this happens at once.
 //  3. A former CA is removed when its last certificate has expired.
 //
 // Times are in whole seconds, as in certificates.
