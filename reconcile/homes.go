@@ -58,7 +58,7 @@ func (ws *workers) tellHome(w *worker, j *job) {
 
 // fleet returns the state of the fleet at a job.
 func (ws *workers) fleet(j *job) home.Fleet {
-	return home.Fleet{Registry: j.of.state.Registry, State: ws.cfg.Board.State, Objects: j.want.Objects, Keeps: j.want.Keeps}
+	return home.Fleet{Registry: j.of.state.Registry, Before: j.of.before, State: ws.cfg.Board.State, Objects: j.want.Objects, Keeps: j.want.Keeps}
 }
 
 // endHome ends the controllers of a worker's cluster, if they run.

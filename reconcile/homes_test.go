@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/sources/clusters"
 )
 
 // fakeHome notes what happens to the controllers of a cluster.
@@ -96,4 +99,39 @@ func TestHomes(t *testing.T) {
 		f.ws.stop()
 		events.happened("the daemon ends", "end hub")
 	})
+}
+
+// While the registry has errors, controllers know clusters as they were registered last, by this process or
+// the one before.
+func TestLastRegistered(t *testing.T) {
+	t.Parallel()
+	faulty := func(commit string, of ...string) *revision {
+		s := state(commit, of...)
+		s.Registry.Faulty = true
+		return &revision{state: s, commit: s.Commit}
+	}
+	follow := func(last, now *revision) *revision {
+		now.before = now.lastRegistered(last)
+		return now
+	}
+	has := func(r *revision, want ...string) {
+		t.Helper()
+		j := &job{of: r, want: r.state.Clusters[0]}
+		ws := newWorkers(Config{Board: status.NewBoard("", "", "")})
+		for _, fleet := range []home.Fleet{ws.fleet(j), ws.unknownFleet(j)} {
+			if have := slices.Sorted(maps.Keys(fleet.Before)); !slices.Equal(have, want) {
+				t.Errorf("at commit %s it knows %q, want %q", r.commit.Hash, have, want)
+			}
+		}
+	}
+	first := faulty("1", "hub")
+	prod := desired.Registered(clusters.Cluster{Name: "prod"}, "")
+	first.perhaps = map[desired.ID]*desired.Unit{prod.ID: prod}
+	has(follow(nil, first), "prod")
+	has(follow(first, faulty("2", "hub", "dev")), "hub", "prod")
+	good := follow(first, &revision{state: state("3", "hub", "dev")})
+	has(good)
+	fourth := follow(good, faulty("4", "hub"))
+	has(fourth, "dev", "hub")
+	has(follow(fourth, faulty("5", "hub")), "dev", "hub")
 }

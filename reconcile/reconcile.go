@@ -33,6 +33,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -215,6 +216,27 @@ type revision struct {
 	// perhaps are the units of the process before, if the state's registry has errors: its
 	// documents with errors may be meant for some of them.
 	perhaps map[desired.ID]*desired.Unit
+	// before are the clusters as they were registered last, by name; nil unless the state's
+	// registry has errors.
+	before map[string]clusters.Cluster
+}
+
+// lastRegistered returns revision.before. last is the revision in charge so far; may be nil.
+func (r *revision) lastRegistered(last *revision) map[string]clusters.Cluster {
+	if !r.state.Registry.Faulty {
+		return nil
+	}
+	before := make(map[string]clusters.Cluster)
+	for id, u := range r.perhaps {
+		before[id.Cluster] = u.Cluster
+	}
+	if last != nil {
+		maps.Copy(before, last.before)
+		for _, c := range last.state.Registry.Clusters {
+			before[c.Name] = c
+		}
+	}
+	return before
 }
 
 // locked returns the revision with its lock committed on top.
@@ -491,6 +513,7 @@ func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
 // follow puts a revision in charge, and reports its new problems and notes.
 func (d *Daemon) follow(now *revision) {
 	now.perhaps = d.previous.perhaps(now.state)
+	now.before = now.lastRegistered(d.now)
 	var before []problem.Problem
 	var waiting []resolve.Waiting
 	var noted []string

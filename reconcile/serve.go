@@ -126,7 +126,7 @@ func (ws *workers) unknownFleet(j *job) home.Fleet {
 	if _, there := registry.Get(j.want.Name); !there {
 		registry.Clusters = append(slices.Clone(registry.Clusters), j.want.Cluster)
 	}
-	return home.Fleet{Registry: &registry, State: ws.cfg.Board.State, Unknown: true}
+	return home.Fleet{Registry: &registry, Before: j.of.before, State: ws.cfg.Board.State, Unknown: true}
 }
 
 // serveLeft serves a unit that is left alone because its cluster's document has errors.

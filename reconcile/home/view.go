@@ -23,6 +23,9 @@ type Fleet struct {
 	// is set, a missing cluster or entry may still be wanted: see
 	// [clusters.Registry.Removed].
 	Registry *clusters.Registry
+	// Before has clusters by name as they were registered last, while Registry.Faulty is set. One
+	// that Registry lacks may have an error in its document.
+	Before map[string]clusters.Cluster
 	// Unknown reports whether the home does not get the commit that Registry is from, or that
 	// it is from an earlier process. Then a controller may go on with what it finds, and
 	// neither grants nor withdraws anything; Objects are nil.

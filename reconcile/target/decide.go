@@ -79,7 +79,8 @@ const (
 
 // decide decides on a target of a home. A Secret that the target names takes precedence over
 // its cluster. If it is not known whether the cluster is published, an existing connection
-// stays, and is renewed as it is. reserved reports whether the namespace has the daemon's credentials.
+// stays, and is renewed as it is if it fits what was published last. reserved reports whether
+// the namespace has the daemon's credentials.
 func decide(homeName string, k *known, reserved bool, fleet home.Fleet) decision {
 	s := k.spec
 	no := func(do action, reason, format string, args ...any) decision {
@@ -96,21 +97,26 @@ func decide(homeName string, k *known, reserved bool, fleet home.Fleet) decision
 		return decision{do: use}
 	}
 	c, registered := fleet.Registry.Get(s.cluster)
-	if fleet.Unknown {
-		pub, granted := c.Publication(homeName, k.meta.Namespace)
-		if !registered || c.Remove || !granted || !k.held.fits(s.cluster, pub) {
-			return no(wait, fleetUnknown, "whether cluster %s is published to this namespace is not known until a commit is applied to the cluster of the target; what the target has is left as it is", s.cluster)
-		}
+	faulty := !registered && fleet.Registry.Faulty
+	if faulty {
+		c = fleet.Before[s.cluster] // the zero Cluster is published to nobody
 	}
+	pub, granted := c.Publication(homeName, k.meta.Namespace)
+	renews := granted && !c.Remove && k.held.fits(s.cluster, pub)
 	switch {
-	case !registered && fleet.Registry.Faulty:
-		return no(wait, registryFaulty, "cluster %s cannot be found while %s has errors; what the target has is left as it is", s.cluster, sources.RegistryFile)
+	case faulty:
+		d := no(wait, registryFaulty, "cluster %s cannot be found while %s has errors; the target keeps what it has", s.cluster, sources.RegistryFile)
+		if renews {
+			d.do, d.cluster, d.publication = offer, c, pub
+		}
+		return d
+	case fleet.Unknown && !renews:
+		return no(wait, fleetUnknown, "whether cluster %s is published to this namespace is not known until a commit is applied to the cluster of the target; what the target has is left as it is", s.cluster)
 	case !registered:
 		return no(withdraw, clusterNotRegistered, "cluster %s is not registered in %s", s.cluster, sources.RegistryFile)
 	case c.Remove:
 		return no(withdraw, clusterLeaving, "cluster %s is to be emptied (%s)", s.cluster, clusters.RemoveAnnotation)
 	}
-	pub, granted := c.Publication(homeName, k.meta.Namespace)
 	if !granted {
 		return no(withdraw, clusterNotPublished, "cluster %s is not published to this namespace; its document in %s has to list {cluster: %s, namespace: %s} under spec.publish",
 			s.cluster, sources.RegistryFile, homeName, k.meta.Namespace)

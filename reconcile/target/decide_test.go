@@ -32,6 +32,8 @@ func suspend(registry string) string {
 	return strings.Replace(registry, "  path: prod", "  suspend: true\n  path: prod", 1)
 }
 
+func garble(registry string) string { return strings.Replace(registry, "path: prod", "pth: prod", 1) }
+
 func TestDecide(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -43,6 +45,7 @@ func TestDecide(t *testing.T) {
 		of        string // what the Secret that is there holds; empty for none
 		denied    bool   // the Secret that is there holds what was not accepted
 		unknown   bool   // the fleet
+		before    string // the registry before it had errors; empty for none
 		phase     status.Phase
 		do        action
 		reason    string
@@ -71,7 +74,13 @@ func TestDecide(t *testing.T) {
 		{name: "a Secret of gitopsd's own", namespace: "gitopsd-system", spec: spec{secret: "prod"}, phase: status.Ready, do: wait, reason: namespaceReserved},
 		{name: "not registered", spec: spec{cluster: "dev"}, phase: status.Ready, do: withdraw, reason: clusterNotRegistered},
 		{name: "its document has errors", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Ready, do: wait, reason: registryFaulty,
-			change: func(s string) string { return strings.Replace(s, "path: prod", "pth: prod", 1) }},
+			change: garble},
+		{name: "its document has errors now", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Failed, do: offer, reason: registryFaulty, change: garble, before: registry},
+		{name: "its document has errors now, without a connection", spec: spec{cluster: "prod"}, phase: status.Failed, do: wait, reason: registryFaulty, change: garble, before: registry},
+		{name: "its document has errors now, with another connection", spec: spec{cluster: "prod"}, of: "prod connection", phase: status.Failed, do: wait, reason: registryFaulty, change: garble, before: registry},
+		{name: "its document has errors now, and was not published", namespace: "others", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Failed, do: wait, reason: registryFaulty, change: garble, before: registry},
+		{name: "its document has errors now, and it was suspended", spec: spec{cluster: "prod"}, of: "prod token", phase: status.Failed, do: offer, reason: registryFaulty, change: garble, before: suspend(registry)},
+		{name: "its document has errors now, of an unknown fleet", unknown: true, spec: spec{cluster: "prod"}, of: "prod token", phase: status.Failed, do: offer, reason: registryFaulty, change: garble, before: registry},
 		{name: "another document has errors", spec: spec{cluster: "prod"}, phase: status.Ready, do: offer, reason: available,
 			change: func(s string) string { return s + "\n---\nkind: Cluster\nmetadata: {name: broken}\n" }},
 		{name: "being emptied", spec: spec{cluster: "prod"}, phase: status.Leaving, do: withdraw, reason: clusterLeaving,
@@ -113,8 +122,18 @@ func TestDecide(t *testing.T) {
 			if tt.of != "" || tt.denied {
 				k.held = held{uid: "1", of: tt.of}
 			}
+			before := make(map[string]clusters.Cluster)
+			if tt.before != "" {
+				r, err := clusters.Parse("clusters.yaml", []byte(tt.before))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range r.Clusters {
+					before[c.Name] = c
+				}
+			}
 			const private = "deployment payments/api: hunter2" // which is not for the team
-			d := decide("hub", k, new(home.View).Reserves(k.meta.Namespace), home.Fleet{Registry: r, Unknown: tt.unknown, State: func(string) (status.Phase, string) { return tt.phase, private }})
+			d := decide("hub", k, new(home.View).Reserves(k.meta.Namespace), home.Fleet{Registry: r, Before: before, Unknown: tt.unknown, State: func(string) (status.Phase, string) { return tt.phase, private }})
 			if strings.Contains(d.condition.message, private) {
 				t.Errorf("the message is %q", d.condition.message)
 			}

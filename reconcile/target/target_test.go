@@ -47,6 +47,8 @@ type bed struct {
 	told  string
 	clock atomic.Int64 // added to the time, in nanoseconds
 	phase atomic.Value
+	// suspended reports whether the registry suspends prod.
+	suspended bool
 	// requests counts those that the controller sent to the home.
 	requests atomic.Int64
 	// refuses has connections to published clusters fail.
@@ -200,6 +202,9 @@ kind: Cluster
 metadata: {name: prod}
 spec: {path: prod, kubeconfig: {file: prod}, publish: [`+publish+`]}
 `, "TEAM", b.team)
+	if b.suspended {
+		text = strings.Replace(text, "path: prod", "suspend: true, path: prod", 1)
+	}
 	r, err := clusters.Parse("clusters.yaml", []byte(text))
 	if err != nil {
 		b.Fatal(err)
@@ -394,6 +399,26 @@ func TestRotation(t *testing.T) {
 	b.eventually("a new token", func() bool { return token() != first })
 	b.uses("prod-connection")
 	b.shows("late", available)
+
+	// So is that of a suspended cluster.
+	first, b.suspended = token(), true
+	b.phase.Store(status.Suspended)
+	b.publish(view)
+	b.shows("prod", clusterSuspended)
+	b.makes("later", "{clusterRef: {name: prod}}")
+	b.shows("later", clusterSuspended)
+	b.clock.Store(int64(55 * time.Minute))
+	b.publish(view)
+	b.eventually("a new token of a suspended cluster", func() bool { return token() != first })
+	b.uses("prod-connection")
+	b.shows("prod", clusterSuspended)
+	if b.secret("later-connection") != nil {
+		t.Error("a suspended cluster is published anew")
+	}
+	b.suspended = false
+	b.phase.Store(status.Ready)
+	b.publish(view)
+	b.shows("later", available)
 
 	// The cluster is registered at another address: it may be another cluster, which gets
 	// no token of the first.
