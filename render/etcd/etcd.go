@@ -116,7 +116,9 @@ type Quota struct {
 	Storage int64 `json:"storage,omitempty"`
 	// Keys is the largest number of keys.
 	Keys int64 `json:"keys,omitempty"`
-	// WriteBytesPerSecond bounds writes, and so the history until it is compacted.
+	// WriteBytesPerSecond bounds writes by each proxy, and so the history until it is compacted. A put counts
+	// with its value, twice its key and prefix, and 128 bytes: etcd stores them and, once the key is deleted,
+	// the deletion. A put that keeps the value counts with that, or with the largest while it is uncertain.
 	WriteBytesPerSecond int64 `json:"writeBytesPerSecond,omitempty"`
 }
 

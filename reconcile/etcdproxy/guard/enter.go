@@ -112,16 +112,18 @@ func (t *tenant) grant(ctx context.Context) (etcdproxy.Passage, error) {
 }
 
 // call lets a call through when it is its turn. It takes the place in the quota first, so that a write that waits
-// for the count keeps no other waiting.
+// for the count keeps no other waiting, and so that writes that wait make the sizes of their keys uncertain; see
+// [limit.Write.Bytes].
 func (t *tenant) call(ctx context.Context, w limit.Write, ended func(*passage, etcdproxy.Outcome)) (etcdproxy.Passage, error) {
 	if err := t.rate.Wait(ctx, 1); err != nil {
 		return nil, err
 	}
-	if err := t.writes.Wait(ctx, w.Bytes()); err != nil {
-		return nil, err
-	}
 	hold, err := t.usage.Admit(ctx, w)
 	if err != nil {
+		return nil, err
+	}
+	if err := t.writes.Wait(ctx, w.Bytes(len(t.prefix), hold)); err != nil {
+		hold.Release()
 		return nil, err
 	}
 	turn, err := t.share.Load().Enter(ctx)

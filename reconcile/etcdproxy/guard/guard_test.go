@@ -615,3 +615,41 @@ func TestReady(t *testing.T) {
 		t.Errorf("when etcd is back: %v", err)
 	}
 }
+
+// What etcd stores counts against the rate of writes: the value that a put keeps, and more than keys and values.
+func TestWriteRate(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	large := strings.Repeat("v", 1<<20)
+	var many []clientv3.Op
+	for i := range 120 {
+		many = append(many, clientv3.OpPut(fmt.Sprintf("%03d", i), ""))
+	}
+	keep := clientv3.OpPut("k", "", clientv3.WithIgnoreValue())
+	for name, op := range map[string]clientv3.Op{
+		"a put that keeps the value": keep,
+		"one in a transaction":       clientv3.OpTxn(nil, []clientv3.Op{keep}, nil),
+		"many small puts":            clientv3.OpTxn(nil, many, nil),
+	} {
+		a := newTenant(t, s, etcd.Quota{Storage: 1 << 30}, etcd.Throttle{})
+		p := serve(t, etcdproxy.Limits{}, Config{}, a)
+		c := p.client(t, a)
+		ctx := t.Context()
+		if _, err := c.Put(ctx, "k", large); err != nil {
+			t.Fatal(err)
+		}
+		if !await.Soon(func() bool { return p.state(a).Usage.Bytes > 1<<20 && p.state(a).Usage.Reserved == 0 }) {
+			t.Fatalf("counted %+v", p.state(a).Usage)
+		}
+		a.Quota.WriteBytesPerSecond = 200
+		if err := p.set(a); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Do(ctx, op); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := c.Do(ctx, op); !errors.Is(err, rpctypes.ErrTooManyRequests) {
+			t.Errorf("%s, again: got %v, want that it is refused", name, err)
+		}
+	}
+}

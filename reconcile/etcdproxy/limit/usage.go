@@ -112,6 +112,7 @@ func (u *Usage) State() State {
 type Hold struct {
 	usage    *Usage
 	pins     []pin
+	same     map[string]int64 // sizes of keys whose value is kept, where they are certain
 	loose    amount
 	revision int64
 	until    time.Time
@@ -126,7 +127,7 @@ type pin struct {
 // with all others in flight. If a comparison decides what a transaction puts, the largest growth counts. Deletions
 // in the same transaction make no room for its puts.
 //
-// A namespace without a quota admits everything. Otherwise Admit waits up to [MaxCountWait] until the namespace is
+// A namespace without a quota of storage or keys admits everything. Otherwise Admit waits up to [MaxCountWait] until the namespace is
 // counted, and until changes that clients know of ([Usage.Done]) are counted if they may make room. The error is
 // [ErrNoSpace], [ErrCounting], or the context's.
 func (u *Usage) Admit(ctx context.Context, w Write) (*Hold, error) {
@@ -156,10 +157,11 @@ func (u *Usage) Admit(ctx context.Context, w Write) (*Hold, error) {
 func (u *Usage) admit(w Write) (*Hold, <-chan struct{}, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.quota.Storage <= 0 && u.quota.Keys <= 0 {
+	bounded := u.quota.Storage > 0 || u.quota.Keys > 0
+	if !bounded && u.quota.WriteBytesPerSecond <= 0 {
 		return nil, nil, nil
 	}
-	if !u.current {
+	if bounded && !u.current {
 		return nil, u.turned, ErrCounting
 	}
 	u.expire()
@@ -226,6 +228,7 @@ func (u *Usage) hold(w Write, grows amount) *Hold {
 		switch {
 		case p.keep:
 			size = has
+			u.keep(h, p.key, key)
 		case chooses:
 			size = min(size, has)
 		}
@@ -242,6 +245,29 @@ func (u *Usage) hold(w Write, grows amount) *Hold {
 		u.loose = u.loose.plus(grows)
 	}
 	return h
+}
+
+// keep notes the size of a key whose value a write keeps, if it is certain: no other write of the key is in flight
+// or still to be counted. Another proxy may enlarge the value meanwhile, but then only one write costs too little.
+func (u *Usage) keep(h *Hold, name string, key uint64) {
+	size, exists := u.live.of[key]
+	if !exists || !u.current || len(u.pins[key]) > 0 {
+		return
+	}
+	if h.same == nil {
+		h.same = make(map[string]int64)
+	}
+	h.same[name] = int64(size)
+}
+
+// kept returns the size of a key whose value is kept, or the largest if that is not certain.
+func (h *Hold) kept(key string) int64 {
+	if h != nil {
+		if size, certain := h.same[key]; certain {
+			return size
+		}
+	}
+	return int64(len(key)) + maxValue
 }
 
 // Release gives the place back: nothing was put.

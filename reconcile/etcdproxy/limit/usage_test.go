@@ -407,3 +407,70 @@ func TestAdmitConcurrently(t *testing.T) {
 		t.Errorf("%d writes of 10 bytes were admitted to 1000", len(admitted))
 	}
 }
+
+// A put that keeps the value of a key costs the value, and the largest one while it is not certain.
+func TestKeptValue(t *testing.T) {
+	t.Parallel()
+	const prefix, each = 10, 1 + 2*(revisionBytes+10) // of keys of one byte
+	const largest = each + 1 + maxValue
+	keep := putOf(&pb.PutRequest{Key: []byte("a"), IgnoreValue: true})
+	op := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte("a"), IgnoreValue: true}}}
+	for _, quota := range []etcd.Quota{{WriteBytesPerSecond: 1}, {Storage: 1 << 30}} {
+		u := counted(quota, map[string]int{"a": 4999})
+		costs := func(when string, w Write, want int64) *Hold {
+			t.Helper()
+			h, err := u.Admit(t.Context(), w)
+			if err != nil {
+				t.Fatalf("%s: %v", when, err)
+			}
+			if got := w.Bytes(prefix, h); got != want {
+				t.Errorf("%s it costs %d, want %d", when, got, want)
+			}
+			return h
+		}
+		costs("known", keep, each+5000).Release()
+		costs("in a transaction", txnWrite([]*pb.RequestOp{op}, []*pb.RequestOp{putOp("b", 7)}), each+5000).Release()
+		costs("unknown", putOf(&pb.PutRequest{Key: []byte("c"), IgnoreValue: true}), largest).Release()
+		costs("of the compaction key", putOf(&pb.PutRequest{Key: []byte(CompactKey), IgnoreValue: true}), largest+2*int64(len(CompactKey)-1)).Release()
+
+		first := costs("before another", keep, each+5000)
+		costs("beside the same", keep, largest).Release()
+		first.Release()
+		large := costs("another", putOf(putRequest("a", 1<<20)), each+1+1<<20)
+		costs("beside another", keep, largest).Release()
+		large.Written(12)
+		costs("before another is counted", keep, largest).Release()
+		u.Apply([]Change{{Key: []byte("a"), Value: 1 << 20, Revision: 12}}, 12)
+		costs("once it is", keep, each+1+1<<20).Release()
+		either := costs("perhaps another", txnWrite([]*pb.RequestOp{putOp("a", 2)}, []*pb.RequestOp{putOp("b", 1)}), each+3)
+		costs("beside it", keep, largest).Release()
+		either.Release()
+		u.SetCurrent(false)
+		if quota.Storage == 0 {
+			costs("while nothing is counted", keep, largest).Release()
+		}
+		if len(u.pins) > 0 {
+			t.Errorf("%d keys are pinned at the end", len(u.pins))
+		}
+	}
+}
+
+// A put costs what etcd stores for it, besides its value.
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	const each = 2 * (revisionBytes + 20) // with a prefix of 20
+	for _, tt := range []struct {
+		name  string
+		write Write
+		want  int64
+	}{
+		{"a put", putOf(putRequest("key", 7)), each + 2*3 + 7},
+		{"nothing", txnWrite(nil, []*pb.RequestOp{deleteOp("k")}), 0},
+		{"two puts", txnWrite([]*pb.RequestOp{putOp("a", 0), putOp("b", 5)}, nil), 2*(each+2) + 5},
+		{"the larger branch", txnWrite([]*pb.RequestOp{putOp("a", 100)}, []*pb.RequestOp{putOp("b", 0), putOp("c", 0)}), 2 * (each + 2)},
+	} {
+		if got := tt.write.Bytes(20, nil); got != tt.want {
+			t.Errorf("%s costs %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}

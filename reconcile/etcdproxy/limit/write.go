@@ -7,6 +7,12 @@ const CompactKey = "compact_rev_key"
 // maxCompactValue is the largest exempt value of CompactKey. Values are revisions.
 const maxCompactValue = 64
 
+// maxValue is the size of the largest value: the largest request that etcd takes by default.
+const maxValue = 3 << 19
+
+// revisionBytes is what a revision takes in etcd's database beside key and value: measured, 50 to 60 bytes.
+const revisionBytes = 64
+
 // Write is what a call may put. The zero Write puts nothing.
 type Write struct {
 	puts   []put
@@ -48,14 +54,20 @@ func (w Write) Took(succeeded bool) Write {
 	return w.either[0][1]
 }
 
-// Bytes returns how many bytes the call adds to etcd's history at most.
-func (w Write) Bytes() int64 {
+// Bytes returns how many bytes the call adds to etcd's history at most, with a prefix of some length before each
+// key. A put pays for the deletion of its key, too: there is at most one for each put, and a range may delete any
+// number of keys. A put that keeps the value writes it again; hold, which may be nil, may know its size.
+func (w Write) Bytes(prefix int, hold *Hold) int64 {
 	var n int64
 	for _, p := range w.puts {
-		n += p.size
+		size := p.size
+		if p.keep {
+			size = max(size, hold.kept(p.key))
+		}
+		n += size + int64(len(p.key)) + 2*int64(revisionBytes+prefix)
 	}
 	for _, e := range w.either {
-		n += max(e[0].Bytes(), e[1].Bytes())
+		n += max(e[0].Bytes(prefix, hold), e[1].Bytes(prefix, hold))
 	}
 	return n
 }
@@ -88,6 +100,6 @@ func (w Write) each(yield func(put) bool) bool {
 // exempt reports whether the Write only puts a revision at CompactKey.
 func (w Write) exempt() bool {
 	return w.each(func(p put) bool {
-		return p.key == CompactKey && p.size <= int64(len(CompactKey)+maxCompactValue)
+		return p.key == CompactKey && !p.keep && p.size <= int64(len(CompactKey)+maxCompactValue)
 	})
 }
