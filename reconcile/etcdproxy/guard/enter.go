@@ -40,7 +40,7 @@ func (t *tenant) enter(ctx context.Context, c *etcdproxy.Call) (etcdproxy.Passag
 		t.leases.Renewed(c.Notes.Lease)
 		return nil, t.spare.Wait(ctx, 1)
 	case "Compact":
-		return nil, t.spare.Wait(ctx, 1)
+		return nil, t.floors.Wait(ctx, 1)
 	case "Watch":
 		return nil, t.watch(ctx, c.Notes)
 	case "LeaseGrant":

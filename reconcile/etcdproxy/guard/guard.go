@@ -84,6 +84,7 @@ type tenant struct {
 	floor  *limit.Floor
 	rate   *limit.Bucket // of requests
 	spare  *limit.Bucket // of requests that the throttle exempts
+	floors *limit.Bucket // of compactions
 	writes *limit.Bucket // of bytes
 	at     string        // key of the share's queue
 	share  atomic.Pointer[limit.Share]
@@ -136,6 +137,7 @@ func (g *Guard) follow(ns etcd.Namespace, conn grpc.ClientConnInterface) *tenant
 		floor:  limit.NewFloor(),
 		rate:   limit.NewBucket(0),
 		spare:  limit.NewBucket(limit.ExemptPerSecond),
+		floors: limit.NewBucket(limit.CompactionsPerSecond),
 		writes: limit.NewBucket(0),
 	}
 	go func() {

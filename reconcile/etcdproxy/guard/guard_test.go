@@ -18,6 +18,7 @@ import (
 
 	"gitopsd.dev/reconcile/etcdproxy"
 	"gitopsd.dev/reconcile/etcdproxy/limit"
+	"gitopsd.dev/reconcile/etcdproxy/wire"
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/etcdserver"
@@ -651,5 +652,40 @@ func TestWriteRate(t *testing.T) {
 		if _, err := c.Do(ctx, op); !errors.Is(err, rpctypes.ErrTooManyRequests) {
 			t.Errorf("%s, again: got %v, want that it is refused", name, err)
 		}
+	}
+}
+
+// A tenant that compacts without end is refused, and can still renew leases.
+func TestCompactions(t *testing.T) {
+	t.Parallel()
+	s := sharedEtcd(t)
+	a := newTenant(t, s, etcd.Quota{}, etcd.Throttle{})
+	p := serve(t, etcdproxy.Limits{}, Config{}, a)
+	enter := func(ctx context.Context, method string) error {
+		_, err := p.guard.Enter(ctx, &etcdproxy.Call{Tenant: a.ID, Method: "/etcdserverpb." + method, Notes: new(wire.Notes)})
+		return err
+	}
+	for i := range limit.CompactionsPerSecond {
+		if err := enter(t.Context(), "KV/Compact"); err != nil {
+			t.Errorf("compaction %d: %v", i, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var flood sync.WaitGroup
+	var refused atomic.Int64
+	for range 1000 {
+		flood.Go(func() {
+			if errors.Is(enter(ctx, "KV/Compact"), limit.ErrTooManyRequests) {
+				refused.Add(1)
+			}
+		})
+	}
+	defer flood.Wait()
+	defer cancel()
+	if !await.Soon(func() bool { return refused.Load() > 500 }) {
+		t.Errorf("%d of 1000 compactions were refused", refused.Load())
+	}
+	if err := enter(t.Context(), "Lease/LeaseKeepAlive"); err != nil {
+		t.Errorf("a keep-alive: %v", err)
 	}
 }

@@ -50,9 +50,12 @@ const (
 	MaxWait = 5 * time.Second
 	// MaxCountWait is how long a write waits for its namespace to be counted.
 	MaxCountWait = 2 * time.Second
-	// ExemptPerSecond bounds, against floods, the requests that the throttle exempts: keep-alives,
-	// compactions, and requests about existing watches.
+	// ExemptPerSecond bounds, against floods, the requests that the throttle exempts: keep-alives, and
+	// requests about existing watches.
 	ExemptPerSecond = 5000
+	// CompactionsPerSecond bounds compactions, which the throttle exempts, too. Each takes several calls to
+	// etcd. A group of kube-apiservers compacts once in five minutes.
+	CompactionsPerSecond = 5
 	// maxLeases is how many leases a namespace may have by one proxy. A kube-apiserver needs one for
 	// each minute in which Events are written.
 	maxLeases = 10_000
