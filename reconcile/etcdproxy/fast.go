@@ -23,6 +23,7 @@ func (p *Proxy) fastServer() server {
 		Credentials: &identify{proxy: p},
 		Handle:      p.handle,
 		Streams:     l.Streams, RequestBytes: l.RequestBytes, ResponseBytes: l.ResponseBytes,
+		Count: p.receiving, Patience: l.Unfinished,
 		Setup:         l.Handshake,
 		KeepaliveTime: serverKeepalive.Time, KeepaliveTimeout: serverKeepalive.Timeout,
 		PingPause: enforcement.MinTime,

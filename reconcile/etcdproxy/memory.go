@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
@@ -14,9 +15,10 @@ import (
 
 // The memory of messages is bounded, whatever tenants do. [Limits.LargeBytes] bounds responses while they come
 // from etcd, and [Limits.UnreadBytes] until clients have read them; the latter also bounds the requests that
-// wait. When all tenants together exceed it, those with more than an even share are refused. Not counted are
-// responses up to smallResponse, one for each call that a gate lets through at a time, and one message of
-// each stream.
+// come from clients or wait. When all tenants together exceed it, those with more than an even share are refused.
+// Not counted are responses up to smallResponse, one for each call that a gate lets through at a time; the first
+// 16 KiB of the requests of each call that come from its client; requests as they were before rewriting, each of
+// which has about the size of one that is counted; and, with [Config.GRPCGo], requests until they are complete.
 
 // smallResponse is the largest response that needs no room. It fits any value written through a proxy.
 const smallResponse = 2 << 20
@@ -114,10 +116,25 @@ func (c *call) readsAll() error {
 // asksTooMuch reports whether the tenant's requests in progress hold too much memory for another.
 func (c *call) asksTooMuch() bool { return c.over(c.requests()) }
 
+// receiving counts the memory of requests that h2 has received in part, or before a call takes them. From then on
+// [call.request] counts.
+func (p *Proxy) receiving(auth credentials.AuthInfo, more int) error {
+	s, _ := auth.(*session)
+	if s == nil {
+		return nil
+	}
+	h := held{&s.tenant.asked, &p.asked}
+	if more > 0 && p.over(h) {
+		return errAsked
+	}
+	h.add(more)
+	return nil
+}
+
 // over reports whether all tenants hold too much, and this one more than an even share.
-func (c *call) over(h held) bool {
-	most := int64(c.cfg.Limits.UnreadBytes)
-	return h.all.Load() > most && h.tenant.Load() > most/max(c.served.Load(), 1)
+func (p *Proxy) over(h held) bool {
+	most := int64(p.cfg.Limits.UnreadBytes)
+	return h.all.Load() > most && h.tenant.Load() > most/max(p.served.Load(), 1)
 }
 
 // held counts the bytes of messages until they are freed. gRPC frees a message once it was read. It is a

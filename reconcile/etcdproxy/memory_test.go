@@ -1,14 +1,21 @@
 package etcdproxy
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -172,4 +179,61 @@ func testNotSent(t *testing.T) {
 		}
 		waitFor(t, what+" to be let go", func() bool { return p.asked.Load() == 0 })
 	}
+}
+
+// Requests that were sent in part are held within the limit, for a limited time, and hinder no neighbour.
+func TestRequestsInPart(t *testing.T) {
+	t.Parallel()
+	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
+	const most, size = 4 << 20, 2 << 20
+	p := serve(t, Config{Limits: Limits{UnreadBytes: most}}, a, b)
+	refused := Ended{"/etcdserverpb.KV/Put", codes.ResourceExhausted}
+	conn := p.inPart(t, a, 8, size-100, size)
+	waitFor(t, "some of the requests to be refused", func() bool { return p.Counts()[a.ID].Ended[refused] >= 4 })
+	if asked := p.asked.Load(); asked < most/2 || asked > most+size {
+		t.Errorf("%d bytes are held, of %d", asked, most)
+	}
+	if _, err := pb.NewKVClient(p.plain(t, b.certificate(t))).Put(t.Context(), &pb.PutRequest{Key: []byte("k"), Value: make([]byte, 1<<20)}); err != nil {
+		t.Errorf("the neighbour: %v", err)
+	}
+	conn.Close()
+	waitFor(t, "nothing to be held", func() bool { return p.asked.Load() == 0 })
+
+	p = serve(t, Config{Limits: Limits{Unfinished: 10 * time.Millisecond}}, a)
+	p.inPart(t, a, 2, 1<<19, size)
+	waitFor(t, "both requests to end", func() bool { return p.Counts()[a.ID].Ended[refused] == 2 && p.asked.Load() == 0 })
+}
+
+// inPart opens a connection, and sends a part of each of some requests.
+func (r running) inPart(t *testing.T, x tenantIn, requests, part, size int) net.Conn {
+	t.Helper()
+	c := r.authenticated(t, x)
+	_, err := io.WriteString(c, http2.ClientPreface)
+	f := http2.NewFramer(c, c)
+	var block bytes.Buffer
+	headers := hpack.NewEncoder(&block)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(errors.Join(err, f.WriteSettings()))
+	go io.Copy(io.Discard, c)
+	for i := range requests {
+		id := uint32(2*i + 1)
+		block.Reset()
+		for _, h := range [][2]string{
+			{":method", "POST"}, {":scheme", "https"}, {":path", "/etcdserverpb.KV/Put"}, {":authority", "a"},
+			{"content-type", "application/grpc"}, {"te", "trailers"},
+		} {
+			must(headers.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}))
+		}
+		must(f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}))
+		data := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(size)), make([]byte, part)...)
+		for piece := range slices.Chunk(data, 1<<14) {
+			must(f.WriteData(id, false, piece))
+		}
+	}
+	return c
 }

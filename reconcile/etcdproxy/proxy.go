@@ -61,7 +61,8 @@ type Config struct {
 	// Member is the etcd of all tenants if it runs in this process. It is reached without sockets,
 	// whatever the endpoints. nil if etcd runs elsewhere. See local.go.
 	Member *member.Member
-	// GRPCGo has grpc-go serve clients and make all calls, which takes more CPU. By default package
+	// GRPCGo has grpc-go serve clients and make all calls, which takes more CPU, and does not bound
+	// what it holds of requests that clients have sent in part. By default package
 	// h2 serves clients, and makes the calls with one request and one response; see fast.go.
 	GRPCGo bool
 }
@@ -87,6 +88,9 @@ type Limits struct {
 	// Unread is how long a client may leave a message of a stream unread before the stream ends;
 	// a minute by default.
 	Unread time.Duration
+	// Unfinished is how long a client may take to send a request that it has begun; a minute by
+	// default. It does not apply with GRPCGo.
+	Unfinished time.Duration
 	// UnreadBytes is how many bytes of unread responses are held, of all tenants together, before
 	// reads are refused to tenants with more than an even share; half of ResponseBytes by default.
 	// It also bounds requests.
@@ -112,6 +116,7 @@ func (l Limits) withDefaults() Limits {
 	l.LargeBytes = cmp.Or(l.LargeBytes, 2*l.ResponseBytes)
 	l.UnreadBytes = cmp.Or(l.UnreadBytes, l.ResponseBytes/2)
 	l.Unread = cmp.Or(l.Unread, time.Minute)
+	l.Unfinished = cmp.Or(l.Unfinished, time.Minute)
 	l.Connections = cmp.Or(l.Connections, 5000)
 	l.Handshakes = cmp.Or(l.Handshakes, 1000)
 	l.Handshake = cmp.Or(l.Handshake, 10*time.Second)

@@ -24,6 +24,13 @@ type ServerConfig struct {
 	RequestBytes, ResponseBytes int
 	// Streams is the largest number of calls in progress on a connection; required.
 	Streams uint32
+	// Count, if not nil, is told of each change in the memory of messages that calls have not received
+	// yet, in bytes, beyond 16 KiB of each call. It must not block. If it returns an error for more, a
+	// gRPC status, the call receives the error.
+	Count func(auth credentials.AuthInfo, more int) error
+	// Patience is how long a client may take to send the rest of a message; a minute if 0. Then the call
+	// receives an error.
+	Patience time.Duration
 	// Setup is how long a client may take to begin HTTP/2 after the handshake; 10 seconds if 0.
 	Setup time.Duration
 	// KeepaliveTime is how long a client may be silent before it is pinged; 2 minutes if 0.
@@ -53,6 +60,7 @@ type Server struct {
 // NewServer returns a Server.
 func NewServer(cfg ServerConfig) *Server {
 	cfg.Options = cfg.Options.withDefaults()
+	cfg.Patience = cmp.Or(cfg.Patience, time.Minute)
 	cfg.Setup = cmp.Or(cfg.Setup, 10*time.Second)
 	cfg.KeepaliveTime = cmp.Or(cfg.KeepaliveTime, 2*time.Minute)
 	cfg.KeepaliveTimeout = cmp.Or(cfg.KeepaliveTimeout, 20*time.Second)

@@ -76,6 +76,9 @@ func (c *serverConn) serve() {
 		}
 	}
 	c.kill()
+	for _, s := range c.waiting {
+		s.finish() // it never begins
+	}
 	c.mu.Lock()
 	for c.running > 0 {
 		c.ended.Wait()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -28,11 +29,15 @@ type Stream struct {
 	mu      sync.Mutex
 	partial message
 	ended   bool          // the client sends no more
-	queue   []mem.Buffer  // received messages
-	formats []byte        // of the queue
+	queue   []queued      // received messages
+	rest    []byte        // received after a full queue
 	over    error         // what Recv returns after the queue; nil while there may be more
 	more    chan struct{} // has an element when there is a message, or over is set
 	unread  uint32        // bytes that were received but not given back to the window
+	takes   int           // memory of the queue
+	counted int           // memory that the server was told of
+	until   time.Time     // when the partial message has to be whole; zero if there is none
+	late    *time.Timer   // calls giveUp then
 
 	held bool // owned by the sender
 	// Under the writer's lock: the first headers were sent; a message was sent in part; it will not be
@@ -41,8 +46,26 @@ type Stream struct {
 	last                *fixed
 }
 
-// errEnded is the error of using a stream after its end.
-var errEnded = status.Error(codes.Canceled, "the call has ended")
+// queued is a message that was received, in a format; see [message.take].
+type queued struct {
+	buf    mem.Buffer
+	format byte
+	room   int // memory that it takes
+}
+
+const (
+	// maxQueued is how many messages are queued. A small one takes much more memory than its bytes, which
+	// are what the window bounds, so what comes after them is kept as it came.
+	maxQueued = 32
+	// uncounted is how much memory the messages of a stream may take before [ServerConfig.Count] is told.
+	uncounted = maxFrame
+)
+
+var (
+	// errEnded is the error of using a stream after its end.
+	errEnded = status.Error(codes.Canceled, "the call has ended")
+	errLate  = status.Error(codes.ResourceExhausted, "gitopsd: the rest of a message did not come in time")
+)
 
 // Context returns a context that ends with the call, or with the client's deadline.
 func (s *Stream) Context() context.Context { return s.ctx }
@@ -98,16 +121,24 @@ func (s *Stream) Recv() (mem.Buffer, error) {
 
 // next takes a message from the queue. The caller holds s.mu; next unlocks it.
 func (s *Stream) next() (mem.Buffer, error) {
-	buf, format := s.queue[0], s.formats[0]
-	s.queue, s.formats = s.queue[1:], s.formats[1:]
+	m := s.queue[0]
+	s.queue = s.queue[1:]
+	s.takes -= m.room
+	if len(s.rest) > 0 {
+		s.rest = s.parse(s.rest)
+	}
+	if len(s.queue) <= 1 && !s.until.IsZero() {
+		s.expect() // its window was closed until now
+	}
+	s.settle()
 	back := s.unread
 	if len(s.queue) > 0 {
-		back = min(back, uint32(buf.Len()+prefixSize))
+		back = min(back, uint32(m.buf.Len()+prefixSize))
 	}
 	s.unread -= back
 	s.mu.Unlock()
 	s.conn.giveBack(s, back)
-	return decompress(buf, format, s.request.encoding, s.conn.server.RequestBytes, s.conn.server.Pool)
+	return decompress(m.buf, m.format, s.request.encoding, s.conn.server.RequestBytes, s.conn.server.Pool)
 }
 
 // receive handles data of the client. The connection's reader calls it. It returns the number of bytes to give
@@ -115,34 +146,107 @@ func (s *Stream) next() (mem.Buffer, error) {
 func (s *Stream) receive(data []byte, size uint32, end bool) (back uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(data) > 0 && s.over == nil {
-		rest, done, err := s.partial.add(data, s.conn.server.RequestBytes, s.conn.server.Pool)
-		if err != nil {
-			s.over = err
-			break
-		}
-		if data = rest; done {
-			buf, format := s.partial.take(s.conn.server.Pool)
-			s.queue, s.formats = append(s.queue, buf), append(s.formats, format)
-		}
+	if len(s.rest) > 0 {
+		s.rest = append(s.rest, data...)
+	} else {
+		s.rest = append(s.rest, s.parse(data)...)
 	}
+	s.ended = s.ended || end
+	s.settle()
 	if s.unread += size; len(s.queue) <= 1 {
 		back, s.unread = s.unread, 0
 	}
-	s.ended = s.ended || end
-	if end && s.over == nil {
+	s.signal()
+	return back
+}
+
+// parse queues the messages in data until the queue is full, and returns the rest; nil for none.
+func (s *Stream) parse(data []byte) []byte {
+	pool := s.conn.server.Pool
+	for len(data) > 0 && s.over == nil {
+		if len(s.queue) == maxQueued {
+			return data
+		}
+		var done bool
+		if data, done, s.over = s.partial.add(data, s.conn.server.RequestBytes, pool); !done {
+			continue
+		}
+		m := queued{room: cap(*s.partial.room)}
+		m.buf, m.format = s.partial.take(pool)
+		s.queue = append(s.queue, m)
+		s.takes += m.room
+		if !s.until.IsZero() {
+			s.until = time.Time{}
+			s.late.Stop()
+		}
+	}
+	return nil
+}
+
+// settle notes the end of the messages, counts their memory, and begins to wait for the rest of one.
+func (s *Stream) settle() {
+	if s.ended && s.over == nil && len(s.rest) == 0 {
 		s.over = io.EOF
 		if s.partial.have == prefixSize { // an incomplete prefix is ignored, as in grpc-go
 			s.over = status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
 		}
 	}
+	takes := s.takes + cap(s.rest)
+	if s.partial.room != nil {
+		takes += cap(*s.partial.room)
+	}
+	if err := s.count(max(takes-uncounted, 0)); err != nil {
+		s.drop(err)
+	}
+	if s.partial.have > 0 && s.over == nil && s.until.IsZero() {
+		s.expect()
+	}
+}
+
+// count tells the server how much memory the messages take.
+func (s *Stream) count(takes int) error {
+	if takes == s.counted || s.conn.server.Count == nil {
+		return nil
+	}
+	err := s.conn.server.Count(s.conn.auth, takes-s.counted)
+	if err == nil {
+		s.counted = takes
+	}
+	return err
+}
+
+// expect gives the client time for the rest of a message.
+func (s *Stream) expect() {
+	s.until = time.Now().Add(s.conn.server.Patience)
+	if s.late == nil {
+		s.late = time.AfterFunc(s.conn.server.Patience, s.giveUp)
+	} else {
+		s.late.Reset(s.conn.server.Patience)
+	}
+}
+
+// giveUp ends the messages if the rest of one did not come in time, though the client may send it.
+func (s *Stream) giveUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.until.IsZero() || s.over != nil || time.Now().Before(s.until):
+	case len(s.queue) > 1:
+		s.expect() // the window may be closed
+	default:
+		s.drop(errLate)
+		s.signal()
+	}
+}
+
+// signal wakes Recv if it has something to return.
+func (s *Stream) signal() {
 	if len(s.queue) > 0 || s.over != nil {
 		select {
 		case s.more <- struct{}{}:
 		default:
 		}
 	}
-	return back
 }
 
 // ready reports whether there is a message, or there will be none.
@@ -156,12 +260,21 @@ func (s *Stream) ready() bool {
 func (s *Stream) discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, buf := range s.queue {
-		buf.Free()
+	s.drop(errEnded)
+}
+
+// drop frees the messages that were not read; Recv returns err from now on.
+func (s *Stream) drop(err error) {
+	for _, m := range s.queue {
+		m.buf.Free()
 	}
-	s.queue = nil
+	s.queue, s.rest, s.takes = nil, nil, 0
 	s.partial.discard(s.conn.server.Pool)
-	s.over = errEnded
+	s.over = err
+	if s.late != nil {
+		s.late.Stop()
+	}
+	_ = s.count(0) // less is no error
 }
 
 // Send sends a message, and frees it. It waits until the client has room for it. The error is a gRPC status.
