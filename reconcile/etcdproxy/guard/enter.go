@@ -112,7 +112,7 @@ func (t *tenant) grant(ctx context.Context) (etcdproxy.Passage, error) {
 }
 
 // call lets a call through when it is its turn. It takes the place in the quota first, so that a write that waits
-// for the count keeps no other waiting, and so that writes that wait make the sizes of their keys uncertain; see
+// for the count keeps no other waiting, and so that a write that waits makes the size of its key uncertain for
 // [limit.Write.Bytes].
 func (t *tenant) call(ctx context.Context, w limit.Write, ended func(*passage, etcdproxy.Outcome)) (etcdproxy.Passage, error) {
 	if err := t.rate.Wait(ctx, 1); err != nil {

@@ -127,9 +127,9 @@ type pin struct {
 // with all others in flight. If a comparison decides what a transaction puts, the largest growth counts. Deletions
 // in the same transaction make no room for its puts.
 //
-// A namespace without a quota of storage or keys admits everything. Otherwise Admit waits up to [MaxCountWait] until the namespace is
-// counted, and until changes that clients know of ([Usage.Done]) are counted if they may make room. The error is
-// [ErrNoSpace], [ErrCounting], or the context's.
+// A namespace without a quota of storage or keys admits everything. Otherwise Admit waits up to [MaxCountWait] until
+// the namespace is counted, and until changes that clients know of ([Usage.Done]) are counted if they may make room.
+// The error is [ErrNoSpace], [ErrCounting], or the context's.
 func (u *Usage) Admit(ctx context.Context, w Write) (*Hold, error) {
 	if !w.Puts() || w.exempt() {
 		return nil, nil
@@ -158,10 +158,10 @@ func (u *Usage) admit(w Write) (*Hold, <-chan struct{}, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	bounded := u.quota.Storage > 0 || u.quota.Keys > 0
-	if !bounded && u.quota.WriteBytesPerSecond <= 0 {
+	switch {
+	case !bounded && (u.quota.WriteBytesPerSecond <= 0 || !u.current):
 		return nil, nil, nil
-	}
-	if bounded && !u.current {
+	case !u.current:
 		return nil, u.turned, ErrCounting
 	}
 	u.expire()
