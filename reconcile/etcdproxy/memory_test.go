@@ -186,7 +186,7 @@ func TestRequestsInPart(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
 	const most, size = 4 << 20, 2 << 20
-	p := serve(t, Config{Limits: Limits{UnreadBytes: most}}, a, b)
+	p := serve(t, Config{Limits: Limits{UnreadBytes: most, Unfinished: time.Hour}}, a, b)
 	refused := Ended{"/etcdserverpb.KV/Put", codes.ResourceExhausted}
 	conn := p.inPart(t, a, 8, size-100, size)
 	waitFor(t, "some of the requests to be refused", func() bool { return p.Counts()[a.ID].Ended[refused] >= 4 })
