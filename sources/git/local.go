@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/go-git/go-git/v5/config"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/cache"
+	format "github.com/go-git/go-git/v5/plumbing/format/config"
 	"github.com/go-git/go-git/v5/storage/filesystem"
 	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
 )
@@ -24,6 +26,7 @@ import (
 type local struct {
 	mu      sync.Mutex // storage is not safe for concurrent use
 	storage *filesystem.Storage
+	partial bool
 }
 
 // localCache bounds the memory for objects.
@@ -55,6 +58,7 @@ func openLocal(dir string) (*local, error) {
 	if err := supported(cfg); err != nil {
 		return nil, err
 	}
+	l.partial = isPartial(cfg)
 	return l, nil
 }
 
@@ -106,13 +110,22 @@ func supported(cfg *config.Config) error {
 	}
 	for _, o := range cfg.Raw.Section("extensions").Options {
 		switch key, value := strings.ToLower(o.Key), strings.ToLower(o.Value); {
-		case key == "objectformat" && value != "sha1", key == "refstorage" && value != "files":
+		case key == "objectformat" && value != "sha1":
+			return fmt.Errorf("its object format is %s; only sha1 is supported", o.Value)
+		case key == "refstorage" && value != "files":
 			return fmt.Errorf("its %s is %s, which is not supported; serve it by ssh or https instead", o.Key, o.Value)
-		case key == "partialclone":
-			return errors.New("it is a partial clone, which does not hold everything; clone it without --filter")
 		}
 	}
 	return nil
+}
+
+// isPartial reports whether a repository may lack objects that a remote promised to have
+// (partial-clone(7)).
+func isPartial(cfg *config.Config) bool {
+	old := cfg.Raw.Section("extensions").HasOption("partialClone") // before Git 2.24
+	return old || slices.ContainsFunc(cfg.Raw.Section("remote").Subsections, func(r *format.Subsection) bool {
+		return r.Option("promisor") == "true"
+	})
 }
 
 func (l *local) close() error {
@@ -121,8 +134,11 @@ func (l *local) close() error {
 	return l.storage.Close()
 }
 
-// errCorrupt is the error for an object that is missing or damaged.
-func errCorrupt(h plumbing.Hash, err error) error {
+// unreadable is the error for an object that is missing or damaged.
+func (l *local) unreadable(h plumbing.Hash, err error) error {
+	if l.partial && errors.Is(err, plumbing.ErrObjectNotFound) {
+		return fmt.Errorf("object %s: %w in this clone, which is partial (git clone --filter); get the rest with git fetch --refetch --no-filter", h, err)
+	}
 	return fmt.Errorf("object %s: %w; git fsck tells more", h, err)
 }
 
@@ -143,7 +159,7 @@ func (l *local) Read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
 		return objects.ReadAll(obj)
 	})
 	if err != nil {
-		return nil, errCorrupt(h, err)
+		return nil, l.unreadable(h, err)
 	}
 	return content, objects.Check(t, h, content)
 }
@@ -152,7 +168,7 @@ func (l *local) Read(t plumbing.ObjectType, h plumbing.Hash) ([]byte, error) {
 func (l *local) Size(h plumbing.Hash) (int64, error) {
 	size, err := fresh(l, func() (int64, error) { return l.sizeLocked(h) })
 	if err != nil {
-		return 0, errCorrupt(h, err)
+		return 0, l.unreadable(h, err)
 	}
 	return size, nil
 }

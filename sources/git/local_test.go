@@ -1,6 +1,7 @@
 package git
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -193,6 +194,53 @@ func TestOpenDir(t *testing.T) {
 		_, err := s.Commit(rev)
 		wantError(t, err, shallow, `"`+rev+`"`, "git fetch --unshallow")
 	}
+}
+
+// A partial clone lacks the old files, and says how to get them.
+func TestOpenDirPartial(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	f.commit("First", map[string]string{"clusters.yaml": "one"})
+	f.commit("Second", map[string]string{"clusters.yaml": "two"})
+	f.git("config", "uploadpack.allowFilter", "true")
+	dir := filepath.Join(t.TempDir(), "partial")
+	run(t, t.TempDir(), "clone", "--quiet", "--filter=blob:none", f.server.URL("fleet"), dir)
+	file := func(rev string) (string, error) {
+		d, err := OpenDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		c, err := d.Commit(rev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := fs.ReadFile(c.Files, "clusters.yaml")
+		return string(content), err
+	}
+	if have, err := file("HEAD"); err != nil || have != "two" {
+		t.Errorf("HEAD has %q, %v", have, err)
+	}
+	_, err := file("HEAD~1")
+	wantError(t, err, "not found in this clone, which is partial", "git fetch --refetch --no-filter")
+	run(t, dir, "fetch", "--quiet", "--refetch", "--no-filter")
+	if have, err := file("HEAD~1"); err != nil || have != "one" {
+		t.Errorf("with everything fetched, HEAD~1 has %q, %v", have, err)
+	}
+}
+
+func TestOpenDirUnsupported(t *testing.T) {
+	t.Parallel()
+	sha256 := t.TempDir()
+	run(t, sha256, "init", "--quiet", "--object-format=sha256")
+	reftable := t.TempDir() // Git before 2.45 cannot make one
+	run(t, reftable, "init", "--quiet")
+	run(t, reftable, "config", "core.repositoryFormatVersion", "1")
+	run(t, reftable, "config", "extensions.refStorage", "reftable")
+	_, err := OpenDir(sha256)
+	wantError(t, err, sha256, "its object format is sha256; only sha1 is supported")
+	_, err = OpenDir(reftable)
+	wantError(t, err, reftable, "its refStorage is reftable, which is not supported; serve it by ssh or https instead")
 }
 
 // Head names the branch that is checked out, and Uncommitted tells files that no commit has.
