@@ -19,6 +19,9 @@ type Mismatch struct {
 	// Seen is the digest or hash that was found in SeenIn.
 	Seen   string
 	SeenIn string
+	// Named is set if Seen is a digest that a person wrote in SeenIn, and not one of a
+	// package.
+	Named bool
 }
 
 // Error says what was expected and seen, what it may mean and what to do.
@@ -41,6 +44,9 @@ func Where(line int) string {
 }
 
 func (m *Mismatch) means() string {
+	if m.Named {
+		return "The digest in " + m.SeenIn + " was edited, or the lock was, or the tag was moved to\nanother package after it was locked."
+	}
 	switch m.Key.Item {
 	case "":
 		return "The tag was moved to another package after it was locked, or the lock was edited."

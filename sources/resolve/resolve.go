@@ -248,7 +248,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return "", p.before.Contested(ref.Repository, version)
 	case ref.Digest != "":
 		if isLocked && locked != ref.Digest {
-			return "", &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(ref.Digest), SeenIn: l.place()}
+			return "", &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(ref.Digest), SeenIn: l.place(), Named: true}
 		}
 		if !isLocked && p.cfg.Mode == Readonly {
 			return "", errNotLocked(ref)
