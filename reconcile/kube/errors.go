@@ -267,6 +267,7 @@ func (c *Client) statusError(ctx context.Context, op operation, code int, header
 	if !structured || e.Message == "" {
 		e.Message = fmt.Sprintf("the server answered %d %s", code, http.StatusText(code))
 	}
+	advice := ""
 	switch {
 	case code == http.StatusUnauthorized:
 		e.Class = Unauthorized
@@ -290,7 +291,7 @@ func (c *Client) statusError(ctx context.Context, op operation, code int, header
 		e.Class = NoNamespace
 	case code == http.StatusForbidden:
 		e.Class = Forbidden
-		e.Message += c.missingRule(ctx, e.Message)
+		advice = c.missingRule(ctx, op.id, e.Message)
 	case code == http.StatusNotFound:
 		c.notFound(e, structured, details)
 	case code == http.StatusConflict && status.Reason == metav1.StatusReasonAlreadyExists:
@@ -307,6 +308,7 @@ func (c *Client) statusError(ctx context.Context, op operation, code int, header
 	if len(e.Message) > maxMessage {
 		e.Message = strings.ToValidUTF8(e.Message[:maxMessage], "") + " …"
 	}
+	e.Message += advice
 	if op.id.Is(manifest.Secret) {
 		withhold(e)
 	}
@@ -329,9 +331,15 @@ func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetai
 	case structured && details.Kind == "namespaces" && !e.ID.Is(manifest.Namespace):
 		e.Class = NoNamespace
 		e.Message = fmt.Sprintf("namespace %q not found", details.Name)
+	case structured && details.Name != "" && e.Verb == "apply" && e.ID.Is(manifest.ClusterRoleBinding, manifest.RoleBinding):
+		// The API server calls the role by the binding's kind.
+		e.Class = NotFound
+		e.Message = fmt.Sprintf("roleRef: role %q not found", details.Name)
 	case structured && details.Name != "":
 		e.Class = NotFound
-		e.Message = "not found"
+		if e.ID.Name == "" || details.Name == e.ID.Name {
+			e.Message = "not found"
+		}
 	default:
 		e.Class = NoSuchType
 		e.Message = noSuchType(e.ID)

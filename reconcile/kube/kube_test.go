@@ -170,6 +170,10 @@ func TestErrors(t *testing.T) {
 			want: Error{Class: NotFound, Message: "not found"},
 		},
 		{
+			name: "another is not found", code: 404, body: status(`"message":"secrets \"b\" not found","reason":"NotFound","details":{"name":"b","kind":"secrets"}`),
+			want: Error{Class: NotFound, Message: `secrets "b" not found`},
+		},
+		{
 			name: "no such type", code: 404, body: "404 page not found\n",
 			want: Error{Class: NoSuchType, Message: "the cluster serves no kind Service in the core group; is its CRD or package missing?"},
 		},

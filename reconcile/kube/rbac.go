@@ -16,42 +16,79 @@ import (
 // matches names alone: no "*", and nothing that ends a list in YAML.
 var lacksRight = regexp.MustCompile(`forbidden: User "([^"]*)" cannot ([a-z:-]+) (?:path "(/[A-Za-z0-9._~/-]*)"|resource "([a-z0-9.-]+(?:/[A-Za-z0-9./-]+)?)" in API group "([a-z0-9.-]*)"(?: in the namespace "([a-z0-9.-]+)")?)`)
 
-// missingRule returns the advice for an answer that a user lacks a right: the rule to
-// paste into a role. It returns "" for any other message.
-func (c *Client) missingRule(ctx context.Context, message string) string {
+// grantsMore matches its message for a user who would give others more rights than it has
+// (k8s.io/kubernetes/pkg/registry/rbac/validation, rule.go).
+var grantsMore = regexp.MustCompile(`forbidden: user "([^"]*)" .*is attempting to grant RBAC permissions not currently held`)
+
+// missingRule returns the advice for an answer about an object that a user lacks a right: the
+// rule to paste into a role. It returns "" for any other message.
+func (c *Client) missingRule(ctx context.Context, id manifest.ID, message string) string {
+	if m := grantsMore.FindStringSubmatch(message); m != nil {
+		resource, verb, ok := grant(id)
+		if !ok {
+			return ""
+		}
+		return fmt.Sprintf("; to grant more rights than it has, %s needs the rule {apiGroups: [%s], resources: [%s], verbs: [%s]} in a %s",
+			c.who(ctx, m[1]), manifest.GroupRBAC, resource, verb, roleIn(id.Namespace))
+	}
 	m := lacksRight.FindStringSubmatch(message)
 	if m == nil {
 		return ""
 	}
 	user, verb, path, resource, group, namespace := m[1], m[2], m[3], m[4], m[5], m[6]
 	rule := fmt.Sprintf("{apiGroups: [%s], resources: [%s], verbs: [%s]}", cmp.Or(group, `""`), resource, verb)
-	role := manifest.ClusterRole.Kind
+	role := roleIn(namespace)
 	switch account, name, _ := strings.Cut(strings.TrimPrefix(c.actsAs, accountPrefix), ":"); {
 	case strings.HasPrefix(verb, "impersonate") && c.actsAs != "":
 		// API servers with constrained impersonation (KEP-5284) name the right that they asked
 		// for last, which is one of several. This one does for all.
 		rule = fmt.Sprintf("{apiGroups: [\"\"], resources: [serviceaccounts], resourceNames: [%q], verbs: [impersonate]}", name)
-		role = manifest.Role.Kind + " in namespace " + account
+		role = roleIn(account)
 	case path != "":
 		rule = fmt.Sprintf("{nonResourceURLs: [%q], verbs: [%s]}", path, verb)
 	case group == "" && strings.HasPrefix(resource, "namespaces"):
 		// The message has the namespace itself for its namespace, which may not be there yet.
-	case namespace != "":
-		role = manifest.Role.Kind + " in namespace " + namespace
+		role = roleIn("")
 	}
-	who := "that user"
-	if c.actsAs != "" && user == c.actsAs {
-		who = "ServiceAccount " + strings.Replace(strings.TrimPrefix(user, accountPrefix), ":", "/", 1)
-		switch exists, known := c.account.exists(ctx); {
-		case !known:
-			who += " (spec.serviceAccount; does it exist?)"
-		case !exists:
-			who += " (spec.serviceAccount) does not exist: create it, or correct the name; it"
-		default:
-			who += " (spec.serviceAccount)"
-		}
+	return fmt.Sprintf("; %s needs the rule %s in a %s", c.who(ctx, user), rule, role)
+}
+
+// grant returns the right to write a role with more rights than the user's, or to bind one; ok
+// is false for other objects.
+func grant(id manifest.ID) (resource, verb string, ok bool) {
+	switch {
+	case id.Is(manifest.ClusterRole):
+		return "clusterroles", "escalate", true
+	case id.Is(manifest.Role):
+		return "roles", "escalate", true
+	case id.Is(manifest.ClusterRoleBinding):
+		return "clusterroles", "bind", true
+	case id.Is(manifest.RoleBinding):
+		return "clusterroles, roles", "bind", true
 	}
-	return fmt.Sprintf("; %s needs the rule %s in a %s", who, rule, role)
+	return "", "", false
+}
+
+func roleIn(namespace string) string {
+	if namespace == "" {
+		return manifest.ClusterRole.Kind
+	}
+	return manifest.Role.Kind + " in namespace " + namespace
+}
+
+// who names a user in advice.
+func (c *Client) who(ctx context.Context, user string) string {
+	if c.actsAs == "" || user != c.actsAs {
+		return "that user"
+	}
+	who := "ServiceAccount " + strings.Replace(strings.TrimPrefix(user, accountPrefix), ":", "/", 1)
+	switch exists, known := c.account.exists(ctx); {
+	case !known:
+		return who + " (spec.serviceAccount; does it exist?)"
+	case !exists:
+		return who + " (spec.serviceAccount) does not exist: create it, or correct the name; it"
+	}
+	return who + " (spec.serviceAccount)"
 }
 
 // accountPrefix begins the user names of ServiceAccounts.

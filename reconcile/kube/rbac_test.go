@@ -65,6 +65,29 @@ func TestMissingRules(t *testing.T) {
 				}
 				return err
 			}},
+		{name: "escalate", who: impersonated, rules: []string{
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [patch]} in a ClusterRole`,
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [escalate]} in a ClusterRole`,
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [create]} in a ClusterRole`,
+		}, do: func(ctx context.Context, c *Client) error {
+			return grants(ctx, t, c, manifest.ClusterRole.ID("", "missing-rules-granted"), map[string]any{
+				"rules": []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"pods"}, "verbs": []any{"get"}}},
+			})
+		}},
+		{name: "bind", who: impersonated, rules: []string{
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [rolebindings], verbs: [patch]} in a Role in namespace missing-rules`,
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles, roles], verbs: [bind]} in a Role in namespace missing-rules`,
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [rolebindings], verbs: [create]} in a Role in namespace missing-rules`,
+		}, do: func(ctx context.Context, c *Client) error {
+			return grants(ctx, t, c, manifest.RoleBinding.ID(ns, "granted"), roleRef("view"))
+		}},
+		{name: "bind-everywhere", who: impersonated, rules: []string{
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterrolebindings], verbs: [patch]} in a ClusterRole`,
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [bind]} in a ClusterRole`,
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterrolebindings], verbs: [create]} in a ClusterRole`,
+		}, do: func(ctx context.Context, c *Client) error {
+			return grants(ctx, t, c, manifest.ClusterRoleBinding.ID("", "missing-rules-granted"), roleRef("view"))
+		}},
 		{name: "token", who: "that user", token: true, rules: []string{`{apiGroups: [""], resources: [configmaps], verbs: [get]} in a Role in namespace missing-rules`},
 			do: func(ctx context.Context, c *Client) error {
 				_, err := c.GetMetadata(ctx, configMaps, configMaps.ID(ns, "a"))
@@ -99,7 +122,7 @@ func TestMissingRules(t *testing.T) {
 				if strings.Contains(who, "%s") {
 					who = fmt.Sprintf(who, tt.name)
 				}
-				if m[1] != who && !strings.HasSuffix(m[1], "; "+who) {
+				if rest, ok := strings.CutSuffix(m[1], who); !ok || rest != "" && !strings.HasSuffix(rest, "; ") && rest != "to grant more rights than it has, " {
 					t.Errorf("%q needs the rule, want %q", m[1], who)
 				}
 				rule := m[2] + " in a " + m[3]
@@ -117,6 +140,41 @@ func TestMissingRules(t *testing.T) {
 				t.Errorf("it took the rules %q, want %q", rules, tt.rules)
 			}
 		})
+	}
+}
+
+func roleRef(clusterRole string) map[string]any {
+	return map[string]any{"roleRef": map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.ClusterRole.Kind, "name": clusterRole}}
+}
+
+// grants applies an object of RBAC.
+func grants(ctx context.Context, t *testing.T, c *Client, id manifest.ID, fields map[string]any) error {
+	typ := Type{Group: id.Group, Version: "v1", Kind: id.Kind, Resource: strings.ToLower(id.Kind) + "s", Namespaced: id.Namespace != ""}
+	_, err := c.Apply(ctx, typ, id, object(t, typ, id.Namespace, id.Name, fields), ApplyOptions{})
+	return err
+}
+
+// A binding whose role does not exist is refused by the role's name, whatever the binding's.
+func TestMissingRole(t *testing.T) {
+	t.Parallel()
+	const ns = "missing-role"
+	admin := withObjects(t, ns)
+	account := ServiceAccount{Namespace: ns, Name: "binder"}
+	if _, err := admin.Apply(t.Context(), accounts, accounts.ID(ns, account.Name), object(t, accounts, ns, account.Name, nil), ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	paste(t, admin, account, "binder", `{apiGroups: [rbac.authorization.k8s.io], resources: [rolebindings], verbs: [create, patch]}`, ns)
+	c := connect(t, Config{ServiceAccount: &account})
+	deadline := time.Now().Add(30 * time.Second)
+	for _, role := range []string{"missing-role-role", "same"} {
+		err := grants(t.Context(), t, c, manifest.RoleBinding.ID(ns, "same"), roleRef(role))
+		for ClassOf(err) == Forbidden && time.Now().Before(deadline) { // the API server has not seen the rule yet
+			time.Sleep(50 * time.Millisecond)
+			err = grants(t.Context(), t, c, manifest.RoleBinding.ID(ns, "same"), roleRef(role))
+		}
+		if want := fmt.Sprintf("roleRef: role %q not found", role); ClassOf(err) != NotFound || MessageOf(err) != want {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }
 
@@ -177,9 +235,13 @@ func TestMissingAccount(t *testing.T) {
 func TestMissingRuleText(t *testing.T) {
 	t.Parallel()
 	const lacks = `configmaps "a" is forbidden: User "u" cannot `
+	const grants = `forbidden: user "u" (groups=["a" "b"]) is attempting to grant RBAC permissions not currently held:` + "\n" + `{APIGroups:["a.b"], Resources:["c"], Verbs:["*"]}`
 	for _, tt := range []struct {
+		id                    manifest.ID
 		message, actsAs, want string
 	}{
+		{id: manifest.Role.ID("a", "b"), message: grants, want: `; to grant more rights than it has, that user needs the rule {apiGroups: [rbac.authorization.k8s.io], resources: [roles], verbs: [escalate]} in a Role in namespace a`},
+		{id: configMaps.ID("a", "b"), message: grants},
 		{message: lacks + `get resource "configmaps" in API group "" in the namespace "123"`, want: `; that user needs the rule {apiGroups: [""], resources: [configmaps], verbs: [get]} in a Role in namespace 123`},
 		{message: lacks + `patch resource "namespaces/status" in API group "" in the namespace "a"`, want: `; that user needs the rule {apiGroups: [""], resources: [namespaces/status], verbs: [patch]} in a ClusterRole`},
 		{message: lacks + `get path "/openapi/v3"`, want: `; that user needs the rule {nonResourceURLs: ["/openapi/v3"], verbs: [get]} in a ClusterRole`},
@@ -192,7 +254,7 @@ func TestMissingRuleText(t *testing.T) {
 		{message: lacks + `get path "/*"`},
 		{message: lacks + `* resource "pods" in API group ""`},
 	} {
-		if have := (&Client{actsAs: tt.actsAs}).missingRule(t.Context(), tt.message); have != tt.want {
+		if have := (&Client{actsAs: tt.actsAs}).missingRule(t.Context(), tt.id, tt.message); have != tt.want {
 			t.Errorf("%s\n%q, want\n%q", tt.message, have, tt.want)
 		}
 	}
