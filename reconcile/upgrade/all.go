@@ -62,7 +62,7 @@ func (u *Upgrader) BumpAll(ctx context.Context, commit sources.Commit, clusters 
 		now = after
 		now.Commit.Files = edit.Overlay(now.Commit.Files, map[string][]byte{sources.LockFile: b.Lock.Format()})
 	}
-	all.Moves = moves(ctx, first, now)
+	all.Moves = u.moves(ctx, first, now)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

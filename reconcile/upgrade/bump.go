@@ -105,7 +105,7 @@ func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request)
 	if err != nil {
 		return nil, err
 	}
-	b.Moves = moves(ctx, before, after)
+	b.Moves = u.moves(ctx, before, after)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func (m *Move) Allowance() string {
 }
 
 // moves returns the changes of versions.
-func moves(ctx context.Context, before, after *desired.State) []*Move {
+func (u *Upgrader) moves(ctx context.Context, before, after *desired.State) []*Move {
 	groups := make(map[[4]string]*Move)
 	for _, c := range after.Clusters {
 		old := make(map[string]sources.Selected)
@@ -59,8 +59,16 @@ func moves(ctx context.Context, before, after *desired.State) []*Move {
 			now[s.Pin.Ref.Repository] = s
 		}
 		for _, d := range before.Get(c.Name).Declared {
-			if _, ok := old[d.Ref.Repository]; !ok { // it could not be resolved
-				old[d.Ref.Repository] = sources.Selected{Declaration: d, Pin: sources.Pin{Ref: d.Ref}}
+			if _, ok := old[d.Ref.Repository]; ok {
+				continue
+			}
+			// It could not be resolved.
+			old[d.Ref.Repository] = sources.Selected{Declaration: d, Pin: sources.Pin{Ref: d.Ref}}
+			if now[d.Ref.Repository].Package == nil {
+				continue
+			}
+			if s, ok := u.excluded(ctx, before, d); ok {
+				old[d.Ref.Repository] = s
 			}
 		}
 		for repo := range union(old, now) {

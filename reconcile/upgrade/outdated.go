@@ -48,7 +48,8 @@ type Versions struct {
 
 	needs []versions.Need
 	pkg   *sources.Package
-	// selected is the package as the first of Clusters selects it; zero if pkg is nil.
+	// selected is the package as the first of Clusters selects it; if pkg is nil, it has the
+	// declaration alone.
 	selected sources.Selected
 }
 
@@ -149,7 +150,7 @@ func packagesOf(c *desired.Unit) []installed {
 			continue
 		}
 		p := installed{name: d.Name}
-		p.Repository, p.Current = d.Ref.Repository, d.Ref.Version()
+		p.Repository, p.Current, p.selected.Declaration = d.Ref.Repository, d.Ref.Version(), d
 		p.needs, _ = needs(c, p.Repository)
 		all = append(all, p)
 	}
@@ -205,6 +206,11 @@ func (u *Upgrader) find(ctx context.Context, state *desired.State, all []*Versio
 
 // candidates finds the newer versions among tags and compares their types.
 func (u *Upgrader) candidates(ctx context.Context, state *desired.State, p *Versions, tags []string) {
+	if p.pkg == nil {
+		if s, ok := u.excluded(ctx, state, p.selected.Declaration); ok {
+			p.pkg, p.selected = s.Package, s
+		}
+	}
 	r := u.ruling(ctx, state, p, tags)
 	p.Excluded, p.Retracted = r.about(p.current())
 	opts := versions.Options{Needs: p.needs, Prerelease: u.cfg.Prerelease}

@@ -8,6 +8,7 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/resolve"
 	"gitopsd.dev/sources/rules"
 	"gitopsd.dev/sources/versions"
@@ -63,6 +64,37 @@ func (u *Upgrader) read(ctx context.Context, state *desired.State, clusters []st
 		return nil
 	}
 	return pkg
+}
+
+// excluded returns a declared package that the fleet excludes, by its records in the lock:
+// clusters keep it, but their state has no package for the declaration. It returns false if the
+// package is not excluded, not in the lock, or cannot be read.
+func (u *Upgrader) excluded(ctx context.Context, state *desired.State, d sources.Declaration) (sources.Selected, bool) {
+	var none sources.Selected
+	repository, version := d.Ref.Repository, d.Ref.Version()
+	digest, ok := state.Lock.Digest(repository, version)
+	if !ok || d.Ref.Digest != "" && d.Ref.Digest != digest {
+		return none, false
+	}
+	if state.Registry.Rules.Excluded(sources.Ref{Repository: repository, Tag: d.Ref.Tag, Digest: digest}) == nil {
+		return none, false
+	}
+	pkg, err := u.cfg.Fetch(ctx, state.Origin(repository), digest)
+	if err != nil {
+		return none, false
+	}
+	s := sources.Selected{Declaration: d, Pin: sources.Pin{Ref: d.Ref, Digest: digest}, Package: pkg}
+	if image, ok := state.Lock.Lookup(lockfile.Key{Repository: repository, Version: version, Item: lockfile.ItemRuntime}); ok {
+		if pkg.Meta.Image != "" {
+			ref, err := resolve.ParseImage(pkg.Meta.Image)
+			if err != nil {
+				return none, false
+			}
+			repository = ref.Repository
+		}
+		s.Runtime = repository + "@" + image
+	}
+	return s, true
 }
 
 // about returns why a version is excluded, and why it is retracted; empty if it is not.

@@ -401,6 +401,39 @@ func TestExcludedDigest(t *testing.T) {
 	}
 }
 
+// A version in use that is excluded is compared with newer ones, as the lock has it.
+func TestExcludedInUse(t *testing.T) {
+	files := fleet(map[string]string{"a/db.yaml": declare("db", db1)})
+	_, state, err := packages().upgrader(t, false).Outdated(t.Context(), sources.Commit{Files: files}, nil)
+	if err := errors.Join(err, state.Err()); err != nil {
+		t.Fatal(err)
+	}
+	lock, clusters := state.Lock.Format(), files["clusters.yaml"].Data
+	for _, version := range []string{"v1.0.0", string(sources.DigestOf([]byte(db1)))} {
+		files["clusters.lock"] = &fstest.MapFile{Data: lock}
+		files["clusters.yaml"].Data = slices.Concat(clusters, []byte("---\napiVersion: gitopsd.dev/v1alpha1\nkind: Packages\nspec:\n  exclude:\n  - {package: reg.io/acme/db, version: '"+version+"', reason: broken}\n"))
+		all, _, err := packages().upgrader(t, false).Outdated(t.Context(), sources.Commit{Files: files}, nil)
+		if err != nil || len(all) != 1 || all[0].Latest == nil {
+			t.Fatalf("%v, %v", all, err)
+		}
+		if p := all[0]; !strings.HasPrefix(p.Excluded, "broken") || p.Latest.Error != "" || p.Latest.Types.Breaking == 0 {
+			t.Errorf("excluded %q, latest %+v", p.Excluded, p.Latest)
+		}
+		b, err := packages().upgrader(t, false).Bump(t.Context(), sources.Commit{Files: files}, Request{Package: "db", Version: "latest"})
+		if err != nil || len(b.Moves) != 1 {
+			t.Fatalf("%+v, %v", b, err)
+		}
+		if m := b.Moves[0]; m.Error != "" || m.From != "v1.0.0" || m.To != "v2.0.0" || len(m.Refused) == 0 {
+			t.Errorf("have %+v", m)
+		}
+		delete(files, "clusters.lock")
+		all, _, err = packages().upgrader(t, false).Outdated(t.Context(), sources.Commit{Files: files}, nil)
+		if want := "reg.io/acme/db v1.0.0 could not be read, to compare it with what is newer"; err != nil || all[0].Latest.Error != want && version == "v1.0.0" {
+			t.Errorf("without a lock: %v, %v, want %s", all[0].Latest, err, want)
+		}
+	}
+}
+
 func candidates(p *Versions) (all []*Candidate) {
 	for _, c := range []*Candidate{p.Update, p.Latest} {
 		if c != nil && !slices.Contains(all, c) {
