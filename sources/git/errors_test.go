@@ -213,8 +213,8 @@ func TestOpenErrors(t *testing.T) {
 		{cfg: Config{URL: "https://example.com/x"}, want: "it needs a directory for its cache"},
 		{cfg: Config{URL: "https://example.com/x", Dir: dir, CAFile: file}, want: "holds no PEM certificate"},
 		{cfg: Config{URL: "https://example.com/x", Dir: dir, Name: "a\nb"}, want: "cannot be the identity of a commit"},
-		{cfg: Config{URL: "git@example.com:x", Dir: dir}, want: "ssh needs a private key"},
-		{cfg: Config{URL: "git@example.com:x", Dir: dir, SSHKeyFile: file}, want: "ssh needs a known_hosts file"},
+		{cfg: Config{URL: "git@example.com:x", Dir: dir}, want: "ssh needs a private key: name the file of a deploy key with --ssh-key"},
+		{cfg: Config{URL: "git@example.com:x", Dir: dir, SSHKeyFile: file}, want: "name it with --ssh-known-hosts"},
 	} {
 		if tt.cfg.Branch == "" {
 			tt.cfg.Branch = "main"

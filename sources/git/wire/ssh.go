@@ -25,10 +25,10 @@ type sshTransport struct {
 func newSSHTransport(cfg Config) (*sshTransport, error) {
 	u := cfg.URL
 	if cfg.SSHKeyFile == "" {
-		return nil, errors.New("ssh needs a private key: give the file of a deploy key")
+		return nil, errors.New("ssh needs a private key: name the file of a deploy key with --ssh-key")
 	}
 	if cfg.KnownHostsFile == "" {
-		return nil, fmt.Errorf("ssh needs a known_hosts file, so that the server can be told from others: make one from what the forge publishes, or with ssh-keyscan %s and a look at the fingerprints", u.Hostname())
+		return nil, fmt.Errorf("ssh needs a known_hosts file, so that the server can be told from others: name it with --ssh-known-hosts; make one from what the forge publishes, or with ssh-keyscan %s and a look at the fingerprints", u.Hostname())
 	}
 	return &sshTransport{
 		user:      cmp.Or(u.User.Username(), "git"),
