@@ -32,7 +32,7 @@ func Find(set *manifest.Set, text string) (manifest.ID, field.Path, error) {
 			return id, nil, nil
 		}
 		path, err := field.Parse(text[end+1:])
-		return id, path, err
+		return id, written(set.Get(id), path), err
 	}
 	object, _, _ := strings.Cut(text, ":")
 	kind, name, _ := strings.Cut(object, "/")
@@ -42,6 +42,20 @@ func Find(set *manifest.Set, text string) (manifest.ID, field.Path, error) {
 		asked.Kind = named[0].Kind
 	}
 	return manifest.ID{}, nil, fmt.Errorf("%s: %w%s", object, ErrNotFound, similar(set, asked))
+}
+
+// written returns a field of an object as the repository has it: plans show the stringData of
+// a Secret as data, where it takes precedence.
+func written(o *manifest.Object, shown field.Path) field.Path {
+	if !o.ID().Is(manifest.Secret) || len(shown) == 0 || shown[0].Key != "data" {
+		return shown
+	}
+	path := slices.Clone(shown)
+	path[0] = field.Key("stringData")
+	if _, ok := path.In(o.Tree()); !ok {
+		return shown
+	}
+	return path
 }
 
 // kinds returns the kinds that have a name for kubectl: built-in ones, and those that the

@@ -219,6 +219,7 @@ func TestFind(t *testing.T) {
 		"c/one.yaml":   settings,
 		"c/two.yaml":   strings.ReplaceAll(settings, "namespace: web", "namespace: shop"),
 		"c/three.yaml": strings.ReplaceAll(settings, "settings", "alone"),
+		"c/login.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: login, namespace: web}\nstringData: {user: x}\ndata: {user: eA==, token: eA==}\n",
 	})}}
 	set := rendered(t, in)
 	for _, tt := range []struct {
@@ -241,6 +242,8 @@ func TestFind(t *testing.T) {
 		{ask: "confgimap/web/alone", err: "is not among the cluster's objects; did you mean ConfigMap?"},
 		{ask: "/w", err: "is not among"},
 		{ask: "configmap/alone:", err: "names no field"},
+		{ask: "secret/login:data.user", id: "secret/web/login", field: "stringData.user"},
+		{ask: "secret/login:data.token", id: "secret/web/login", field: "data.token"},
 		{ask: "secret/x", err: "is not among"},
 		{ask: "alone", err: "want kind[.group]/[namespace/]name"},
 		{ask: "", err: "want kind[.group]/[namespace/]name"},
