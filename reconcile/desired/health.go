@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"gitopsd.dev/reconcile/health"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
@@ -65,6 +67,9 @@ func (cl *Unit) readGates() {
 	}
 }
 
+// healthAnnotation is the path of the annotation with a health rule.
+var healthAnnotation = field.Path{field.Key("metadata"), field.Key("annotations"), field.Key(manifest.HealthAnnotation)}.String()
+
 // readHealth compiles the health rules of definitions and of the registration. An error in a rule
 // is a fault: everything is applied, but the objects of its kind are not healthy.
 func (cl *Unit) readHealth() {
@@ -80,7 +85,9 @@ func (cl *Unit) readHealth() {
 		}
 		if o.Annotation(manifest.HealthAnnotation) != "" {
 			if err := cl.Health.AddAnnotated(o.Tree()); err != nil {
-				cl.fault(problem.Problem{Package: o.Label(manifest.PackageLabel), Object: id.String(), Reason: err.Error()})
+				at := o.Origin()
+				at.Line = cmp.Or(cl.LineOf(o, healthAnnotation), at.Line)
+				cl.fault(problem.Problem{Package: o.Label(manifest.PackageLabel), Object: id.String(), Origin: at.Place(), Reason: err.Error()})
 			}
 		}
 		for _, r := range own {

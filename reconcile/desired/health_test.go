@@ -45,7 +45,7 @@ spec:
 		{name: "of a package that Crossplane installs", registry: strings.ReplaceAll(rule("Provider", "true"), "group: example.org", "group: pkg.crossplane.io"), objects: crd(""),
 			note: "clusters.yaml:5: spec.health for Provider.pkg.crossplane.io judges nothing: objects of this kind are judged by what Crossplane reports"},
 		{name: "typo in the CRD", registry: cluster("a"), objects: crd(`gitopsd.dev/health: "current: status.phse == 'Ready'"`),
-			problem: "cluster a: customresourcedefinition.apiextensions.k8s.io/gadgets.example.org: gitopsd.dev/health: current:1:7: undefined field 'phse'",
+			problem: "cluster a: customresourcedefinition.apiextensions.k8s.io/gadgets.example.org: gitopsd.dev/health: current:1:7: undefined field 'phse' (c/a/objects.yaml:4)",
 			want:    health.Verdict{Status: health.Unknown}},
 		{name: "typo in the cluster", registry: rule("Gadget", "status.phse == 'Ready'"), objects: crd(""),
 			problem: "cluster a: clusters.yaml:5: spec.health for Gadget.example.org: current:1:7: undefined field 'phse'",
