@@ -138,6 +138,10 @@ func (d *Directory) Uncommitted(ctx context.Context) (bool, error) {
 	return wire.Uncommitted(ctx, d.Root)
 }
 
+// Sparse reports whether the work tree may lack files of HEAD (git-sparse-checkout(1)). It asks
+// git, and fails if git does.
+func (d *Directory) Sparse(ctx context.Context) (bool, error) { return wire.Sparse(ctx, d.Root) }
+
 // Stages returns the versions of a file with a merge conflict: the common ancestor's,
 // ours and theirs. A version that does not exist is nil; without a conflict all are. It
 // fails if the index or a version cannot be read.

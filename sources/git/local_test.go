@@ -264,6 +264,27 @@ func TestWorkTree(t *testing.T) {
 		}
 	}
 	check("main", false)
+	sparse := func() bool {
+		t.Helper()
+		d, err := OpenDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		is, err := d.Sparse(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return is
+	}
+	if sparse() {
+		t.Error("a whole work tree is sparse")
+	}
+	run(t, dir, "sparse-checkout", "set", "--no-cone", "/*")
+	if !sparse() {
+		t.Error("a sparse work tree is not")
+	}
+	run(t, dir, "sparse-checkout", "disable")
 	run(t, dir, "switch", "--quiet", "--create", "feature/one")
 	check("feature/one", false)
 	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); err != nil {

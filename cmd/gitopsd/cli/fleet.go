@@ -122,6 +122,19 @@ func belowRoot(root string) string {
 	return fmt.Sprintf("%s is in %s, and `gitopsd run` finds it only at the root of a Git repository: move the fleet there, or give it a repository of its own", sources.RegistryFile, repo.Path)
 }
 
+// withoutFiles returns a note if the checkout of a fleet with this root is sparse; else "".
+func withoutFiles(ctx context.Context, root string) string {
+	repo, err := git.OpenDir(root)
+	if err != nil {
+		return "" // not in Git
+	}
+	defer repo.Close()
+	if sparse, _ := repo.Sparse(ctx); !sparse {
+		return ""
+	}
+	return "the checkout is sparse, so files that the fleet needs may be missing here: `git sparse-checkout disable` brings them back"
+}
+
 // workingTree is the directory of a fleet repository, valid until closed.
 type workingTree struct {
 	// root is the directory that holds clusters.yaml.

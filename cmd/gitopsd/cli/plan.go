@@ -296,6 +296,11 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	if note := belowRoot(p.root); note != "" {
 		fleet.Notes = append(fleet.Notes, note)
 	}
+	if slices.ContainsFunc(state.Clusters, func(c *desired.Unit) bool { return c.Err != nil }) {
+		if note := withoutFiles(ctx, p.root); note != "" {
+			fleet.Notes = append(fleet.Notes, note)
+		}
+	}
 	for _, p := range problem.Merge(problems) {
 		fleet.Errors = append(fleet.Errors, p.String())
 	}

@@ -78,6 +78,17 @@ func Uncommitted(ctx context.Context, dir string) (bool, error) {
 	return len(out) > 0, err
 }
 
+// Sparse reports whether a work tree may lack files of its commit, by git-sparse-checkout(1).
+// It fails if git does.
+func Sparse(ctx context.Context, dir string) (bool, error) {
+	t, err := newProgramTransport(dir)
+	if err != nil {
+		return false, err
+	}
+	out, err := t.command(ctx, "-C", dir, "config", "--type=bool", "--default=false", "--get", "core.sparseCheckout").Output()
+	return strings.TrimSpace(string(out)) == "true", err
+}
+
 // command returns a command of git, which is terminated when ctx ends.
 func (t *programTransport) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, t.git, args...)
