@@ -337,7 +337,7 @@ func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetai
 		e.Message = fmt.Sprintf("roleRef: role %q not found", details.Name)
 	case structured && details.Name != "":
 		e.Class = NotFound
-		if e.ID.Name == "" || details.Name == e.ID.Name {
+		if e.ID.Name == "" || details.Name == e.ID.Name { // not another object
 			e.Message = "not found"
 		}
 	default:
@@ -444,6 +444,8 @@ func withhold(e *Error) {
 		if !strings.Contains(e.Message, "forbidden: User ") {
 			e.Message = string(e.Class) + why
 		}
+	case NotFound:
+		e.Message = string(e.Class)
 	case Server, Changed, Exists, Throttled, Expired:
 		e.Message = string(e.Class) + why
 	}

@@ -268,6 +268,7 @@ func TestSecretsInErrors(t *testing.T) {
 		{"throttled", 429, `"message":"hunter2"`, "throttled (the"},
 		{"webhook throttles", 429, `"message":"admission webhook \"a.b\" denied the request: hunter2"`, `admission by "a.b": refused (the`},
 		{"gone", 410, `"message":"hunter2"`, "expired (the"},
+		{"another is not found", 404, `"message":"hunter2 not found","details":{"name":"hunter2"}`, "apply secret/ns/a: not found"},
 		{"access", 403, `"message":"secrets \"a\" is forbidden: User \"u\" cannot patch"`, `forbidden: User "u" cannot patch`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
