@@ -66,8 +66,12 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 		}
 	}
 	for _, m := range s.Server.Members {
-		if m.Quota > 0 && m.Bytes > m.Quota/10*9 {
-			o.Problems = append(o.Problems, fmt.Sprintf("etcd %s: its database has %d of %d bytes; once it is full, nobody can write: compact and defragment it, or raise --quota-backend-bytes", m.Endpoint, m.Bytes, m.Quota))
+		// The text must not change with the size: it is logged when it does.
+		switch {
+		case s.Config.Embedded && nearlyFull(m.InUse, m.Quota):
+			o.Problems = append(o.Problems, fmt.Sprintf("the embedded etcd has less than a tenth of its %d bytes left; once it is full, nobody can write: delete keys (kubectl get etcdnamespaces shows who has many), or move to an etcd with more room", m.Quota))
+		case !s.Config.Embedded && nearlyFull(m.Bytes, m.Quota):
+			o.Problems = append(o.Problems, fmt.Sprintf("etcd %s: its database has less than a tenth of its %d bytes left; once it is full, nobody can write: compact and defragment it, or raise --quota-backend-bytes", m.Endpoint, m.Quota))
 		}
 	}
 	strays, err := s.strays(ctx, known)

@@ -133,6 +133,8 @@ type Controller struct {
 	known map[string]*known // by UID
 	// cluster is the UID of the cluster, which owns its namespaces in etcd; empty before it was read.
 	cluster string
+	// etcdProblems say what was wrong with the etcd itself when it was read last.
+	etcdProblems []string
 }
 
 // known is the memory of one object between passes, so that a pass over an unchanged home sends
@@ -210,6 +212,9 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 		return time.Time{}, err
 	}
 	p := &pass{Controller: c, View: v, now: c.cfg.Now(), url: served(v)}
+	if len(all) == 0 {
+		c.etcdProblems = nil
+	}
 	there := make(map[string]bool)
 	var due []*task
 	for _, meta := range all {
@@ -239,6 +244,9 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 	maps.DeleteFunc(c.known, func(uid string, _ *known) bool { return !there[uid] })
 	if len(due) > 0 {
 		err = p.work(ctx, due)
+	}
+	for _, reason := range c.etcdProblems {
+		p.Report(problem.Problem{Reason: reason})
 	}
 	if p.again.IsZero() {
 		return time.Time{}, err

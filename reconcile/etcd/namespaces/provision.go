@@ -61,6 +61,7 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 	if err != nil {
 		return provisioned, err
 	}
+	p.etcdProblems = all.Problems
 	p.there, p.damaged = make(map[etcd.ID]admin.Status, len(all.Namespaces)), all.Damaged
 	for _, one := range all.Namespaces {
 		p.there[one.ID] = one
