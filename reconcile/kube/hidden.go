@@ -67,7 +67,7 @@ func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupK
 	if group == "" {
 		return nil // no CRD can define its kinds
 	}
-	versions, err := c.versions(ctx, group)
+	versions, err := c.versions(ctx, group, true)
 	if err != nil {
 		return err
 	}

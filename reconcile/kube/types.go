@@ -73,8 +73,9 @@ func (c *Client) Forget(groupName string) {
 	}
 }
 
-// Refresh begins a pass: each type that was not found is looked up once more, and kinds
-// that were slow get their full time limit again. Known types stay.
+// Refresh begins a pass: each type that was not found is looked up once more, in new
+// versions of its group too, and kinds that were slow get their full time limit again.
+// Known types stay.
 func (c *Client) Refresh() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +106,7 @@ func (c *Client) Unserved(ctx context.Context, apiVersion, kind string) string {
 	g, v := manifest.GroupVersion(apiVersion)
 	var served []string
 	if g != "" {
-		versions, _ := c.versions(ctx, g)
+		versions, _ := c.versions(ctx, g, true)
 		for _, other := range versions {
 			if _, err := c.Type(ctx, g+"/"+other, kind); other != v && err == nil {
 				served = append(served, g+"/"+other)
@@ -159,25 +160,39 @@ func (c *Client) Kind(ctx context.Context, groupName, kind string) (Type, error)
 	if groupName == "" {
 		return c.Type(ctx, "v1", kind)
 	}
-	versions, err := c.versions(ctx, groupName)
-	if err != nil {
-		return Type{}, err
-	}
-	for _, v := range versions {
-		t, err := c.Type(ctx, apiVersion(groupName, v), kind)
-		if err == nil || ClassOf(err) != NoSuchType {
-			return t, err
-		}
+	t, served, err := c.inAnyVersion(ctx, groupName, func(kinds map[string]Type) (t Type, ok bool) { t, ok = kinds[kind]; return })
+	if served || err != nil {
+		return t, err
 	}
 	id := manifest.ID{Group: groupName, Kind: kind}
 	return Type{}, c.errorf(operation{verb: "discover", id: id}, NoSuchType, "%s", noSuchType(id))
 }
 
-func (c *Client) versions(ctx context.Context, name string) ([]string, error) {
+// inAnyVersion picks a kind of a group in the version that the cluster prefers, and
+// reports whether there is one. If the known versions have none, the group may have got a
+// new one.
+func (c *Client) inAnyVersion(ctx context.Context, groupName string, pick func(map[string]Type) (Type, bool)) (t Type, served bool, err error) {
+	for _, current := range []bool{false, true} {
+		versions, err := c.versions(ctx, groupName, current)
+		if err != nil {
+			return Type{}, false, err
+		}
+		for _, v := range versions {
+			t, absent, err := c.find(ctx, groupName, v, pick)
+			if absent == nil {
+				return t, err == nil, err
+			}
+		}
+	}
+	return Type{}, false, nil
+}
+
+// versions returns the versions of a group; with current, as read in this pass.
+func (c *Client) versions(ctx context.Context, name string, current bool) ([]string, error) {
 	c.mu.Lock()
 	known, epoch := c.groups[name], c.epoch
 	c.mu.Unlock()
-	if known != nil && (len(known.versions) > 0 || known.epoch == epoch) {
+	if known != nil && (len(known.versions) > 0 && !current || known.epoch == epoch) {
 		return known.versions, nil
 	}
 	op := operation{verb: "discover", id: manifest.ID{Group: name}}
@@ -249,22 +264,16 @@ func (g *groupTypes) add(groupName, version, kind, resource string, namespaced, 
 // Resource finds a kind by its plural, in the version that the cluster prefers. If the
 // cluster serves no such resource, the error is of class NoSuchType.
 func (c *Client) Resource(ctx context.Context, groupName, resource string) (Type, error) {
-	versions, err := c.versions(ctx, groupName)
-	if err != nil {
-		return Type{}, err
-	}
-	for _, v := range versions {
-		t, absent, err := c.find(ctx, groupName, v, func(kinds map[string]Type) (Type, bool) {
-			for _, t := range kinds {
-				if t.Resource == resource {
-					return t, true
-				}
+	t, served, err := c.inAnyVersion(ctx, groupName, func(kinds map[string]Type) (Type, bool) {
+		for _, t := range kinds {
+			if t.Resource == resource {
+				return t, true
 			}
-			return Type{}, false
-		})
-		if absent == nil {
-			return t, err
 		}
+		return Type{}, false
+	})
+	if served || err != nil {
+		return t, err
 	}
 	op := operation{verb: "discover", id: manifest.ID{Group: groupName}}
 	return Type{}, c.errorf(op, NoSuchType, "the cluster serves no %s.%s", resource, groupName)
