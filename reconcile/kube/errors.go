@@ -421,10 +421,13 @@ func withoutLongValue(problem string) string {
 	return value[end+len("}: "):]
 }
 
+// withheld is in the place of a text in which the API server may have quoted a Secret.
+const withheld = "(the API server's message is withheld: it may quote the Secret)"
+
 // withhold removes text in which the API server may have quoted a Secret. Class, paths,
 // managers and the webhook's name stay.
 func withhold(e *Error) {
-	const why = " (the API server's message is withheld: it may quote the Secret)"
+	const why = " " + withheld
 	switch e.Class {
 	case Invalid:
 		var paths []string

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -282,6 +284,40 @@ func TestSecretsInErrors(t *testing.T) {
 				t.Errorf("error %v, want one with %q", e, tt.want)
 			}
 		})
+	}
+}
+
+// The API server's warnings about a Secret may quote it, such as those of a
+// ValidatingAdmissionPolicy with the action Warn.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	const header = `299 - "the password \"hunter2\" is weak"`
+	c, err := New(Config{Name: "prod", Kubeconfig: []byte(fleetFile), WrapTransport: func(http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{
+				StatusCode: http.StatusOK, Request: r, Header: http.Header{"Warning": {header}},
+				Body: io.NopCloser(strings.NewReader(`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a"}}`)),
+			}, nil
+		})
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := Type{Version: "v1", Kind: "Secret", Resource: "secrets", Namespaced: true}
+	for _, tt := range []struct {
+		of   Type
+		want string
+	}{
+		{services, "the password 'hunter2' is weak"},
+		{secrets, withheld},
+	} {
+		answer, err := c.Apply(t.Context(), tt.of, tt.of.ID("ns", "a"), []byte("{}"), ApplyOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(answer.Warnings, []string{tt.want}) {
+			t.Errorf("warnings about a %s: %q, want %q", tt.of.Kind, answer.Warnings, tt.want)
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ type Applied struct {
 	Meta *metav1.PartialObjectMetadata
 	// Tree is the whole object, if ApplyOptions.Full was set.
 	Tree map[string]any
-	// Warnings are the API server's texts for people.
+	// Warnings are the API server's texts for people, which are withheld for a Secret.
 	Warnings []string
 }
 
@@ -89,7 +89,7 @@ func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte,
 		}
 		return nil, err
 	}
-	a := &Applied{Warnings: warnings(header)}
+	a := &Applied{Warnings: warnings(id, header)}
 	if opts.Full {
 		a.Tree, a.Meta, err = c.decodeFull(op, answer)
 	} else {
@@ -302,12 +302,16 @@ func (c *Client) delete(ctx context.Context, t Type, id manifest.ID, preconditio
 	return false, meta, nil
 }
 
-// warnings reads the texts of Warning headers (RFC 7234, 5.5): 299 - "text".
-func warnings(header http.Header) []string {
+// warnings reads the texts of Warning headers (RFC 7234, 5.5): 299 - "text". id is the
+// object that they are about.
+func warnings(id manifest.ID, header http.Header) []string {
 	var list []string
 	for _, h := range header.Values("Warning") {
 		if _, rest, ok := strings.Cut(h, `"`); ok {
 			text, _, _ := strings.Cut(strings.ReplaceAll(rest, `\"`, `'`), `"`)
+			if id.Is(manifest.Secret) {
+				text = withheld
+			}
 			list = append(list, text)
 		}
 	}
