@@ -310,7 +310,7 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 	}
 	if s.Adopt || s.Reclaim != plan.ReclaimNothing {
 		if err := x.takeOver(ctx, s); err != nil {
-			return x.fail(r, err)
+			return x.failUnlessEarly(r, err)
 		}
 	}
 	t, answer, err := x.write(ctx, s)
@@ -324,16 +324,8 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			t, answer, err = x.write(ctx, s)
 		}
 	}
-	if err != nil && s.Awaits != "" && kube.ClassOf(err) == kube.NoSuchType {
-		r.Outcome, r.Reason = Pending, "its type is not there yet: "+s.Awaits
-		return nil
-	}
-	if definer := x.defined[kindOf(s.ID)]; err != nil && definer != nil && definer.Outcome == Pending && kube.ClassOf(err) == kube.NoSuchType {
-		r.Outcome, r.Reason = Pending, fmt.Sprintf("its version is not there yet: %s: %s", definer.Step.ID, x.because(definer))
-		return nil
-	}
 	if err != nil {
-		return x.fail(r, err)
+		return x.failUnlessEarly(r, err)
 	}
 	r.Outcome, r.Reason, r.Warnings = Done, "", answer.Warnings
 	x.wrote(t, s.Object, &answer.Meta.ObjectMeta)
@@ -341,6 +333,22 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 		for _, gvk := range plan.Defines(s.Object) {
 			x.cluster.Forget(gvk.Group)
 		}
+	}
+	return nil
+}
+
+// failUnlessEarly is like fail, but leaves a step pending whose type or version is to come.
+func (x *execution) failUnlessEarly(r *Result, err error) error {
+	s, definer := r.Step, x.defined[kindOf(r.Step.ID)]
+	switch {
+	case kube.ClassOf(err) != kube.NoSuchType:
+		return x.fail(r, err)
+	case s.Awaits != "":
+		r.Outcome, r.Reason = Pending, "its type is not there yet: "+s.Awaits
+	case definer != nil && definer.Outcome == Pending:
+		r.Outcome, r.Reason = Pending, fmt.Sprintf("its version is not there yet: %s: %s", definer.Step.ID, x.because(definer))
+	default:
+		return x.fail(r, err)
 	}
 	return nil
 }

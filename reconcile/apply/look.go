@@ -75,6 +75,8 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 			unserved = append(unserved, gk)
 		default:
 			v.live.Unreadable[gk] = err.Error()
+			// Its objects may exist, in another version.
+			maps.DeleteFunc(v.live.Unserved, func(gvk schema.GroupVersionKind, _ string) bool { return gvk.GroupKind() == gk })
 		}
 	}); err != nil {
 		return nil, err
@@ -182,8 +184,8 @@ func (v *view) unserve(gk schema.GroupKind, err error) {
 	}
 }
 
-// types finds the desired kinds and the inventory's, each in one version; unserved
-// are kinds of the inventory without a served version.
+// types finds the desired kinds and the inventory's, each in one version, the desired one
+// if it is served; unserved are kinds of the inventory without a served version.
 func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *parent) (types map[schema.GroupKind]kube.Type, unserved []schema.GroupKind, err error) {
 	types = make(map[schema.GroupKind]kube.Type)
 	seen := make(map[schema.GroupVersionKind]bool)
@@ -203,17 +205,23 @@ func (a *Applier) types(ctx context.Context, v *view, desired *manifest.Set, p *
 		}
 		seen[gvk] = true
 		t, err := a.cluster.Type(ctx, o.APIVersion(), gvk.Kind)
-		e, _ := err.(*kube.Error)
+		if kube.ClassOf(err) == kube.NoSuchType {
+			why := kube.MessageOf(err)
+			if !defined[gvk.GroupKind()] {
+				why = cmp.Or(a.cluster.Unserved(ctx, o.APIVersion(), gvk.Kind), why)
+			}
+			// The object may exist in another version.
+			if t, err = a.cluster.Kind(ctx, gvk.Group, gvk.Kind); err == nil || kube.ClassOf(err) == kube.NoSuchType {
+				v.live.Unserved[gvk] = why
+			}
+		}
 		switch {
 		case err == nil && !t.Listable:
 			v.live.Unreadable[gvk.GroupKind()] = "objects of this kind cannot be listed, patched and deleted"
 		case err == nil:
 			types[gvk.GroupKind()] = t
 			v.live.Namespaced[gvk] = t.Namespaced
-		case kube.ClassOf(err) == kube.NoSuchType && defined[gvk.GroupKind()]:
-			v.live.Unserved[gvk] = e.Message
 		case kube.ClassOf(err) == kube.NoSuchType:
-			v.live.Unserved[gvk] = cmp.Or(a.cluster.Unserved(ctx, o.APIVersion(), gvk.Kind), e.Message)
 		case kube.IsClusterWide(err):
 			return nil, nil, err
 		default:

@@ -27,7 +27,7 @@ type Live struct {
 	Disputed map[manifest.ID]string
 	// Vanished are members that somebody else deleted.
 	Vanished map[manifest.ID]bool
-	// Unserved is why the cluster does not serve a desired kind.
+	// Unserved is why the cluster does not serve a desired kind in the desired version.
 	Unserved map[schema.GroupVersionKind]string
 	// Namespaced are the desired kinds that live in namespaces.
 	Namespaced map[schema.GroupVersionKind]bool
@@ -148,15 +148,23 @@ func byKind(types []PackageType) map[schema.GroupKind]PackageType {
 func (c *computation) wanted(o *manifest.Object) Step {
 	id := o.ID()
 	s := Step{ID: id, Stage: stageOf(o), Object: o, Package: o.Label(manifest.PackageLabel), Rollback: c.live.Rollbacks[id]}
-	decide := func(a Action, format string, args ...any) Step {
-		s.Action, s.Reason = a, fmt.Sprintf(format, args...)
-		return s
-	}
 	meta := c.live.Objects[id]
 	s.Member = meta != nil && c.inv.Membership(id, meta) == Member
 	gvk := schema.FromAPIVersionAndKind(o.APIVersion(), id.Kind)
+	var coming, awaits string
 	if why, unserved := c.live.Unserved[gvk]; unserved {
-		return c.unserved(s, gvk, why)
+		// An object that exists in another version may be somebody else's.
+		if coming, awaits = c.coming(gvk); coming == "" || meta == nil {
+			return c.unserved(s, gvk, why)
+		}
+	}
+	decide := func(a Action, format string, args ...any) Step {
+		s.Action, s.Reason = a, fmt.Sprintf(format, args...)
+		if coming != "" && a.Writes() {
+			s.NotValidated = fmt.Sprintf("its changes are not known before %s is served: %s", gvk.Version, coming)
+			s.Premature, s.Awaits = true, awaits
+		}
+		return s
 	}
 	if why, ok := c.live.Unreadable[gvk.GroupKind()]; ok {
 		return decide(Refused, "cannot tell what is there: %s", why)
@@ -235,20 +243,12 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	return decide(Unchanged, "")
 }
 
-// unserved returns the step for an object of a kind that the cluster does not serve.
+// unserved returns the step for an object whose version the cluster does not serve, unless
+// the object exists and the version is coming.
 func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) Step {
-	s.Action = Create
-	by, isDefined := c.defined[gvk]
-	switch {
-	case isDefined:
-		s.NotValidated, s.Premature, s.Reason = fmt.Sprintf("its type is installed by %s", by), true, c.guarded(s.Object)
-		if !by.Is(manifest.CRD) {
-			s.Awaits = fmt.Sprintf("Crossplane makes it from %s", by)
-		}
-		return s
-	case c.delegated[gvk.GroupKind()].Package != "":
-		s.Awaits = fmt.Sprintf("Crossplane installs it with package %s", c.delegated[gvk.GroupKind()].Package)
-		s.NotValidated, s.Premature = "its type is not there yet: "+s.Awaits, true
+	if coming, awaits := c.coming(gvk); coming != "" {
+		s.Action, s.Reason = Create, c.guarded(s.Object)
+		s.NotValidated, s.Premature, s.Awaits = coming, true, awaits
 		return s
 	}
 	s.Action, s.Reason = Refused, cmp.Or(notServed(s.Object.APIVersion(), s.ID), c.otherVersion(gvk), why)
@@ -256,6 +256,23 @@ func (c *computation) unserved(s Step, gvk schema.GroupVersionKind, why string) 
 		s.Reason = fmt.Sprintf("its type is not activated: package %s is installed by type; name %s in spec.activate of a ManagedResourceActivationPolicy", t.Package, t.Definition.Name)
 	}
 	return s
+}
+
+// coming returns what brings a version that the cluster does not serve; "" if nothing does.
+// awaits is for Step.Awaits.
+func (c *computation) coming(gvk schema.GroupVersionKind) (what, awaits string) {
+	by, isDefined := c.defined[gvk]
+	pkg := c.delegated[gvk.GroupKind()].Package
+	switch {
+	case isDefined && by.Is(manifest.CRD):
+		return fmt.Sprintf("its type is installed by %s", by), ""
+	case isDefined:
+		return fmt.Sprintf("its type is installed by %s", by), fmt.Sprintf("Crossplane makes it from %s", by)
+	case pkg != "":
+		awaits = fmt.Sprintf("Crossplane installs it with package %s", pkg)
+		return "its type is not there yet: " + awaits, awaits
+	}
+	return "", ""
 }
 
 // otherVersion returns the versions in which the desired objects define a kind, as the

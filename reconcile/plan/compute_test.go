@@ -165,6 +165,26 @@ prune namespace/ns
 			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nrefused w.e.org/ns/w customresourcedefinition.apiextensions.k8s.io/ws.e.org serves W in e.org/v1, not in e.org/v0: write apiVersion: e.org/v1\n",
 		},
 		{
+			name: "another version of ours", desired: crd + "{apiVersion: e.org/v1, kind: W, metadata: {name: w, namespace: ns}}", live: crd + "{apiVersion: e.org/v0, kind: W, metadata: {name: w, namespace: ns}}", change: unserved("v1/W"),
+			want: "unchanged customresourcedefinition.apiextensions.k8s.io/ws.e.org\nconfigure w.e.org/ns/w changed in the repository(its changes are not known before v1 is served: its type is installed by customresourcedefinition.apiextensions.k8s.io/ws.e.org)\n",
+		},
+		{
+			name: "another version of somebody else's", desired: crd + "{apiVersion: e.org/v1, kind: W, metadata: {name: w, namespace: ns}}", live: "{apiVersion: e.org/v0, kind: W, metadata: {name: w, namespace: ns}}",
+			change: func(l *plan.Live) {
+				unserved("v1/W")(l)
+				meta(func(m *metav1.ObjectMeta) { m.Labels, m.ManagedFields[0].Manager = nil, "helm" })(l)
+			},
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nconflict w.e.org/ns/w it is managed by helm; annotate it with gitopsd.dev/adopt: \"true\" to take it over, or the Cluster with gitopsd.dev/adopt: helm for all that is\n",
+		},
+		{
+			name: "another version of somebody else's, in one that does not come", desired: crd + "{apiVersion: e.org/v2, kind: W, metadata: {name: w, namespace: ns}}", live: "{apiVersion: e.org/v0, kind: W, metadata: {name: w, namespace: ns}}",
+			change: func(l *plan.Live) {
+				unserved("v2/W")(l)
+				meta(func(m *metav1.ObjectMeta) { m.Labels, m.ManagedFields[0].Manager = nil, "helm" })(l)
+			},
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nrefused w.e.org/ns/w customresourcedefinition.apiextensions.k8s.io/ws.e.org serves W in e.org/v1, not in e.org/v2: write apiVersion: e.org/v1\n",
+		},
+		{
 			name: "types of an XRD", desired: xrd + "{apiVersion: e.org/v1, kind: X, metadata: {name: x}}\n---\n{apiVersion: e.org/v1, kind: Yy, metadata: {name: yy, namespace: ns}}", change: unserved("v1/X", "v1/Yy"),
 			want: "create compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org\n" +
 				"create x.e.org/x (its type is installed by compositeresourcedefinition.apiextensions.crossplane.io/xs.e.org)\n" +

@@ -1,0 +1,104 @@
+package apply_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/apply"
+)
+
+// versioned is the CRD of a kind in versions, of which the last is stored. An "-" before a
+// version means that it is not served.
+func versioned(kind string, versions ...string) string {
+	var list []string
+	for i, v := range versions {
+		name, unserved := strings.CutPrefix(v, "-")
+		served, stored := "true", "false"
+		if unserved {
+			served = "false"
+		}
+		if i == len(versions)-1 {
+			stored = "true"
+		}
+		list = append(list, "{name: "+name+", served: "+served+", storage: "+stored+", schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}")
+	}
+	return strings.NewReplacer("KIND", kind, "PLURAL", strings.ToLower(kind)+"s", "VERSIONS", strings.Join(list, ", ")).Replace(
+		"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: PLURAL.$NAME.example.org}, " +
+			"spec: {group: $NAME.example.org, scope: Namespaced, names: {kind: KIND, plural: PLURAL}, versions: [VERSIONS]}}")
+}
+
+// flat is an object of the kind in a version. more is what it has besides its name.
+func flat(kind, version, more string) string {
+	return "{apiVersion: $NAME.example.org/" + version + ", kind: " + kind + ", metadata: {name: flat, namespace: $NAME" + more + "}"
+}
+
+// An object whose version comes with its type's next one is looked for in the versions
+// that are there: it may be somebody else's, or changed by somebody else.
+func TestVersionOfTheSameCommit(t *testing.T) {
+	b := newBed(t)
+	space := strings.Split(everything, "---")[0] + "\n---\n"
+	before, after := versioned("Lease", "v1beta1")+"\n---\n", versioned("Lease", "v1", "v1beta1")+"\n---\n"
+	ours := flat("Lease", "v1", "") + ", spec: {size: 1}}"
+	b.applied(b.set(space + before))
+
+	b.as("helm", flat("Lease", "v1beta1", ", labels: {app.kubernetes.io/managed-by: Helm}")+", spec: {size: 2}}")
+	const definition = "configure customresourcedefinition.apiextensions.k8s.io/leases.$NAME.example.org changed in the repository"
+	p := b.plan(b.set(space+after+ours), apply.PlanOptions{DryRun: true})
+	b.want("somebody else's", b.steps(p), definition,
+		`conflict lease.$NAME.example.org/$NAME/flat it is managed by Helm; annotate it with gitopsd.dev/adopt: "true" to take it over, or the Cluster with gitopsd.dev/adopt: helm for all that is`)
+	b.delete(flat("Lease", "v1beta1", "}"))
+
+	// Ours, and then changed by a controller.
+	b.applied(b.set(space + before + flat("Lease", "v1beta1", "") + ", spec: {size: 3}}"))
+	b.as("controller", flat("Lease", "v1beta1", "")+", spec: {size: 4}}")
+	p = b.plan(b.set(space+after+ours), apply.PlanOptions{DryRun: true})
+	b.want("ours", b.steps(p), definition, "configure lease.$NAME.example.org/$NAME/flat changed in the repository")
+	s := p.Steps[len(p.Steps)-1]
+	if len(s.Changes) > 0 || s.Rejected != "" ||
+		b.short(s.NotValidated) != "its changes are not known before v1 is served: its type is installed by customresourcedefinition.apiextensions.k8s.io/leases.$NAME.example.org, by which it would be accepted" {
+		t.Errorf("not validated: %s; rejected: %s; changes: %v", s.NotValidated, s.Rejected, s.Changes)
+	}
+	b.wantNothing("results", b.results(b.execute(b.plan(b.set(space+after+ours), apply.PlanOptions{}))))
+	if spec, _ := b.get(flat("Lease", "v1", "}"))["spec"].(map[string]any); spec["size"] != float64(1) {
+		t.Errorf("it has spec %v", spec)
+	}
+	b.settled(b.set(space + after + ours))
+}
+
+// A kind that somebody else installs in a new version of a known group has health, and
+// its objects are pruned.
+func TestNewVersionOfAGroup(t *testing.T) {
+	b := newBed(t)
+	space := strings.Split(everything, "---")[0] + "\n---\n"
+	foo, bar := flat("Foo", "v1", "}")+"\n---\n", flat("Bar", "v2", "}")
+	b.as("operator", versioned("Foo", "v1"))
+	b.serves("$NAME.example.org", "Foo")
+	healthy := func(text string) {
+		t.Helper()
+		p := b.plan(b.set(space+text), apply.PlanOptions{})
+		b.wantNothing("results", b.results(b.execute(p)))
+		list, err := b.applier.Health(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range list {
+			if !h.Passes {
+				t.Errorf("%s is %s: %s", h.ID, h.State, h.Reason)
+			}
+		}
+	}
+	healthy(foo)
+	b.as("operator", versioned("Bar", "v2"))
+	other := b.connect(b.name, nil)
+	eventually(t, "Bar is served", func(ctx context.Context) bool {
+		other.Refresh()
+		_, err := other.Kind(ctx, b.name+".example.org", "Bar")
+		return err == nil
+	})
+	healthy(foo + bar)
+	healthy(foo + bar)
+	steps, results := b.apply(b.set(space + foo))
+	b.want("steps", steps, "prune bar.$NAME.example.org/$NAME/flat")
+	b.wantNothing("results", results)
+}
