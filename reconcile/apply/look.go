@@ -64,7 +64,16 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 	}
 	a.abandon(types)
 	list := func(ctx context.Context, t kube.Type) (objects, error) {
-		return a.list(ctx, t, wanted[groupKind(t)], p.kinds[groupKind(t)])
+		gk := groupKind(t)
+		found, err := a.list(ctx, t, wanted[gk], p.kinds[gk])
+		if kube.ClassOf(err) != kube.NoSuchType {
+			return found, err
+		}
+		// Another version may be served by now.
+		if t, err = a.cluster.Kind(ctx, gk.Group, gk.Kind); err != nil {
+			return nil, err
+		}
+		return a.list(ctx, t, wanted[gk], p.kinds[gk])
 	}
 	if err := eachKind(ctx, maps.Values(types), list, func(t kube.Type, found objects, err error) {
 		switch gk := groupKind(t); {

@@ -174,7 +174,10 @@ func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.Ob
 	switch kube.ClassOf(err) {
 	case kube.NoSuchType:
 		// The CRD was deleted meanwhile, and the object with it; or it exists and
-		// does not serve the type any more.
+		// does not serve the type any more, or in another version.
+		if now, again := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind); again == nil && now != t {
+			return a.deleteStep(ctx, s)
+		}
 		if why := a.withdrawn(ctx, kindOf(s.ID)); why != nil {
 			return nil, why
 		}

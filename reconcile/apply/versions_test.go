@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/kube"
 )
 
 // versioned is the CRD of a kind in versions, of which the last is stored. An "-" before a
@@ -101,4 +102,42 @@ func TestNewVersionOfAGroup(t *testing.T) {
 	steps, results := b.apply(b.set(space + foo))
 	b.want("steps", steps, "prune bar.$NAME.example.org/$NAME/flat")
 	b.wantNothing("results", results)
+}
+
+// An object is pruned in whatever version its type is served by then. Somebody replaces the
+// version before the look at the cluster, or between that and the pruning.
+func TestVersionReplaced(t *testing.T) {
+	for _, planned := range []bool{false, true} {
+		t.Run(map[bool]string{false: "before the plan", true: "after the plan"}[planned], func(t *testing.T) {
+			b := newBed(t)
+			space := b.set(strings.Split(everything, "---")[0])
+			b.as("operator", versioned("Lease", "v1beta1"))
+			b.serves("$NAME.example.org", "Lease")
+			b.applied(b.set(strings.Split(everything, "---")[0] + "\n---\n" + flat("Lease", "v1beta1", "}")))
+			p := b.plan(space, apply.PlanOptions{}) // which knows the type
+
+			b.as("operator", versioned("Lease", "-v1beta1", "v1"))
+			other := b.connect(b.name, nil)
+			eventually(t, "v1beta1 is replaced", func(ctx context.Context) bool {
+				other.Refresh()
+				other.Forget(b.name + ".example.org")
+				_, before := other.Type(ctx, b.name+".example.org/v1beta1", "Lease")
+				_, after := other.Type(ctx, b.name+".example.org/v1", "Lease")
+				return kube.ClassOf(before) == kube.NoSuchType && after == nil
+			})
+			if !planned {
+				p = b.plan(space, apply.PlanOptions{})
+			}
+			b.want("steps", b.steps(p), "prune lease.$NAME.example.org/$NAME/flat")
+			b.wantNothing("results", b.results(b.execute(p)))
+			if lease, err := other.Kind(t.Context(), b.name+".example.org", "Lease"); err != nil {
+				t.Error(err)
+			} else if _, err := other.GetMetadata(t.Context(), lease, lease.ID(b.name, "flat")); kube.ClassOf(err) != kube.NotFound {
+				t.Errorf("it is still there: %v", err)
+			}
+			if b.parent()[kinds] != "Namespace" {
+				t.Errorf("the inventory has %s", b.parent()[kinds])
+			}
+		})
+	}
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,10 +13,10 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// Hidden returns why kinds that the cluster does not serve may have objects: a CRD
-// defines the kind and serves no version of it, or the server of a registered API is
-// gone. Kinds without a definition are not in the result. It costs one list of the
-// metadata of all CRDs.
+// Hidden returns why kinds that the cluster did not serve may have objects: a CRD
+// defines the kind and serves no version of it, or another one by now, or the server of
+// a registered API is gone. Kinds without a definition are not in the result. It costs
+// one list of the metadata of all CRDs.
 func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[schema.GroupKind]string, error) {
 	hidden := make(map[schema.GroupKind]string)
 	crds, err := c.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
@@ -26,23 +27,24 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 	for _, gk := range kinds {
 		asked[gk.Group] = true
 	}
-	served := make(map[string]bool) // by the names of their CRDs
+	served := make(map[string]schema.GroupKind) // by the names of their CRDs
 	for group := range asked {
 		if err := c.served(ctx, group, kinds, served, hidden); err != nil {
 			return nil, err
 		}
 	}
-	var unserved []string
-	_, err = c.List(ctx, crds, ListOptions{Again: func() { unserved = nil }}, func(m *metav1.PartialObjectMetadata) bool {
-		if _, group, _ := strings.Cut(m.Name, "."); asked[group] && !served[m.Name] {
-			unserved = append(unserved, m.Name)
+	var perhaps []string
+	_, err = c.List(ctx, crds, ListOptions{Again: func() { perhaps = nil }}, func(m *metav1.PartialObjectMetadata) bool {
+		_, group, _ := strings.Cut(m.Name, ".")
+		if gk, ok := served[m.Name]; asked[group] && (!ok || slices.Contains(kinds, gk)) {
+			perhaps = append(perhaps, m.Name)
 		}
 		return true
 	})
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range unserved {
+	for _, name := range perhaps {
 		id := manifest.CRD.ID("", name)
 		tree, _, err := c.Get(ctx, crds, id)
 		if ClassOf(err) == NotFound {
@@ -51,10 +53,14 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 		if err != nil {
 			return nil, err
 		}
+		why := "the cluster serves no version of its type"
+		if _, again := served[name]; again {
+			why = "the versions of its type have just changed"
+		}
 		defined := types.Read(tree)
 		for _, gk := range kinds {
 			if defined.Defines(manifest.GroupKind(gk)) {
-				hidden[gk] = fmt.Sprintf("%s exists, and the cluster serves no version of its type", id)
+				hidden[gk] = fmt.Sprintf("%s exists, and %s", id, why)
 			}
 		}
 	}
@@ -63,7 +69,7 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 
 // served adds the resources of a group that are served, and why its kinds are hidden if a
 // version is not served.
-func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupKind, served map[string]bool, hidden map[schema.GroupKind]string) error {
+func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupKind, served map[string]schema.GroupKind, hidden map[schema.GroupKind]string) error {
 	if group == "" {
 		return nil // no CRD can define its kinds
 	}
@@ -77,7 +83,7 @@ func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupK
 			return err
 		}
 		for _, t := range known.kinds {
-			served[t.Resource+"."+group] = true
+			served[t.Resource+"."+group] = schema.GroupKind{Group: group, Kind: t.Kind}
 		}
 		for _, gk := range kinds {
 			if known.absent && gk.Group == group {

@@ -8,11 +8,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gitopsd.dev/render/manifest"
 )
 
 // discovery answers for the kinds of the group g, by version. It records the requests.
 type discovery struct {
 	kinds    map[string][]string
+	crds     map[string]string // by name
 	requests []string
 }
 
@@ -28,6 +33,7 @@ func (d *discovery) answer(r *http.Request) (int, io.Reader) {
 		}
 		return answer(`{"kind":"APIResourceList","resources":[%s]}`, strings.Join(parts, ","))
 	}
+	const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	version, isVersion := strings.CutPrefix(r.URL.Path, "/apis/g/")
 	switch {
 	case r.URL.Path == "/apis/g" && len(d.kinds) > 0:
@@ -38,6 +44,18 @@ func (d *discovery) answer(r *http.Request) (int, io.Reader) {
 		return answer(`{"kind":"APIGroup","name":"g","versions":[%s]}`, strings.Join(versions, ","))
 	case isVersion && d.kinds[version] != nil:
 		return list(d.kinds[version])
+	case r.URL.Path == "/apis/apiextensions.k8s.io":
+		return answer(`{"kind":"APIGroup","name":"apiextensions.k8s.io","versions":[{"version":"v1"}]}`)
+	case r.URL.Path == "/apis/apiextensions.k8s.io/v1":
+		return list([]string{manifest.CRD.Kind})
+	case r.URL.Path == crds:
+		var items []string
+		for name := range d.crds {
+			items = append(items, fmt.Sprintf(`{"metadata":{"name":%q}}`, name))
+		}
+		return answer(`{"kind":"PartialObjectMetadataList","metadata":{},"items":[%s]}`, strings.Join(items, ","))
+	case strings.HasPrefix(r.URL.Path, crds+"/"):
+		return answer("%s", d.crds[strings.TrimPrefix(r.URL.Path, crds+"/")])
 	}
 	return http.StatusNotFound, strings.NewReader("404 page not found")
 }
@@ -89,5 +107,38 @@ func TestNewVersion(t *testing.T) {
 	}
 	if have := d.take(); len(have) > 0 {
 		t.Errorf("a known kind costs %q", have)
+	}
+}
+
+// A kind that was not served a moment ago may have objects as long as its CRD exists.
+func TestHidden(t *testing.T) {
+	t.Parallel()
+	foo := schema.GroupKind{Group: "g", Kind: "Foo"}
+	crd := func(kind string) string {
+		return fmt.Sprintf(`{"kind":"CustomResourceDefinition","metadata":{"name":"foos.g"},"spec":{"group":"g","names":{"kind":%q},"versions":[{"name":"v1"}]}}`, kind)
+	}
+	for _, tt := range []struct {
+		name   string
+		served map[string][]string
+		crds   map[string]string
+		want   string
+	}{
+		{"no definition", nil, nil, ""},
+		{"another kind's definition", nil, map[string]string{"foos.g": crd("Other")}, ""},
+		{"not served", nil, map[string]string{"foos.g": crd("Foo")}, "customresourcedefinition.apiextensions.k8s.io/foos.g exists, and the cluster serves no version of its type"},
+		{"served again", map[string][]string{"v1": {"Foo", "Bar"}}, map[string]string{"foos.g": crd("Foo"), "bars.g": "not read"}, "customresourcedefinition.apiextensions.k8s.io/foos.g exists, and the versions of its type have just changed"},
+		{"its definition is gone, and discovery lags", map[string][]string{"v1": {"Foo"}}, nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d := &discovery{kinds: tt.served, crds: tt.crds}
+			hidden, err := answering(t, d.answer).Hidden(t.Context(), []schema.GroupKind{foo})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if hidden[foo] != tt.want {
+				t.Errorf("have %q, want %q", hidden[foo], tt.want)
+			}
+		})
 	}
 }
