@@ -52,7 +52,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 	if err != nil {
 		return nil, err
 	}
-	if v.desired, err = normalize(desired, v.live.Namespaced); err != nil {
+	if v.desired, v.live.Ambiguous, err = normalize(desired, v.live.Namespaced); err != nil {
 		return nil, problem.In(a.cluster.Name(), err)
 	}
 	wanted := make(map[schema.GroupKind][]manifest.ID)

@@ -21,8 +21,10 @@ import (
 //     drift, and a removed key would stay.
 //
 // namespaced tells which kinds live in namespaces; objects of unknown kinds are left
-// as they are. The set itself is returned if nothing changes.
-func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]bool) (*manifest.Set, error) {
+// as they are. The set itself is returned if nothing changes. Of objects that are the same
+// one without their namespaces, the first is in the set, and ambiguous has the reason why
+// none of them can be applied.
+func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]bool) (set *manifest.Set, ambiguous map[manifest.ID]string, err error) {
 	objects := desired.All()
 	cloned := false
 	for i, o := range desired.All() {
@@ -45,7 +47,7 @@ func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]boo
 			return tree
 		})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if !cloned {
 			objects, cloned = slices.Clone(objects), true
@@ -53,13 +55,20 @@ func normalize(desired *manifest.Set, namespaced map[schema.GroupVersionKind]boo
 		objects[i] = other
 	}
 	if !cloned {
-		return desired, nil
+		return desired, nil, nil
 	}
 	set, duplicates := manifest.NewSet(objects)
-	if len(duplicates) > 0 {
-		return nil, fmt.Errorf("in a cluster-wide kind, the namespace does not tell objects apart: %w", duplicates[0])
+	if len(duplicates) == 0 {
+		return set, nil, nil
 	}
-	return set, nil
+	ambiguous = make(map[manifest.ID]string)
+	objects = slices.Clone(set.All())
+	for _, d := range duplicates {
+		ambiguous[d.ID] = fmt.Sprintf("it %s; keep one definition, as its kind is cluster-wide, and namespaces do not tell objects apart", d.Reason())
+		objects = append(objects, d.Objects[0])
+	}
+	set, _ = manifest.NewSet(objects)
+	return set, ambiguous, nil
 }
 
 // plainData returns a Secret's data with its stringData merged in, which wins. ok is

@@ -31,6 +31,9 @@ type Live struct {
 	Unserved map[schema.GroupVersionKind]string
 	// Namespaced are the desired kinds that live in namespaces.
 	Namespaced map[schema.GroupVersionKind]bool
+	// Ambiguous is why it is not known which of several definitions of a desired object
+	// is meant.
+	Ambiguous map[manifest.ID]string
 	// Unreadable is why nothing is known about the objects of a kind.
 	Unreadable map[schema.GroupKind]string
 	// Rollbacks are the rollbacks of packages' controllers.
@@ -149,7 +152,13 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	id := o.ID()
 	s := Step{ID: id, Stage: stageOf(o), Object: o, Package: o.Label(manifest.PackageLabel), Rollback: c.live.Rollbacks[id]}
 	meta := c.live.Objects[id]
-	s.Member = meta != nil && c.inv.Membership(id, meta) == Member
+	if meta != nil {
+		s.UID, s.Rules, s.Member = string(meta.UID), rulesOf(id, meta), c.inv.Membership(id, meta) == Member
+	}
+	if why, ok := c.live.Ambiguous[id]; ok {
+		s.Action, s.Reason = Refused, why
+		return s
+	}
 	gvk := schema.FromAPIVersionAndKind(o.APIVersion(), id.Kind)
 	var coming, awaits string
 	if why, unserved := c.live.Unserved[gvk]; unserved {
@@ -171,9 +180,6 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	}
 	if c.live.Namespaced[gvk] && id.Namespace == "" {
 		return decide(Refused, "its kind is namespaced, and it has no namespace; set metadata.namespace%s", o.Origin().InPackage())
-	}
-	if meta != nil {
-		s.UID, s.Rules = string(meta.UID), rulesOf(id, meta)
 	}
 	s.Converts = converts(o, s.Rules)
 	if why := c.misuse(o); why != "" {
