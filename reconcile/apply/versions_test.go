@@ -34,6 +34,21 @@ func flat(kind, version, more string) string {
 	return "{apiVersion: $NAME.example.org/" + version + ", kind: " + kind + ", metadata: {name: flat, namespace: $NAME" + more + "}"
 }
 
+// serving waits until a version of a kind is served, or no longer. The bed's client does not
+// learn of it.
+func (b *bed) serving(kind, version string, want bool) {
+	b.t.Helper()
+	other := b.connect(b.name, nil)
+	eventually(b.t, kind+" "+version, func(ctx context.Context) bool {
+		other.Forget(b.name + ".example.org")
+		_, err := other.Type(ctx, b.name+".example.org/"+version, kind)
+		if err != nil && kube.ClassOf(err) != kube.NoSuchType {
+			b.t.Fatal(err)
+		}
+		return (err == nil) == want
+	})
+}
+
 // An object whose version comes with its type's next one is looked for in the versions
 // that are there: it may be somebody else's, or changed by somebody else.
 func TestVersionOfTheSameCommit(t *testing.T) {
@@ -91,12 +106,7 @@ func TestNewVersionOfAGroup(t *testing.T) {
 	}
 	healthy(foo)
 	b.as("operator", versioned("Bar", "v2"))
-	other := b.connect(b.name, nil)
-	eventually(t, "Bar is served", func(ctx context.Context) bool {
-		other.Refresh()
-		_, err := other.Kind(ctx, b.name+".example.org", "Bar")
-		return err == nil
-	})
+	b.serving("Bar", "v2", true)
 	healthy(foo + bar)
 	healthy(foo + bar)
 	steps, results := b.apply(b.set(space + foo))
@@ -117,27 +127,46 @@ func TestVersionReplaced(t *testing.T) {
 			p := b.plan(space, apply.PlanOptions{}) // which knows the type
 
 			b.as("operator", versioned("Lease", "-v1beta1", "v1"))
-			other := b.connect(b.name, nil)
-			eventually(t, "v1beta1 is replaced", func(ctx context.Context) bool {
-				other.Refresh()
-				other.Forget(b.name + ".example.org")
-				_, before := other.Type(ctx, b.name+".example.org/v1beta1", "Lease")
-				_, after := other.Type(ctx, b.name+".example.org/v1", "Lease")
-				return kube.ClassOf(before) == kube.NoSuchType && after == nil
-			})
+			b.serving("Lease", "v1beta1", false)
+			b.serving("Lease", "v1", true)
 			if !planned {
 				p = b.plan(space, apply.PlanOptions{})
 			}
 			b.want("steps", b.steps(p), "prune lease.$NAME.example.org/$NAME/flat")
 			b.wantNothing("results", b.results(b.execute(p)))
-			if lease, err := other.Kind(t.Context(), b.name+".example.org", "Lease"); err != nil {
-				t.Error(err)
-			} else if _, err := other.GetMetadata(t.Context(), lease, lease.ID(b.name, "flat")); kube.ClassOf(err) != kube.NotFound {
-				t.Errorf("it is still there: %v", err)
+			if b.get(flat("Lease", "v1", "}")) != nil {
+				t.Error("it is still there")
 			}
 			if b.parent()[kinds] != "Namespace" {
 				t.Errorf("the inventory has %s", b.parent()[kinds])
 			}
 		})
+	}
+}
+
+// An object is taken over once Crossplane has made the version of its type.
+func TestVersionFromCrossplane(t *testing.T) {
+	b := newBed(t)
+	b.as("crossplane", xrds)
+	b.serves("apiextensions.crossplane.io", "CompositeResourceDefinition")
+	b.as("crossplane", versioned("Lease", "v1beta1"))
+	b.serves("$NAME.example.org", "Lease")
+	space := strings.Split(everything, "---")[0] + "\n---\n"
+	b.applied(b.set(space))
+	b.as("helm", flat("Lease", "v1beta1", ", labels: {app.kubernetes.io/managed-by: Helm}")+", spec: {size: 2}}")
+	set := b.set(space + "{apiVersion: apiextensions.crossplane.io/v2, kind: CompositeResourceDefinition, metadata: {name: leases.$NAME.example.org}, " +
+		"spec: {group: $NAME.example.org, scope: Namespaced, names: {kind: Lease, plural: leases}, versions: [{name: v1, served: true, referenceable: true}]}}\n---\n" +
+		flat("Lease", "v1", ", annotations: {gitopsd.dev/adopt: 'true'}}"))
+	p := b.plan(set, apply.PlanOptions{})
+	b.want("steps", b.steps(p), "create compositeresourcedefinition.apiextensions.crossplane.io/leases.$NAME.example.org",
+		"configure lease.$NAME.example.org/$NAME/flat adopted: until now it was managed by Helm")
+	b.want("results", b.results(b.execute(p)),
+		"pending lease.$NAME.example.org/$NAME/flat: its type is not there yet: Crossplane makes it from compositeresourcedefinition.apiextensions.crossplane.io/leases.$NAME.example.org")
+	b.as("crossplane", versioned("Lease", "v1beta1", "v1"))
+	b.serving("Lease", "v1", true)
+	_, results := b.apply(set)
+	b.wantNothing("results", results)
+	if spec, _ := b.get(flat("Lease", "v1", "}"))["spec"].(map[string]any); spec != nil {
+		t.Errorf("what Helm wrote is left: %v", spec)
 	}
 }
