@@ -217,6 +217,9 @@ func TestFull(t *testing.T) {
 		}
 		now = now.Add(10 * time.Minute)
 	}
+	if o, err := a.Overview(t.Context()); err != nil || len(o.Problems) != 1 || !strings.Contains(o.Problems[0], "less than a tenth of its 33554432 bytes left") {
+		t.Errorf("full: %v, %v", o.Problems, err)
+	}
 	if _, err := c.Delete(t.Context(), "/other/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
@@ -227,6 +230,9 @@ func TestFull(t *testing.T) {
 	compact()
 	if err := writes(); err != nil {
 		t.Errorf("after a deletion: %v", err)
+	}
+	if o, err := a.Overview(t.Context()); err != nil || len(o.Problems) > 0 {
+		t.Errorf("after a deletion: %v, %v", o.Problems, err)
 	}
 }
 

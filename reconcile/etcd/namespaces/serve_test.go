@@ -31,7 +31,7 @@ type recorded struct {
 
 func (r *recorded) Overview(context.Context) (admin.Overview, error) {
 	if r.damaged != nil {
-		return admin.Overview{Damaged: map[etcd.ID]error{r.record.ID: r.damaged}}, nil
+		return admin.Overview{Damaged: map[etcd.ID]error{r.record.ID: r.damaged}, Problems: []string{r.damaged.Error()}}, nil
 	}
 	return admin.Overview{Namespaces: []admin.Status{{Record: r.record}}}, r.err
 }
@@ -122,6 +122,9 @@ func TestResume(t *testing.T) {
 			s := subject{unclear: true, etcd: true, finalized: len(k.meta.Finalizers) > 0, deleting: k.meta.DeletionTimestamp != nil}
 			if err := p.work(t.Context(), []*task{{known: k, key: "key", subject: s}}); err != nil {
 				t.Fatal(err)
+			}
+			if told := len(c.etcdProblems) > 0; told != (r.damaged != nil) {
+				t.Errorf("problems of the etcd: %q", c.etcdProblems)
 			}
 			if served := proxy.files != nil; served != tt.served {
 				t.Errorf("served is %v", served)
