@@ -241,6 +241,32 @@ func (c *cluster) objects() ([]*manifest.Object, error) {
 	return append(objects, namespace), nil
 }
 
+// refuseOwn refuses the plain objects that gitopsd keeps for itself in the cluster: an apply
+// would remove their content.
+func (c *cluster) refuseOwn() {
+	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool {
+		what := ownContent(o.ID())
+		if what != "" {
+			c.refuse(o, fmt.Errorf("gitopsd keeps %s under such names; rename the object, or remove it from the manifests", what))
+		}
+		return what != ""
+	})
+}
+
+// ownContent returns the kind of content that gitopsd itself has in an object of that name;
+// "" if it has none.
+func ownContent(id manifest.ID) string {
+	has := func(prefix string) bool { return strings.HasPrefix(id.Name, prefix) }
+	switch {
+	case id.Namespace != runtime.Namespace:
+	case id.Is(manifest.ConfigMap) && has(manifest.InventoryPrefix):
+		return "its inventories"
+	case id.Is(manifest.Secret) && (has(manifest.ServingCAPrefix) || has(manifest.EtcdCAPrefix)):
+		return "its CAs"
+	}
+	return ""
+}
+
 // hasProvider reports whether the cluster has Providers, including broken ones, since
 // their controllers stay in the cluster.
 func (c *cluster) hasProvider() bool {

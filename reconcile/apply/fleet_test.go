@@ -114,7 +114,7 @@ func TestFleetUnknown(t *testing.T) {
 	b.settled(set)
 	b.edit("somebody", parentOf(b), `{"metadata":{"annotations":{"gitopsd.dev/fleet":null}}}`)
 	b.restart()
-	wantError(t, run(t.Context(), b.applier, set, ""), "has no annotation gitopsd.dev/fleet")
+	wantError(t, run(t.Context(), b.applier, set, ""), "has no annotation gitopsd.dev/fleet, which says whose it is: somebody removed it; if it is this fleet's, restore gitopsd.dev/fleet: "+testFleet.Name)
 }
 
 // A process that is a commit behind writes and prunes nothing of a newer one's.

@@ -62,7 +62,7 @@ type applySet struct {
 }
 
 func newApplySet(name string) applySet {
-	p := manifest.ConfigMap.ID(Namespace, "inventory-"+name)
+	p := manifest.ConfigMap.ID(Namespace, manifest.InventoryPrefix+name)
 	sum := sha256.Sum256([]byte(p.Name + "." + p.Namespace + "." + p.Kind + "." + p.Group))
 	return applySet{parent: p, id: "applyset-" + base64.RawURLEncoding.EncodeToString(sum[:]) + "-v1"}
 }
@@ -162,7 +162,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	case fleet == "" && meta.Annotations[toolingAnnotation] == toolingV1:
 		return nil // written by a gitopsd that did not record it
 	case fleet == "":
-		return fail("has no annotation %s, which says whose it is: somebody removed it; restore it", manifest.FleetAnnotation)
+		return fail("has no annotation %s, which says whose it is: somebody removed it; if it is this fleet's, restore %[1]s: %[2]s", manifest.FleetAnnotation, a.fleet.Name)
 	case fleet != a.fleet.Name && (a.fleet.Accepts == nil || !a.fleet.Accepts(fleet)):
 		return fail("belongs to another fleet, %s, and objects that this one does not declare would be pruned: register the cluster under another name here; or, if it is this fleet's from now on, start gitopsd with --take-over-from=%s", fleet, fleet)
 	}

@@ -89,12 +89,9 @@ const othersPause = time.Minute
 
 var secrets = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
 
-// journalPrefix is the prefix of the names of Secrets that record CAs.
-const journalPrefix = "serving-ca."
-
 // journalOf returns the Secret that records the CAs of a Service.
 func journalOf(service manifest.ID) manifest.ID {
-	return manifest.Secret.ID(apply.Namespace, journalPrefix+service.Namespace+"."+service.Name)
+	return manifest.Secret.ID(apply.Namespace, manifest.ServingCAPrefix+service.Namespace+"."+service.Name)
 }
 
 // Keys of Secrets with certificates.
@@ -204,8 +201,8 @@ func (w *work) read() (services []*service, consumers []consumer) {
 			w.done.Refused[id] = fmt.Sprintf("%s: only Services have serving certificates; remove the annotation", manifest.ServingCertAnnotation)
 		case !dnsName.MatchString(name):
 			w.done.Refused[id] = fmt.Sprintf("%s: %q is no name of a Secret", manifest.ServingCertAnnotation, name)
-		case id.Namespace == apply.Namespace && strings.HasPrefix(name, journalPrefix):
-			w.done.Refused[id] = fmt.Sprintf("%s: names that begin with %s are those of gitopsd's own CAs; name another", manifest.ServingCertAnnotation, journalPrefix)
+		case id.Namespace == apply.Namespace && strings.HasPrefix(name, manifest.ServingCAPrefix):
+			w.done.Refused[id] = fmt.Sprintf("%s: names that begin with %s are those of gitopsd's own CAs; name another", manifest.ServingCertAnnotation, manifest.ServingCAPrefix)
 		case twice:
 			w.done.Refused[id] = fmt.Sprintf("%s: Secret %s is for %s already; name another", manifest.ServingCertAnnotation, name, other)
 		case id.Namespace == "": // which the plan reports

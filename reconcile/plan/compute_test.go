@@ -15,7 +15,7 @@ import (
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
-var inventory = plan.Inventory{ID: "applyset-ours-v1", FieldManager: "gitopsd"}
+var inventory = plan.Inventory{ID: "applyset-ours-v1", FieldManager: "gitopsd", Namespace: "gitopsd-system"}
 
 // live makes the metadata of objects as they would be when they were applied.
 func live(t *testing.T, text string, change func(*metav1.ObjectMeta)) plan.Live {
@@ -117,6 +117,10 @@ spec: {group: e.org, names: {kind: X, plural: xs}, claimNames: {kind: Yy}, versi
 		{
 			name: "label lost", desired: cm, live: cm, want: "configure configmap/ns/a exists without an owner; adding it to the inventory\n",
 			change: meta(func(m *metav1.ObjectMeta) { m.Labels = nil }),
+		},
+		{
+			name: "an inventory that was taken up", desired: cm, live: "{apiVersion: v1, kind: ConfigMap, metadata: {name: inventory-dev, namespace: gitopsd-system}}\n---\n" + cm,
+			want: "unchanged configmap/ns/a\n",
 		},
 		{
 			name: "order", want: `create namespace/ns

@@ -89,7 +89,7 @@ func (inv Inventory) binding(id manifest.ID) string {
 // Membership tells members from copies. If the annotation is missing, or from an older
 // gitopsd, our entry in metadata.managedFields decides.
 func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Membership {
-	if meta.Labels[PartOfLabel] != inv.ID {
+	if meta.Labels[PartOfLabel] != inv.ID || inv.isParent(id) {
 		return Foreign
 	}
 	r := parseRecord(meta.Annotations[manifest.AppliedAnnotation])
@@ -104,6 +104,12 @@ func (inv Inventory) Membership(id manifest.ID, meta *metav1.ObjectMeta) Members
 		return Unsure
 	}
 	return Foreign
+}
+
+// isParent reports whether an object is an inventory's own, this one's or another's. An
+// older gitopsd took such an object up if a manifest had its name.
+func (inv Inventory) isParent(id manifest.ID) bool {
+	return id.Namespace == inv.Namespace && id.Is(manifest.ConfigMap) && strings.HasPrefix(id.Name, manifest.InventoryPrefix)
 }
 
 // Owns reports whether an object is the inventory's, even if somebody removed its label,

@@ -33,7 +33,7 @@ const (
 
 	secretName = name + "-tls"
 	// authorityName is the Secret in which reconcile/certs records the Service's CA.
-	authorityName = "serving-ca." + runtime.Namespace + "." + name
+	authorityName = manifest.ServingCAPrefix + runtime.Namespace + "." + name
 	tlsDir        = "/tls"
 	tlsPort       = 9443
 

@@ -42,6 +42,17 @@ const (
 	VerificationKeyLabel = Group + "/verification-key"
 )
 
+// Prefixes of the names of objects that gitopsd keeps for itself in its namespace of a
+// cluster.
+const (
+	// InventoryPrefix is for the ConfigMaps that record which objects are gitopsd's.
+	InventoryPrefix = "inventory-"
+	// ServingCAPrefix is for the Secrets with the CAs of serving certificates.
+	ServingCAPrefix = "serving-ca."
+	// EtcdCAPrefix is for the Secrets with the CAs of EtcdNamespaces.
+	EtcdCAPrefix = "etcd-ca."
+)
+
 // RemoteObjectsFinalizer, on a KubernetesApplication, keeps it until its objects in the
 // clusters of its targets are gone.
 const RemoteObjectsFinalizer = Group + "/remote-objects"

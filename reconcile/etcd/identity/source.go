@@ -11,9 +11,6 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// recordPrefix begins the names of the Secrets that record CAs.
-const recordPrefix = "etcd-ca."
-
 // Records returns the Secrets with the records of a namespace's CAs. They are deleted with it.
 func Records(w Wanted) []manifest.ID {
 	all := []manifest.ID{recordOf(w, "server"), recordOf(w, "upstream")}
@@ -27,7 +24,7 @@ func Records(w Wanted) []manifest.ID {
 // most 253 characters, and a client's Secret may use them all.
 func recordOf(w Wanted, use string) manifest.ID {
 	sum := sha256.Sum256([]byte(w.Proxy.Namespace + "/" + w.Proxy.Name + "/" + use))
-	return manifest.Secret.ID(apply.Namespace, recordPrefix+hex.EncodeToString(sum[:16]))
+	return manifest.Secret.ID(apply.Namespace, manifest.EtcdCAPrefix+hex.EncodeToString(sum[:16]))
 }
 
 func recordOfClient(w Wanted, c Client) manifest.ID { return recordOf(w, "client/"+c.Secret.Name) }
