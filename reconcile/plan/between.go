@@ -77,13 +77,14 @@ func (c *Comparer) compare(ctx context.Context, old, now *manifest.Object) (*com
 
 // Between returns the plan from one rendering of a cluster to another, without looking at
 // the cluster. It holds the prunes that would be held there, and refuses the steps that
-// would be refused there, as far as that is known: breaking changes, pins, and objects that
-// a type of the second rendering would not accept. It notes kinds that may be misspelt. The
+// would be refused there, as far as that is known: breaking changes, pins, dependencies, and
+// objects that a type of the second rendering would not accept. It notes kinds that may be misspelt. The
 // error is the context's.
 func (c *Comparer) Between(ctx context.Context, cluster string, before, after *manifest.Set, opts Options, allowed Allowed, find FindType) (*Plan, error) {
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)
 	now, was := computation{desired: after, opts: opts, inactive: byKind(opts.Inactive)}, computation{desired: before}
+	now.awaited = servingSecrets(after)
 	now.findUnregistered()
 	was.findUnregistered()
 	withdrawn := func(o *manifest.Object) bool { // nothing serves it any more
@@ -128,6 +129,7 @@ func (c *Comparer) Between(ctx context.Context, cluster string, before, after *m
 	now.keepUsed(prunes)
 	now.keepMost(prunes, before.Len())
 	p.Steps = append(p.Steps, prunes...)
+	p.behind = now.order(p.Steps)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i := range p.Steps {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,35 @@ func TestBetween(t *testing.T) {
 	for _, s := range p.Steps {
 		if held := s.Action == plan.Held; held != (s.ID.Name == "gone") || held && s.Reason == "" {
 			t.Errorf("%s: %s %s", s.ID, s.Action, s.Reason)
+		}
+	}
+}
+
+// Dependencies that can never be met, and digests that are none, are refused without a
+// cluster, too. A Secret of a Service is not rendered, and yet there is one.
+func TestBetweenOrder(t *testing.T) {
+	t.Parallel()
+	cm := func(name, annotation string) string {
+		return fmt.Sprintf("---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, namespace: a, annotations: {gitopsd.dev/%s}}}\n", name, annotation)
+	}
+	service := "---\n{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a, annotations: {gitopsd.dev/serving-cert: s-tls}}}\n"
+	before := manifesttest.Set(t, service+cm("old", "depends-on: nosuch"))
+	p := between(t, new(plan.Comparer), "dev", before, manifesttest.Set(t, service+cm("old", "depends-on: nosuch")+
+		cm("object", "depends-on: configmap/a/gone")+cm("package", "depends-on: package/gone")+cm("path", "depends-on: path/gone")+
+		cm("self", "depends-on: configmap/a/self")+cm("pin", "type: 'h1:zz'")+
+		cm("fine", "depends-on: 'configmap/a/old, secret/a/s-tls'")), nil, nil)
+	names := ", which the cluster does not get"
+	for name, want := range map[string]string{
+		"s": "", "old": "", "fine": "",
+		"object":  "gitopsd.dev/depends-on names configmap/a/gone" + names,
+		"package": "gitopsd.dev/depends-on names package/gone" + names,
+		"path":    "gitopsd.dev/depends-on names path/gone" + names,
+		"self":    "gitopsd.dev/depends-on has a cycle: configmap/a/self after configmap/a/self",
+		"pin":     `gitopsd.dev/type: "h1:zz" is no type digest`,
+	} {
+		i := slices.IndexFunc(p.Steps, func(s plan.Step) bool { return s.ID.Name == name })
+		if s := p.Steps[i]; (s.Action == plan.Refused) != (want != "") || !strings.HasPrefix(s.Reason, want) {
+			t.Errorf("%s: %s %s, want %q", name, s.Action, s.Reason, want)
 		}
 	}
 }

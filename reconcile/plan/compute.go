@@ -133,6 +133,9 @@ type computation struct {
 	inactive, delegated map[schema.GroupKind]PackageType
 	// dormant are the definitions of inactive types.
 	dormant map[manifest.ID]bool
+	// awaited are Secrets that become desired once certificates are made, by the name that
+	// others depend on them by.
+	awaited map[string]bool
 	// unregistered are the webhook configurations that nothing is going to serve, with
 	// the reason, and without are their packages.
 	unregistered map[manifest.ID]string

@@ -39,7 +39,7 @@ func (c *computation) order(steps []Step) map[string][]int {
 	for i := range steps {
 		s := &steps[i]
 		for _, name := range s.After {
-			if len(g.groups[name]) == 0 && s.Action.Writes() {
+			if len(g.groups[name]) == 0 && s.Action.Writes() && !c.awaited[name] {
 				s.Action, s.Reason = Refused, fmt.Sprintf("%s names %s, which the cluster does not get; want package/NAME, path/DIRECTORY, or an object in the form kind[.group]/[namespace/]name", manifest.DependsOnAnnotation, name)
 			}
 		}
@@ -52,6 +52,17 @@ func (c *computation) order(steps []Step) map[string][]int {
 		}
 	}
 	return g.groups
+}
+
+// servingSecrets returns the Secrets of the Services with serving certificates.
+func servingSecrets(rendered *manifest.Set) map[string]bool {
+	secrets := make(map[string]bool)
+	for _, o := range rendered.All() {
+		if name := o.Annotation(manifest.ServingCertAnnotation); name != "" && o.ID().Is(manifest.Service) {
+			secrets[manifest.Secret.ID(o.ID().Namespace, name).String()] = true
+		}
+	}
+	return secrets
 }
 
 // graph has the dependencies between steps.

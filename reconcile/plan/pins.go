@@ -155,15 +155,15 @@ func (c *pinCheck) settle(gk schema.GroupKind) *settled {
 func (c *pinCheck) check(ctx context.Context, s *Step) {
 	gvk := schema.FromAPIVersionAndKind(s.Object.APIVersion(), s.ID.Kind)
 	pin := s.Object.Annotation(manifest.PinAnnotation)
-	at := c.settle(gvk.GroupKind())
 	refuse := func(format string, args ...any) {
 		s.Action, s.Reason = Refused, fmt.Sprintf(format, args...)
 	}
-	if at.unknown {
-		return
-	}
 	if !isTypeDigest(pin) {
 		refuse("%s: %q is no type digest: want h1: and 44 characters of base64, as `gitopsd types pin` writes them%s", manifest.PinAnnotation, pin, s.Object.Origin().InPackage())
+		return
+	}
+	at := c.settle(gvk.GroupKind())
+	if at.unknown {
 		return
 	}
 	name := gvk.GroupVersion().String() + " " + gvk.Kind
