@@ -110,8 +110,9 @@ func TestFilesThatAreNone(t *testing.T) {
 			_, err = fs.Stat(c.Files, name)
 			wantError(t, err, "stat link: is a symbolic link")
 		}
-		if _, err := fs.Stat(c.Files, "submodule"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the submodule: %v", err)
+		for _, name := range []string{"submodule", "submodule/file"} {
+			_, err := fs.Stat(c.Files, name)
+			wantError(t, err, "stat submodule: is a submodule, which is not fetched")
 		}
 		if info, err := fs.Stat(c.Files, "run.sh"); err != nil || info.Mode() != 0o555 {
 			t.Errorf("run.sh: %v, %v", info, err)

@@ -75,7 +75,8 @@ func (t *Tree) Close() error { return t.root.Close() }
 // they are used.
 //
 // They are the files that a commit would have: regular files and directories
-// without .git. A symbolic link is listed but not followed.
+// without .git and without other repositories, such as submodules. A symbolic link is
+// listed but not followed.
 func (t *Tree) Commit() sources.Commit {
 	return sources.Commit{Subject: "working tree " + t.Dir, Files: files{root: t.root, fsys: t.root.FS()}}
 }
@@ -95,8 +96,9 @@ var (
 
 // The errors for files that a commit cannot hold, and for symbolic links.
 var (
-	errSymlink = errors.New("is a symbolic link, which is not followed in a fleet repository; put the file itself there")
-	errSpecial = errors.New("is neither a file nor a directory")
+	errRepository = errors.New("is a submodule or another Git repository, which `gitopsd run` does not fetch; put its files into the repository, or name its address as a remote base")
+	errSymlink    = errors.New("is a symbolic link, which is not followed in a fleet repository; put the file itself there")
+	errSpecial    = errors.New("is neither a file nor a directory")
 )
 
 // check fails unless name is a regular file or a directory, and its parents are
@@ -129,6 +131,8 @@ func (f files) checkOne(op, name string) (fs.FileInfo, error) {
 		return nil, &fs.PathError{Op: op, Path: name, Err: err}
 	}
 	switch mode := info.Mode(); {
+	case mode.IsDir() && f.isRepository(name):
+		return nil, &fs.PathError{Op: op, Path: name, Err: errRepository}
 	case mode.IsRegular(), mode.IsDir():
 		return info, nil
 	case mode&fs.ModeSymlink != 0:
@@ -137,6 +141,21 @@ func (f files) checkOne(op, name string) (fs.FileInfo, error) {
 		// Opening it may block for ever.
 		return nil, &fs.PathError{Op: op, Path: name, Err: errSpecial}
 	}
+}
+
+// isRepository reports whether a directory below the root is a Git repository of its own. A
+// submodule has a file .git, or in old repositories a directory.
+func (f files) isRepository(dir string) bool {
+	if dir == "." {
+		return false
+	}
+	git := filepath.Join(filepath.FromSlash(dir), ".git")
+	info, err := f.root.Lstat(git)
+	if err != nil || info.Mode().IsRegular() {
+		return err == nil
+	}
+	_, err = f.root.Lstat(filepath.Join(git, "HEAD"))
+	return err == nil
 }
 
 // hidden reports whether a commit cannot have a file of that name.
@@ -155,24 +174,31 @@ func (f files) Open(name string) (fs.File, error) {
 	if !ok {
 		return file, nil
 	}
-	return openDir{dir}, nil
+	return openDir{dir, f, name}, nil
 }
 
 // openDir is an open directory without hidden entries.
-type openDir struct{ fs.ReadDirFile }
+type openDir struct {
+	fs.ReadDirFile
+	files files
+	name  string
+}
 
 func (d openDir) ReadDir(n int) ([]fs.DirEntry, error) {
 	for {
 		list, err := d.ReadDirFile.ReadDir(n)
-		list = visible(list)
+		list = d.files.visible(d.name, list)
 		if n <= 0 || err != nil || len(list) > 0 {
 			return list, err
 		}
 	}
 }
 
-func visible(list []fs.DirEntry) []fs.DirEntry {
-	return slices.DeleteFunc(list, func(e fs.DirEntry) bool { return hidden(e.Name()) || strings.Contains(e.Name(), `\`) })
+// visible returns the entries of a directory that a commit would list.
+func (f files) visible(dir string, list []fs.DirEntry) []fs.DirEntry {
+	return slices.DeleteFunc(list, func(e fs.DirEntry) bool {
+		return hidden(e.Name()) || strings.Contains(e.Name(), `\`) || e.IsDir() && f.isRepository(path.Join(dir, e.Name()))
+	})
 }
 
 func (f files) ReadDir(name string) ([]fs.DirEntry, error) {
@@ -180,7 +206,7 @@ func (f files) ReadDir(name string) ([]fs.DirEntry, error) {
 		return nil, err
 	}
 	list, err := fs.ReadDir(f.fsys, name)
-	return visible(list), err
+	return f.visible(name, list), err
 }
 
 func (f files) Stat(name string) (fs.FileInfo, error) { return f.check("stat", name) }

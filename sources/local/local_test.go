@@ -109,7 +109,7 @@ func TestFilesThatAreNone(t *testing.T) {
 	outside := t.TempDir()
 	write(t, outside, map[string]string{"secret": "s3cr3t", "dir/x": ""})
 	dir := t.TempDir()
-	write(t, dir, map[string]string{"file": "", "dir/file": ""})
+	write(t, dir, map[string]string{"file": "", "dir/file": "", "module/.git": "gitdir: ../.git/modules/module", "module/sub/x": "", "clone/.git/HEAD": ""})
 	for name, target := range map[string]string{
 		"inside": "file", "dirlink": "dir", "outside": filepath.Join(outside, "secret"), "outdir": outside,
 		"up": "../" + filepath.Base(outside) + "/secret", "dangling": "nope", "dir/.git": ".",
@@ -131,6 +131,7 @@ func TestFilesThatAreNone(t *testing.T) {
 		"inside": "inside: is a symbolic link", "dirlink": "dirlink: is a symbolic link", "dirlink/file": "dirlink: is a symbolic link",
 		"outside": "outside: is a symbolic link", "outdir/secret": "outdir: is a symbolic link", "up": "up: is a symbolic link",
 		"dangling": "dangling: is a symbolic link", "dir/.git": "file does not exist", "socket": "socket: is neither a file nor a directory",
+		"module": "module: is a submodule or another Git repository", "module/sub/x": "module: is a submodule", "clone": "clone: is a submodule",
 	} {
 		_, openErr := files.Open(name)
 		_, statErr := fs.Stat(files, name)
@@ -141,6 +142,21 @@ func TestFilesThatAreNone(t *testing.T) {
 				t.Errorf("%s: %v, want an error with %q", name, err, want)
 			}
 		}
+	}
+	root, err := files.Open(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	opened, err := root.(fs.ReadDirFile).ReadDir(-1)
+	listed, listErr := fs.ReadDir(files, ".")
+	for _, e := range append(listed, opened...) {
+		if e.Name() == "module" || e.Name() == "clone" {
+			t.Errorf("%s is listed", e.Name())
+		}
+	}
+	if err := errors.Join(err, listErr); err != nil || len(listed) != len(opened) {
+		t.Errorf("listed are %v and %v, %v", listed, opened, err)
 	}
 	if _, err := fs.ReadFile(files, "file"); !errors.Is(err, sources.ErrLimit) || !strings.Contains(err.Error(), "read file: 64 MiB is more than the 64 MiB") {
 		t.Errorf("a huge file: %v", err)

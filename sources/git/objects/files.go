@@ -36,8 +36,8 @@ const maxDirs = 10_000
 // directories. Objects are read when they are needed. It is safe for concurrent
 // use.
 //
-// A symbolic link is listed, but is not followed. Submodules, and entries that git would
-// not check out, such as ".git", are left out. All times are t, the commit's.
+// A symbolic link is listed, but is not followed. Submodules are not listed. Entries that
+// git would not check out, such as ".git", are left out. All times are t, the commit's.
 func newFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
 	return &files{objects: r, root: root, time: t, dirs: make(map[plumbing.Hash][]Entry)}
 }
@@ -109,7 +109,7 @@ func (f *files) Content(except string) (string, error) {
 	}
 	h := sha256.New()
 	for _, e := range list {
-		if e.Name != except {
+		if e.Name != except && !e.IsSubmodule() {
 			fmt.Fprintf(h, "%o %s %s\x00", uint32(e.Mode), e.Hash, e.Name)
 		}
 	}
@@ -145,14 +145,20 @@ func (f *files) lookup(op, name string) (Entry, error) {
 		}
 		e = list[i]
 		done += len(part) + 1
-		if e.isSymlink() {
+		switch {
+		case e.isSymlink():
 			return e, &fs.PathError{Op: op, Path: name[:done-1], Err: errSymlink}
+		case e.IsSubmodule():
+			return e, &fs.PathError{Op: op, Path: name[:done-1], Err: errSubmodule}
 		}
 	}
 	return e, nil
 }
 
-var errSymlink = errors.New("is a symbolic link, which is not followed in a fleet repository; put the file itself there")
+var (
+	errSymlink   = errors.New("is a symbolic link, which is not followed in a fleet repository; put the file itself there")
+	errSubmodule = errors.New("is a submodule, which is not fetched; put its files into the repository, or name its address as a remote base")
+)
 
 // dir returns the reachable entries of a tree, sorted by name.
 func (f *files) dir(h plumbing.Hash) ([]Entry, error) {
@@ -170,7 +176,7 @@ func (f *files) dir(h plumbing.Hash) ([]Entry, error) {
 		return nil, err
 	}
 	list = slices.DeleteFunc(list, func(e Entry) bool {
-		return !e.reachable() || !e.IsDir() && !e.isFile() && !e.isSymlink()
+		return !e.reachable() || !e.IsDir() && !e.isFile() && !e.isSymlink() && !e.IsSubmodule()
 	})
 	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(list); i++ {
@@ -195,9 +201,11 @@ func (f *files) list(op, name string, e Entry) ([]fs.DirEntry, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: op, Path: name, Err: err}
 	}
-	list := make([]fs.DirEntry, len(entries))
-	for i, e := range entries {
-		list[i] = dirEntry{info: info{f: f, e: e}, path: path.Join(name, e.Name)}
+	list := make([]fs.DirEntry, 0, len(entries))
+	for _, e := range entries {
+		if !e.IsSubmodule() {
+			list = append(list, dirEntry{info: info{f: f, e: e}, path: path.Join(name, e.Name)})
+		}
 	}
 	return list, nil
 }
