@@ -11,10 +11,13 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
+// keepsEdits reports whether the repository keeps what people add to an object with kubectl.
+func keepsEdits(o *manifest.Object) bool { return o.Annotation(manifest.KeepEditsAnnotation) == "true" }
+
 // added describes the fields that people added to an object of ours; "" if the repository
 // keeps their edits.
 func added(o *manifest.Object, meta *metav1.ObjectMeta) string {
-	if o.Annotation(manifest.KeepEditsAnnotation) == "true" {
+	if keepsEdits(o) {
 		return ""
 	}
 	return managed.FindEdits(o, meta).Text()
@@ -42,6 +45,8 @@ func reclaim(p *plan.Plan, v *view, report bool) {
 // from returns the owners whose fields a step takes over.
 func from(s *plan.Step) managed.Owners {
 	switch {
+	case s.Adopt && keepsEdits(s.Object):
+		return managed.Tools
 	case s.Adopt:
 		return managed.Deployers
 	case s.Reclaim == plan.ReclaimAll:

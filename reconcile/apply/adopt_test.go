@@ -66,6 +66,39 @@ data: {color: green}
 	b.settled(set)
 }
 
+// An adopted object that keeps edits keeps what people applied or added with kubectl: labels
+// for pod security stay on gitopsd's own namespace.
+func TestAdoptKeepsEdits(t *testing.T) {
+	b := newBed(t)
+	const text = "{apiVersion: v1, kind: Namespace, metadata: {name: $NAME, labels: {pod-security.kubernetes.io/enforce: restricted}}}"
+	runKubectl(t, "apply", "-f", b.file(text))
+	set := b.set(`{apiVersion: v1, kind: Namespace, metadata: {name: $NAME, annotations: {gitopsd.dev/adopt: "true", gitopsd.dev/keep-edits: "true"}}}`)
+	for _, s := range b.plan(set, apply.PlanOptions{DryRun: true}).Steps {
+		for _, c := range s.Changes {
+			if strings.Contains(c.Path, "pod-security") {
+				t.Errorf("the plan has %s", c)
+			}
+		}
+	}
+	labels := func() map[string]any { return b.get(text)["metadata"].(map[string]any)["labels"].(map[string]any) }
+	steps, results := b.apply(set)
+	b.want("steps", steps, "configure namespace/$NAME adopted: until now it was managed by kubectl-client-side-apply")
+	b.wantNothing("results", results)
+	b.settled(set)
+	runKubectl(t, "label", "namespace", b.name, "pod-security.kubernetes.io/warn=restricted")
+	b.settled(set)
+	if have := labels(); have["pod-security.kubernetes.io/enforce"] != "restricted" || have["pod-security.kubernetes.io/warn"] != "restricted" {
+		t.Errorf("the labels are %v", have)
+	}
+
+	// What kubectl applies again is no conflict.
+	runKubectl(t, "apply", "-f", b.file(strings.Replace(text, "enforce", "audit", 1)))
+	b.settled(set)
+	if have := labels(); have["pod-security.kubernetes.io/enforce"] != nil || have["pod-security.kubernetes.io/audit"] != "restricted" {
+		t.Errorf("the labels are %v", have)
+	}
+}
+
 // A plan shows exactly the changes by adopting: fields that the API server fills in stay,
 // and so do mappings with a field of ours.
 func TestAdoptCreated(t *testing.T) {

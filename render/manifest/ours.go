@@ -117,7 +117,7 @@ const (
 	// package removes no type of another.
 	InstallAnnotation = Group + "/install"
 	// KeepEditsAnnotation, "true" on an object in the repository, keeps fields that
-	// people add with kubectl.
+	// people add with kubectl, also when the object is adopted.
 	KeepEditsAnnotation = Group + "/keep-edits"
 	// MigrateStorageAnnotation, "true" on a CRD, makes the daemon store its objects again
 	// whenever its storage version changes, and shorten its status.storedVersions; see

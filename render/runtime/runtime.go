@@ -106,13 +106,14 @@ func workload(c Controller) ([]map[string]any, error) {
 }
 
 // System returns the namespace of controllers. An existing one is adopted, since operators
-// create it for objects that a package needs before it starts, such as a CA.
+// create it for objects that a package needs before it starts, such as a CA. It keeps the
+// labels that they give it, above all those for pod security.
 func System() (*manifest.Object, error) {
 	o, err := manifest.New(manifest.NewTree(manifest.Namespace.ID("", Namespace), nil), manifest.Origin{For: "the packages' controllers"})
 	if err != nil {
 		return nil, err
 	}
-	return o.WithMetadata(nil, map[string]string{manifest.AdoptAnnotation: "true"}), nil
+	return o.WithMetadata(nil, map[string]string{manifest.AdoptAnnotation: "true", manifest.KeepEditsAnnotation: "true"}), nil
 }
 
 // Labels returns the labels of a package's objects.

@@ -271,7 +271,7 @@ func TestServiceName(t *testing.T) {
 func TestSystem(t *testing.T) {
 	t.Parallel()
 	o, err := runtime.System()
-	if err != nil || o.ID() != (manifest.ID{Kind: "Namespace", Name: runtime.Namespace}) || o.Annotation(manifest.AdoptAnnotation) != "true" {
+	if err != nil || o.ID() != (manifest.ID{Kind: "Namespace", Name: runtime.Namespace}) || o.Annotation(manifest.AdoptAnnotation) != "true" || o.Annotation(manifest.KeepEditsAnnotation) != "true" {
 		t.Errorf("have %v, %v", o, err)
 	}
 }

@@ -37,6 +37,8 @@ const (
 	// Deployers are tools that put objects into clusters, and whoever wrote a
 	// controller's owner reference: for an object that was theirs.
 	Deployers Owners = iota
+	// Tools are Deployers without People.
+	Tools
 	// People are those who edit an object of ours; see [FindEdits].
 	People
 	// Sharers are People, but only for fields that we own too.
@@ -51,8 +53,10 @@ func (w Owners) part(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, o
 		return edited(kind, e, set, ours)
 	case w == Sharers:
 		return edited(kind, e, set, ours).Intersection(ours)
-	case touches(set, fieldpath.MakePathOrDie("metadata", "ownerReferences")),
-		slices.ContainsFunc(deployers, func(name string) bool { return strings.HasPrefix(e.Manager, name) }):
+	case touches(set, fieldpath.MakePathOrDie("metadata", "ownerReferences")):
+		return set
+	case w == Tools && byHand(e):
+	case slices.ContainsFunc(deployers, func(name string) bool { return strings.HasPrefix(e.Manager, name) }):
 		return set
 	}
 	return &fieldpath.Set{}
