@@ -37,7 +37,8 @@ const (
 // decision is the action on a target, with its condition.
 type decision struct {
 	do action
-	// condition is the target's if do succeeds. After use it depends on the Secret.
+	// condition is the target's if do succeeds. After use it depends on the Secret, and after
+	// offer on the address.
 	condition   condition
 	cluster     clusters.Cluster
 	publication clusters.Publication
@@ -75,6 +76,9 @@ const (
 	// cannot be used.
 	secretNotFound = "SecretNotFound"
 	secretRefused  = "SecretRefused"
+	// addressRefused: the daemon itself must not connect to the cluster's address, so that
+	// nothing can be placed there. The connection is for others.
+	addressRefused = "AddressRefused"
 )
 
 // decide decides on a target of a home. A Secret that the target names takes precedence over

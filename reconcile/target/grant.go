@@ -75,6 +75,10 @@ func (p *pass) offer(ctx context.Context, g *grants, k *known, d decision) (take
 		}
 	}
 	h.compared, h.expires, h.renew, k.from = true, expires, renew, version
+	h.refused = ""
+	if err := made.Check(p.cfg.Reach); err != nil {
+		h.refused = err.Error()
+	}
 	return "", nil
 }
 

@@ -34,6 +34,9 @@ type held struct {
 	of           string
 	// compared reports whether data was compared with the registration of the cluster.
 	compared bool
+	// refused is why the daemon must not use the connection itself; empty if it may. It is
+	// known once data was compared.
+	refused string
 	// expires is when the connection expires, and renew when it should be replaced; zero for
 	// never.
 	expires, renew time.Time
@@ -104,7 +107,7 @@ func (p *pass) readSecret(ctx context.Context, k *known) error {
 	before := k.held
 	k.held = held{uid: string(meta.UID), version: meta.ResourceVersion, data: data, of: meta.Annotations[ofAnnotation]}
 	if before.compared && before.of == k.held.of && maps.Equal(before.data, data) {
-		k.held.compared, k.held.expires, k.held.renew = true, before.expires, before.renew
+		k.held.compared, k.held.refused, k.held.expires, k.held.renew = true, before.refused, before.expires, before.renew
 		return nil
 	}
 	k.held.expires, k.held.renew = p.validity(k.held.token())

@@ -293,6 +293,9 @@ func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 			if err := p.refer(ctx, k); err != nil {
 				return err
 			}
+			if k.held.refused != "" {
+				d.condition = condition{reason: addressRefused, message: fmt.Sprintf("the connection in Secret %s is not for applications: %s", secretName(k.meta.Name), k.held.refused)}
+			}
 		}
 	}
 	return p.show(ctx, k, d.condition)

@@ -54,7 +54,9 @@ type bed struct {
 	// refuses has connections to published clusters fail.
 	refuses atomic.Bool
 	server  atomic.Value
-	stop    func()
+	// reach are the addresses that connections may name.
+	reach []string
+	stop  func()
 }
 
 var definitions = sync.OnceValue(func() error {
@@ -106,7 +108,7 @@ func newBed(t *testing.T) *bed {
 	if err := definitions(); err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{T: t, team: strings.ToLower(t.Name())}
+	b := &bed{T: t, team: strings.ToLower(t.Name()), reach: []string{"127.0.0.0/8"}}
 	var err error
 	if b.hub, err = connect("hub"); err != nil {
 		t.Fatal(err)
@@ -125,11 +127,11 @@ func newBed(t *testing.T) *bed {
 // run runs the controller with a registry in which prod has these publications.
 func (b *bed) run(publish string) {
 	b.Helper()
-	loopback, err := kubeconfig.ParseReach([]string{"127.0.0.0/8"})
+	reach, err := kubeconfig.ParseReach(b.reach)
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := New(Config{Clusters: b, Reach: loopback, Now: func() time.Time { return time.Now().Add(time.Duration(b.clock.Load())) }})
+	c, err := New(Config{Clusters: b, Reach: reach, Now: func() time.Time { return time.Now().Add(time.Duration(b.clock.Load())) }})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -579,6 +581,31 @@ func TestHeld(t *testing.T) {
 	b.publish("")
 	b.eventually("the connection is gone", func() bool { return b.secret("prod-connection") == nil })
 	b.apply(b.hub, "{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: prod, namespace: TEAM, finalizers: []}, spec: {clusterRef: {name: prod}}}")
+}
+
+// A published cluster at an address that the daemon must not use on behalf of teams is not
+// available to their applications, also after a restart. The connection is there for others.
+func TestAddressRefused(t *testing.T) {
+	b := newBed(t)
+	b.reach = nil
+	b.run(view)
+	b.makes("prod", "{clusterRef: {name: prod}}")
+	const want = "the connection in Secret prod-connection is not for applications: address 127.0.0.1 is refused: it is one of the machine that gitopsd runs on, or of services for it (--allow-addresses)"
+	if c := shown(b.shows("prod", addressRefused)); c.ready || c.message != want || c.secret != "" {
+		t.Errorf("the condition is %+v", c)
+	}
+	b.eventually("the report", func() bool { return strings.Contains(b.reported(), want) })
+	b.uses("prod-connection")
+	b.stop()
+
+	b.reach = []string{"127.0.0.1"}
+	b.run(view)
+	b.shows("prod", available)
+	b.stop()
+
+	b.reach = nil
+	b.run(view)
+	b.shows("prod", addressRefused)
 }
 
 // The credentials of the registration are handed out where it says so.
