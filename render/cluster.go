@@ -241,8 +241,8 @@ func (c *cluster) objects() ([]*manifest.Object, error) {
 	return append(objects, namespace), nil
 }
 
-// refuseOwn refuses the plain objects that gitopsd keeps for itself in the cluster: an apply
-// would remove their content.
+// refuseOwn refuses the plain objects that gitopsd keeps for itself in the cluster. Applied,
+// they would lose content, and be pruned once no manifest has them any more.
 func (c *cluster) refuseOwn() {
 	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool {
 		what := ownContent(o.ID())

@@ -2,13 +2,14 @@ package render
 
 import (
 	"fmt"
+	"slices"
 
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
 )
 
 // withEtcd adds the definition of EtcdNamespace and the proxies to the plain objects, if
-// these have EtcdNamespaces. An EtcdNamespace with errors is not rendered, and stays
+// these have EtcdNamespaces. It refuses objects that gitopsd writes for these. An EtcdNamespace with errors is not rendered, and stays
 // unchanged in the cluster, with its proxy.
 func (c *cluster) withEtcd() error {
 	var plain []*manifest.Object
@@ -31,6 +32,13 @@ func (c *cluster) withEtcd() error {
 		}
 		plain = append(append(plain, o), made...)
 	}
+	plain = slices.DeleteFunc(plain, func(o *manifest.Object) bool {
+		of, written := named[o.ID()]
+		if written {
+			c.refuse(o, fmt.Errorf("gitopsd writes it for %s; rename the object, or remove it from the manifests", of))
+		}
+		return written
+	})
 	if c.etcd {
 		// Even if all have errors, since those in the cluster stay.
 		var err error

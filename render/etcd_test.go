@@ -28,6 +28,7 @@ func TestEtcd(t *testing.T) {
 		{"with a typing error", strings.Replace(etcdNamespace, "caConfigMaps", "caConfigMap", 1), "c/all.yaml:5: etcdnamespace.gitopsd.dev/default/sample: spec.caConfigMap: is not a field here; did you mean caConfigMaps?", "example.org/gitopsd:v1", false},
 		{"of a kind with a typing error", etcdNamespace + strings.Replace(twice, "EtcdNamespace", "EtcdNameSpaces", 1), "kind: EtcdNameSpaces is not known; did you mean EtcdNamespace?", "example.org/gitopsd:v1", true},
 		{"with somebody else's ConfigMap", etcdNamespace + twice, "configmap/default/ca is written for etcdnamespace.gitopsd.dev/", "example.org/gitopsd:v1", true},
+		{"with a manifest of what is written", etcdNamespace + "{apiVersion: v1, kind: ConfigMap, metadata: {name: ca, namespace: default}}\n---\n", "configmap/default/ca: gitopsd writes it for etcdnamespace.gitopsd.dev/default/sample; rename the object", "example.org/gitopsd:v1", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := input(t, plainObject+tt.stream)

@@ -78,8 +78,8 @@ func (c *Comparer) compare(ctx context.Context, old, now *manifest.Object) (*com
 // Between returns the plan from one rendering of a cluster to another, without looking at
 // the cluster. It holds the prunes that would be held there, and refuses the steps that
 // would be refused there, as far as that is known: breaking changes, pins, dependencies, and
-// objects that a type of the second rendering would not accept. It notes kinds that may be misspelt. The
-// error is the context's.
+// objects that a type of the second rendering would not accept. It notes kinds that may be
+// misspelt. The error is the context's.
 func (c *Comparer) Between(ctx context.Context, cluster string, before, after *manifest.Set, opts Options, allowed Allowed, find FindType) (*Plan, error) {
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)

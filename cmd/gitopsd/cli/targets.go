@@ -28,7 +28,7 @@ func (o *targetOptions) register(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.claims, "claims", claim.DefaultKinds, "kinds of objects that become KubernetesTargets once the cluster that they stand for is there, as Kind.group; empty for none")
 	annotate(f, "claims", emptyCounts)
 	f.BoolVar(&o.plugins, "allow-plugins", false, "let the kubeconfigs in connection Secrets that teams bring run exec and auth-provider plugins, as the daemon")
-	f.StringSliceVar(&o.addresses, "allow-addresses", nil, "addresses and ranges, such as 127.0.0.0/8, that connection Secrets may name although they belong to the daemon's own machine, are link-local, or serve the metadata of a cloud")
+	f.StringSliceVar(&o.addresses, "allow-addresses", nil, "addresses and ranges, such as 127.0.0.0/8, that connections of targets may name although they belong to the daemon's own machine, are link-local, or serve the metadata of a cloud")
 }
 
 // accept returns which kubeconfigs are accepted in connection Secrets.
