@@ -43,6 +43,22 @@ func TestContents(t *testing.T) {
 	b.settled(nothing)
 }
 
+// A namespace with objects of somebody's own type stays, also if that is named like one
+// that is of no consequence; real Leases do not keep it.
+func TestContentsNamesakes(t *testing.T) {
+	b := newBed(t)
+	space := strings.Split(two, "---")[0]
+	b.apply(b.set(space))
+	b.as("somebody", "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: plain, namespace: $NAME}}")
+	nothing := b.set("{apiVersion: v1, kind: Namespace, metadata: {name: $NAME-2}}")
+	b.want("steps", b.steps(b.plan(nothing, apply.PlanOptions{})), "create namespace/$NAME-2", "prune namespace/$NAME")
+	b.as("somebody", `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: leases.$NAME.example.org}, spec: {group: $NAME.example.org, scope: Namespaced, names: {kind: Lease, plural: leases}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}`)
+	b.serves("$NAME.example.org", "Lease")
+	b.as("somebody", "{apiVersion: $NAME.example.org/v1, kind: Lease, metadata: {name: flat, namespace: $NAME}}")
+	b.want("steps", b.steps(b.plan(nothing, apply.PlanOptions{})), "create namespace/$NAME-2",
+		`held namespace/$NAME kept: it holds lease.$NAME.example.org/$NAME/flat, which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: "true"`)
+}
+
 func TestGuards(t *testing.T) {
 	many := strings.Split(two, "---")[0]
 	for i := range 30 {

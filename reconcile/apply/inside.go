@@ -212,7 +212,7 @@ func (l *contentsLook) inhabitants(ctx context.Context, namespace string, f *fin
 	}
 	var unknown error
 	for _, t := range all.Types {
-		if !t.Namespaced || slices.Contains(ephemeral, t.Kind) {
+		if !t.Namespaced || slices.Contains(ephemeral, groupKind(t)) {
 			continue
 		}
 		err := l.list(ctx, t, namespace, f)
@@ -250,7 +250,12 @@ func (a *Applier) withdrawn(ctx context.Context, gk schema.GroupKind) error {
 }
 
 // ephemeral kinds are records about other objects.
-var ephemeral = []string{"Event", "Endpoints", "EndpointSlice", "Lease", "PodMetrics"}
+var ephemeral = []schema.GroupKind{
+	{Kind: "Event"}, {Group: manifest.GroupEvents, Kind: "Event"},
+	{Kind: "Endpoints"}, {Group: manifest.GroupDiscovery, Kind: "EndpointSlice"},
+	{Group: manifest.GroupCoordination, Kind: "Lease"},
+	{Group: "metrics.k8s.io", Kind: "PodMetrics"},
+}
 
 // givens are the objects that controllers put into every namespace.
 var givens = []manifest.ID{

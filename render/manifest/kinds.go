@@ -25,6 +25,7 @@ const (
 	GroupCertificates = "certificates.k8s.io"
 	GroupAggregator   = "apiregistration.k8s.io"
 	GroupDiscovery    = "discovery.k8s.io"
+	GroupEvents       = "events.k8s.io"
 	GroupAuthn        = "authentication.k8s.io"
 	GroupAuthz        = "authorization.k8s.io"
 	GroupNetworking   = "networking.k8s.io"
@@ -180,7 +181,7 @@ const RevisionLabel = GroupPackages + "/revision"
 // k8s.io have CRDs (gateways, snapshots).
 var builtIn = []string{
 	GroupAdmission, groupCRD, GroupAggregator, GroupAuthn, GroupAuthz, GroupCertificates,
-	GroupCoordination, GroupDiscovery, "events.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io",
+	GroupCoordination, GroupDiscovery, GroupEvents, "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io",
 	GroupNetworking, "node.k8s.io", GroupRBAC, "resource.k8s.io", GroupScheduling, GroupStorage, GroupStorageMigration,
 }
 
