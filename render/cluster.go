@@ -274,12 +274,23 @@ func (c *cluster) hasProvider() bool {
 		slices.ContainsFunc(c.broken, func(e *PackageError) bool { return e.Kind != sources.Configuration && e.Kind != sources.Function }) // a misspelled kind too
 }
 
+// bare reports whether none of the objects comes from the directory or a package.
+func (c *cluster) bare(set *manifest.Set) bool {
+	has := func(o *manifest.Object) bool { return set.Get(o.ID()) != nil }
+	for _, objects := range c.held {
+		if slices.ContainsFunc(objects, has) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(c.wanted.Objects, has)
+}
+
 func (c *cluster) rendered(set *manifest.Set) *Rendered {
 	slices.SortStableFunc(c.broken, func(a, b *PackageError) int {
 		return packageName{a.Kind, a.Name}.compare(packageName{b.Kind, b.Name})
 	})
 	r := &Rendered{
-		Objects: set, Broken: c.broken, Conflicts: c.conflicts, Inactive: c.inactive, Delegated: c.delegated, Notes: c.notes, complete: c.complete,
+		Objects: set, Bare: c.bare(set), Broken: c.broken, Conflicts: c.conflicts, Inactive: c.inactive, Delegated: c.delegated, Notes: c.notes, complete: c.complete,
 		Refused: c.refused, Frozen: c.frozen,
 		selected: make(map[string]bool, len(c.packages)),
 		broken:   make(map[string]bool, len(c.broken)),

@@ -117,6 +117,9 @@ func (w *Wanted) Faults() []error {
 type Rendered struct {
 	// Objects are all rendered objects.
 	Objects *manifest.Set
+	// Bare reports whether none of Objects comes from the cluster's directory or its
+	// packages: all are made from the registry.
+	Bare bool
 	// Broken are the packages without any object in Objects.
 	Broken []*PackageError
 	// Conflicts are objects that are defined more than once, and therefore not in

@@ -12,6 +12,7 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target"
 )
 
 // kindState is the remembered state of one kind's members. The Applier's mutex guards it.
@@ -67,8 +68,8 @@ type member struct {
 	dependsOn    string // the value of manifest.DependsOnAnnotation
 	rollback     string // the value of manifest.RollbackAnnotation, if the field is ours
 	// applies: we are among those who applied it. controlled: a controller owns it.
-	// edited: people edited it.
-	applies, controlled, edited bool
+	// edited: people edited it. automatic: it has target.AutomaticLabel.
+	applies, controlled, edited, automatic bool
 
 	// print is the fingerprint of the metadata last seen. fine: the object was then as
 	// it had been applied. Otherwise full is its metadata, and drift has the changes that
@@ -89,7 +90,8 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 		pkg:    m.Labels[manifest.PackageLabel], allowPrune: m.Annotations[manifest.AllowPruneAnnotation],
 		dependsOn: m.Annotations[manifest.DependsOnAnnotation],
 		applies:   managed.Own(m) != nil, controlled: metav1.GetControllerOfNoCopy(m) != nil, edited: managed.Edited(m),
-		print: fingerprintOf(t, m),
+		automatic: m.Labels[target.AutomaticLabel] == "true",
+		print:     fingerprintOf(t, m),
 	}
 	if value := m.Annotations[manifest.RollbackAnnotation]; value != "" && managed.Owns(m, "metadata", "annotations", manifest.RollbackAnnotation) {
 		n.rollback = value
@@ -137,6 +139,9 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 	}
 	if m.applies {
 		o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: kube.FieldManager, Operation: metav1.ManagedFieldsOperationApply}}
+	}
+	if m.automatic {
+		o.Labels[target.AutomaticLabel] = "true"
 	}
 	if m.controlled {
 		o.OwnerReferences = []metav1.OwnerReference{{Controller: &m.controlled}}

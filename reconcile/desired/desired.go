@@ -196,7 +196,7 @@ func (c *Computer) expand(ctx context.Context, s *State, cl *Unit, wanted *rende
 		return
 	}
 	cl.Conversions = rendered.Conversions
-	cl.Objects, cl.Keeps, cl.Patched, cl.Frozen = rendered.Objects, rendered.Keeps, rendered.Patched, rendered.Frozen
+	cl.Objects, cl.Bare, cl.Keeps, cl.Patched, cl.Frozen = rendered.Objects, rendered.Bare, rendered.Keeps, rendered.Patched, rendered.Frozen
 	cl.index = sync.OnceValue(func() *behaviour.Index { return behaviour.NewIndex(cl.Objects, cl.Packages) })
 	cl.LineOf = func(o *manifest.Object, path string) int { return why.Line(files, o, path) }
 	in := cl.Input(files)

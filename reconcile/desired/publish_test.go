@@ -16,9 +16,10 @@ func TestPublish(t *testing.T) {
 	made := target.Target.ID("team", "prod")
 	definition := manifest.CRD.ID("", "kubernetestargets.workload.crossplane.io")
 	for _, tt := range []struct {
-		name, registry                   string
-		target, definition, grant, keeps bool
+		name, registry                         string
+		target, definition, grant, keeps, bare bool
 	}{
+		{name: "published, without objects of their own", registry: published, target: true, definition: true, grant: true, bare: true},
 		{name: "published", registry: published, target: true, definition: true, grant: true},
 		{name: "its document has errors", registry: strings.Replace(published, "path:", "pth:", 1), keeps: true},
 		{name: "being emptied", registry: strings.Replace(published, "{name: prod}", "{name: prod, annotations: {gitopsd.dev/remove: prod}}", 1), definition: true},
@@ -26,6 +27,9 @@ func TestPublish(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			repo := files{"clusters.yaml": cluster("hub") + tt.registry, "c/hub/cm.yaml": configMap, "c/prod/cm.yaml": configMap}
+			if tt.bare {
+				repo["c/hub/cm.yaml"], repo["c/prod/cm.yaml"] = "", ""
+			}
 			s, err := New(Config{}).Compute(t.Context(), repo.commit(), Earlier{})
 			if err != nil {
 				t.Fatal(err)
@@ -33,6 +37,9 @@ func TestPublish(t *testing.T) {
 			hub, prod := s.Get("hub"), s.Get("prod")
 			if hub.Err != nil {
 				t.Fatal(hub.Err)
+			}
+			if hub.Bare != tt.bare || prod != nil && prod.Bare != tt.bare && !prod.Remove {
+				t.Errorf("no objects of their own: hub %v, prod %v", hub.Bare, prod != nil && prod.Bare)
 			}
 			if has := hub.Objects.Get(made) != nil; has != tt.target {
 				t.Errorf("the target is there: %v", has)

@@ -74,6 +74,8 @@ type Unit struct {
 	Packages []sources.Selected
 	// Objects are all rendered objects; nil if rendering failed as a whole.
 	Objects *manifest.Set
+	// Bare reports whether none of Objects comes from the cluster's directory.
+	Bare bool
 	// Err is why rendering failed as a whole. It does not name the cluster.
 	Err error
 	// Faults are the problems of single packages and objects.

@@ -124,7 +124,7 @@ func (c *Comparer) Between(ctx context.Context, cluster string, before, after *m
 	sortPruned(prunes, func(s *Step) []string {
 		return dependencies(before.Get(s.ID).Annotation(manifest.DependsOnAnnotation), Order{})
 	})
-	now.keepUnrendered(prunes)
+	now.keepUnrendered(prunes, func(id manifest.ID, key string) string { return before.Get(id).Label(key) })
 	now.keepDelegated(prunes)
 	now.keepUsed(prunes)
 	now.keepMost(prunes, before.Len())

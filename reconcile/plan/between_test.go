@@ -116,6 +116,51 @@ func TestBetweenGuards(t *testing.T) {
 	}
 }
 
+// If a cluster's directory renders no objects, those that were in it stay, although the
+// cluster still has objects that are made from the registry. What the registry no longer
+// asks for goes.
+func TestBetweenBare(t *testing.T) {
+	account := manifesttest.Set(t, "{apiVersion: v1, kind: ServiceAccount, metadata: {name: target.hub.team, namespace: gitopsd-system}}")
+	before := manifesttest.Set(t, `
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: target.hub.team, namespace: gitopsd-system}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: target.hub.left, namespace: gitopsd-system}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: gitopsd-target.hub.left}}
+---
+{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: left, namespace: team, labels: {workload.crossplane.io/autotarget: "true"}}}
+---
+{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: own, namespace: team}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: target.hub.team, namespace: team}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: own, namespace: team}}
+`)
+	for _, tt := range []struct {
+		name string
+		opts plan.Options
+		held []string
+	}{
+		{"the directory renders others", plan.Options{}, nil},
+		{"it renders none", plan.Options{Bare: true}, []string{
+			"configmap/team/own", "kubernetestarget.workload.crossplane.io/team/own", "serviceaccount/team/target.hub.team",
+		}},
+		{"to be removed", plan.Options{Bare: true, RemoveAll: true}, nil},
+	} {
+		p := betweenWith(t, new(plan.Comparer), "dev", before, account, tt.opts, nil, nil)
+		var held []string
+		for _, s := range p.Steps {
+			if s.Action == plan.Held {
+				held = append(held, s.ID.String())
+			}
+		}
+		slices.Sort(held)
+		if !slices.Equal(held, tt.held) || p.Count(plan.Prune) != 6-len(held) {
+			t.Errorf("%s: %d to prune, held %q, want %q", tt.name, p.Count(plan.Prune), held, tt.held)
+		}
+	}
+}
+
 // The same change of a definition in many clusters is compared once, and refused in each
 // if it breaks.
 func TestBetweenClusters(t *testing.T) {

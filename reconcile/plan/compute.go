@@ -71,6 +71,9 @@ type Options struct {
 	// RemoveAll: the Cluster's document asks to remove everything. Objects of others in
 	// our Namespaces and types stay.
 	RemoveAll bool
+	// Bare: the cluster's directory renders no objects; the desired ones are made from the
+	// registry.
+	Bare bool
 	// ReportDrift: drift is reported and not corrected.
 	ReportDrift bool
 	// Adopt are the sources whose objects are taken over, from the Cluster's

@@ -8,6 +8,7 @@ import (
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target"
 	"gitopsd.dev/render/webhook"
 	"gitopsd.dev/sources/clusters"
 )
@@ -61,7 +62,7 @@ func (c *computation) unwanted() []Step {
 	sortPruned(steps, func(s *Step) []string {
 		return dependencies(c.live.Objects[s.ID].Annotations[manifest.DependsOnAnnotation], c.opts.Order[s.Package])
 	})
-	c.keepUnrendered(steps)
+	c.keepUnrendered(steps, func(id manifest.ID, key string) string { return c.live.Objects[id].Labels[key] })
 	c.keepDelegated(steps)
 	c.keepUsed(steps)
 	c.keepContents(steps)
@@ -121,8 +122,9 @@ func HoldIncomplete(p *Plan) {
 	}
 }
 
-// keepUnrendered keeps objects that may still be desired, because rendering had errors.
-func (c *computation) keepUnrendered(steps []Step) {
+// keepUnrendered keeps objects that may still be desired, because rendering had errors, or
+// the directory is empty. label returns the value of an object's label.
+func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, key string) string) {
 	for i := range steps {
 		s := &steps[i]
 		switch {
@@ -130,7 +132,7 @@ func (c *computation) keepUnrendered(steps []Step) {
 			hold(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
 			hold(s, maybeWanted)
-		case c.desired.Len() == 0 && !c.opts.RemoveAll:
+		case (c.opts.Bare || c.desired.Len() == 0) && !c.opts.RemoveAll && !target.Made(s.ID, label(s.ID, target.AutomaticLabel)):
 			holdFor(s, "kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}
 	}

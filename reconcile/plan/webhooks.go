@@ -201,7 +201,7 @@ func Guards(tree map[string]any, of schema.GroupResource) bool {
 // as it is written.
 func Registers(live, wanted map[string]any) bool {
 	if manifest.KindOf(wanted) == manifest.APIService {
-		return !reflect.DeepEqual(target(manifest.Mapping(live, "spec")), target(manifest.Mapping(wanted, "spec")))
+		return !reflect.DeepEqual(destination(manifest.Mapping(live, "spec")), destination(manifest.Mapping(wanted, "spec")))
 	}
 	hooks := make(map[any]map[string]any)
 	for _, h := range manifest.List(live, "webhooks") {
@@ -211,7 +211,7 @@ func Registers(live, wanted map[string]any) bool {
 	for _, h := range manifest.List(wanted, "webhooks") {
 		hook, _ := h.(map[string]any)
 		old := hooks[hook["name"]]
-		if old == nil || !reflect.DeepEqual(target(manifest.Mapping(old, "clientConfig")), target(manifest.Mapping(hook, "clientConfig"))) {
+		if old == nil || !reflect.DeepEqual(destination(manifest.Mapping(old, "clientConfig")), destination(manifest.Mapping(hook, "clientConfig"))) {
 			return true
 		}
 		if old["failurePolicy"] == "Ignore" && hook["failurePolicy"] != "Ignore" ||
@@ -279,8 +279,8 @@ func covered(a, b any) bool {
 		(otherResource == "*" || otherResource == resource) && (otherSubresource == "*" || otherSubresource == subresource)
 }
 
-// target returns where requests are sent, with the API server's defaults.
-func target(config map[string]any) [5]any {
+// destination returns where requests are sent, with the API server's defaults.
+func destination(config map[string]any) [5]any {
 	service := manifest.Mapping(config, "service")
 	if service == nil {
 		return [5]any{config["url"]}

@@ -103,10 +103,16 @@ func AddDefinitions(objects []*manifest.Object, always bool) ([]*manifest.Object
 	return objects, nil
 }
 
+// The prefixes of an account's name, and of the name of its binding.
+const (
+	accountPrefix = "target."
+	bindingPrefix = "gitopsd-"
+)
+
 // Account returns the ServiceAccount that connections of a home's namespace use in a
 // published cluster.
 func Account(home, namespace string) manifest.ID {
-	return manifest.ServiceAccount.ID(runtime.Namespace, "target."+home+"."+namespace)
+	return manifest.ServiceAccount.ID(runtime.Namespace, accountPrefix+home+"."+namespace)
 }
 
 // Grant returns the objects of the published cluster: the ServiceAccount and its binding to
@@ -121,11 +127,25 @@ func Grant(p Publication) ([]*manifest.Object, error) {
 		map[string]any{
 			"apiVersion": manifest.ClusterRoleBinding.APIVersion("v1"), "kind": manifest.ClusterRoleBinding.Kind,
 			// Another role needs another binding: roleRef cannot change.
-			"metadata": map[string]any{"name": "gitopsd-" + account.Name, "annotations": map[string]any{manifest.ReplaceAnnotation: "true"}},
+			"metadata": map[string]any{"name": bindingPrefix + account.Name, "annotations": map[string]any{manifest.ReplaceAnnotation: "true"}},
 			"roleRef":  map[string]any{"apiGroup": manifest.GroupRBAC, "kind": manifest.ClusterRole.Kind, "name": p.Role},
 			"subjects": []any{map[string]any{"kind": account.Kind, "name": account.Name, "namespace": account.Namespace}},
 		},
 	)
+}
+
+// Made reports whether an object of a cluster's inventory is made from the registry.
+// automatic is the value of its AutomaticLabel.
+func Made(id manifest.ID, automatic string) bool {
+	switch {
+	case id.Is(manifest.ServiceAccount):
+		return id.Namespace == runtime.Namespace && strings.HasPrefix(id.Name, accountPrefix)
+	case id.Is(manifest.ClusterRoleBinding):
+		return strings.HasPrefix(id.Name, bindingPrefix+accountPrefix)
+	case id.Is(Target):
+		return automatic == "true"
+	}
+	return Defines(id)
 }
 
 // Automatic returns the KubernetesTarget of the home, with the name of the cluster.
