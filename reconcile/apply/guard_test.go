@@ -3,6 +3,7 @@ package apply_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +99,46 @@ func TestGuards(t *testing.T) {
 			b.requests.take()
 			b.execute(p)
 			b.wantNothing("writes", b.writes())
+		})
+	}
+}
+
+// An object that leaves the inventory between the plan and its deletion stays; one that is
+// only written to goes all the same.
+func TestPruneChanged(t *testing.T) {
+	for _, follow := range []bool{false, true} {
+		t.Run(fmt.Sprintf("followed %t", follow), func(t *testing.T) {
+			b := newBed(t)
+			space := b.set(strings.Split(two, "---")[0])
+			all := b.set(strings.Split(two, "---")[0] + "---\n" + strings.Join([]string{cm("moved"), cm("freed"), cm("anew"), cm("written"), cm("still")}, "\n---\n"))
+			if follow {
+				b.followed(all)
+			} else {
+				b.applied(all)
+			}
+			p := b.plan(space, apply.PlanOptions{})
+			b.edit("other", cm("moved"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":"applyset-other"}}}`)
+			b.edit("kubectl-label", cm("freed"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":null}}}`)
+			b.delete(cm("anew"))
+			b.as("helm", cm("anew"))
+			b.edit("kubectl-edit", cm("written"), `{"data":{"k":"v"}}`)
+			b.requests.take()
+			b.want("results", b.results(b.execute(p)),
+				"skipped configmap/$NAME/freed: kept: it left the inventory after the plan was made",
+				"skipped configmap/$NAME/moved: kept: it left the inventory after the plan was made")
+			if !follow { // memory is as old as the plan
+				b.want("requests", slices.DeleteFunc(b.requests.take(), func(r string) bool { return !strings.HasSuffix(r, "/still") }),
+					"DELETE /api/v1/namespaces/"+b.name+"/configmaps/still")
+			}
+			for name, want := range map[string]bool{"moved": true, "freed": true, "anew": true, "written": false, "still": false} {
+				if have := b.get(cm(name)) != nil; have != want {
+					t.Errorf("%s exists: %t", name, have)
+				}
+			}
+			if !follow {
+				b.apply(space) // what has left is no member
+				b.settled(space)
+			}
 		})
 	}
 }

@@ -231,6 +231,18 @@ func (a *Applier) take(s *kindState, e kube.Event) (before, after *member, news 
 	return before, nil, before != nil
 }
 
+// memberVersion returns the last resourceVersion at which the object of a step was seen to
+// be a member; "" if it is not remembered as one.
+func (a *Applier) memberVersion(s *plan.Step) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m := a.known(s.ID)
+	if m == nil || m.uid != s.UID || a.inv.Membership(s.ID, m.meta(a.set.id)) != plan.Member {
+		return ""
+	}
+	return m.version
+}
+
 // remembersMembers reports whether there are any members.
 func (a *Applier) remembersMembers() bool {
 	a.mu.Lock()

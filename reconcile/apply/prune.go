@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -147,6 +148,10 @@ func (x *execution) delete(ctx context.Context, r *Result) error {
 		return nil
 	}
 	left, err := x.deleteStep(ctx, s)
+	if errors.Is(err, errLeft) {
+		r.Outcome, r.Reason = Skipped, "kept: "+errLeft.Error()
+		return nil
+	}
 	if err != nil {
 		return x.fail(r, err)
 	}
@@ -161,13 +166,16 @@ func (x *execution) delete(ctx context.Context, r *Result) error {
 	return nil
 }
 
+// errLeft is why an object is not deleted: somebody removed its label, or took it over.
+var errLeft = errors.New("it left the inventory after the plan was made")
+
 // deleteStep deletes the object of a step, and returns its metadata if it still exists;
-// nil if it is gone.
+// nil if it is gone. If a member has left the inventory, the error is errLeft.
 func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.ObjectMeta, err error) {
 	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
 	if err == nil {
 		var meta *metav1.PartialObjectMetadata
-		if _, meta, err = a.cluster.Delete(ctx, t, s.ID, s.UID); meta != nil {
+		if meta, err = a.deleteMember(ctx, t, s); meta != nil {
 			left = &meta.ObjectMeta
 		}
 	}
@@ -182,12 +190,6 @@ func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.Ob
 			return nil, why
 		}
 		err = nil
-	case kube.Changed:
-		// A newer object may have the name.
-		now, again := a.cluster.GetMetadata(ctx, t, s.ID)
-		if kube.ClassOf(again) == kube.NotFound || again == nil && string(now.UID) != s.UID {
-			err = nil
-		}
 	}
 	switch {
 	case err != nil:
@@ -198,6 +200,36 @@ func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.Ob
 		a.goes(t, s.ID, left)
 	}
 	return left, nil
+}
+
+// deleteTries bounds how often a delete is tried again because somebody else writes to the
+// object.
+const deleteTries = 5
+
+// deleteMember deletes the object of a step in the state in which it is known to be a
+// member: the plan may be minutes old. It returns nil if the object is gone, or a newer one
+// has its name.
+func (a *Applier) deleteMember(ctx context.Context, t kube.Type, s *plan.Step) (*metav1.PartialObjectMetadata, error) {
+	version := a.memberVersion(s)
+	for try := 1; ; try++ {
+		if version == "" {
+			now, err := a.cluster.GetMetadata(ctx, t, s.ID)
+			switch {
+			case kube.IsMissing(err), err == nil && string(now.UID) != s.UID:
+				return nil, nil
+			case err != nil:
+				return nil, err
+			case s.Member && a.inv.Membership(s.ID, &now.ObjectMeta) != plan.Member:
+				return nil, errLeft
+			}
+			version = now.ResourceVersion
+		}
+		_, meta, err := a.cluster.DeleteUnchanged(ctx, t, s.ID, s.UID, version)
+		if kube.ClassOf(err) != kube.Changed || try == deleteTries {
+			return meta, err
+		}
+		version = ""
+	}
 }
 
 // going describes an object that is being deleted, with its finalizers.

@@ -262,9 +262,8 @@ func (c *Client) Delete(ctx context.Context, t Type, id manifest.ID, uid string)
 
 // DeleteUnchanged is like Delete. If the object is no longer at the given
 // resourceVersion, the error is of class Changed.
-func (c *Client) DeleteUnchanged(ctx context.Context, t Type, id manifest.ID, uid, version string) error {
-	_, _, err := c.delete(ctx, t, id, map[string]string{"uid": uid, "resourceVersion": version})
-	return err
+func (c *Client) DeleteUnchanged(ctx context.Context, t Type, id manifest.ID, uid, version string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {
+	return c.delete(ctx, t, id, map[string]string{"uid": uid, "resourceVersion": version})
 }
 
 func (c *Client) delete(ctx context.Context, t Type, id manifest.ID, preconditions map[string]string) (gone bool, meta *metav1.PartialObjectMetadata, err error) {

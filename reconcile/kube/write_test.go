@@ -169,7 +169,8 @@ func TestMayWrite(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return c.DeleteUnchanged(ctx, configMaps, id, string(meta.UID), meta.ResourceVersion)
+			_, _, err = c.DeleteUnchanged(ctx, configMaps, id, string(meta.UID), meta.ResourceVersion)
+			return err
 		}},
 		{name: "token", verb: "request a token of serviceaccount/may-token/a", still: true, do: func(ctx context.Context, c *Client, ns string) error {
 			_, _, err := c.Token(ctx, ServiceAccount{ns, "a"}, time.Hour)
