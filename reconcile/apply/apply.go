@@ -116,6 +116,8 @@ type Applier struct {
 	// added are the CRDs of the last plan that are new in an installed package.
 	added    map[manifest.ID]bool
 	follower *follower // nil while Follow does not run
+	// rewound is set when resourceVersions went back: the parent must be read again.
+	rewound bool
 }
 
 // New returns an Applier. It sends nothing.

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
@@ -225,14 +226,18 @@ func kindName(t kube.Type) string {
 
 // relist lists a kind and records the changes since the last list or event.
 func (a *Applier) relist(ctx context.Context, s *kindState, t kube.Type, d *damper) (version string, err error) {
-	there := make(map[manifest.ID]bool)
+	there := make(map[manifest.ID]string) // their resourceVersions
 	var most notice
 	opts := kube.ListOptions{Selector: a.set.selector(), Again: func() { clear(there) }}
 	version, err = a.cluster.List(ctx, t, opts, func(m *metav1.PartialObjectMetadata) bool {
-		there[t.ID(m.Namespace, m.Name)] = true
+		there[t.ID(m.Namespace, m.Name)] = m.ResourceVersion
 		most = max(most, a.saw(s, kube.Event{Meta: m}))
 		return true
 	})
+	if err == nil && a.restored(s, there, version) {
+		a.log.Warn("the cluster is older than it was, and is read anew: was it restored, or does its address lead to another one?", "kind", t.Kind)
+		return "", errRestored
+	}
 	if err == nil {
 		for _, id := range a.membersBut(s, there) {
 			// An object that was created since the list is newer, and stays.
@@ -244,12 +249,36 @@ func (a *Applier) relist(ctx context.Context, s *kindState, t kube.Type, d *damp
 	return version, err
 }
 
-func (a *Applier) membersBut(s *kindState, there map[manifest.ID]bool) []manifest.ID {
+// errRestored ends the watch of a kind whose resourceVersions went back.
+var errRestored = errors.New("its resourceVersions went back")
+
+// restored reports whether resourceVersions went back, as after a restore of etcd: a list is
+// older than the remembered state, or than an object that it has in an older state. Events
+// would not correct what is remembered, since an older one is no news. What is known of the
+// inventory's parent is dropped too.
+func (a *Applier) restored(s *kindState, there map[manifest.ID]string, version string) bool {
+	older := func(v, than string) bool {
+		c, err := resourceversion.CompareResourceVersion(v, than)
+		return err == nil && c < 0
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	back := older(version, s.version)
+	for id, v := range there {
+		// What was written during the list is newer than all of it.
+		m := s.members[id]
+		back = back || m != nil && older(v, m.version) && !older(version, m.version)
+	}
+	a.rewound = a.rewound || back
+	return back
+}
+
+func (a *Applier) membersBut(s *kindState, there map[manifest.ID]string) []manifest.ID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var missing []manifest.ID
 	for id := range s.members {
-		if !there[id] {
+		if _, is := there[id]; !is {
 			missing = append(missing, id)
 		}
 	}

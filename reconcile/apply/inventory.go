@@ -91,6 +91,11 @@ var (
 // readParent reads the parent, unless this process knows it. A parent of another
 // tool is an error, as the specification requires.
 func (a *Applier) readParent(ctx context.Context) (*parent, error) {
+	a.mu.Lock()
+	if a.rewound {
+		a.rewound, a.parent = false, nil
+	}
+	a.mu.Unlock()
 	if a.parent != nil {
 		return a.parent, nil
 	}
@@ -316,7 +321,7 @@ func (x *execution) removeParent(ctx context.Context) error {
 		return nil
 	}
 	x.parent = nil
-	err := x.cluster.DeleteUnchanged(ctx, configMaps, x.set.parent, p.uid, p.version)
+	_, _, err := x.cluster.DeleteUnchanged(ctx, configMaps, x.set.parent, p.uid, p.version)
 	if kube.IsStale(err) {
 		return nil
 	}

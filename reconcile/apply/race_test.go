@@ -1,7 +1,12 @@
 package apply
 
 import (
+	"encoding/json"
+	"errors"
 	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -166,6 +171,83 @@ func TestVersionsGoForward(t *testing.T) {
 			case m == nil && tt.want == nil:
 			case m == nil || tt.want == nil || (seen{m.uid, m.version}) != *tt.want || m.fine != tt.fine:
 				t.Errorf("have %+v, want %+v, fine %t", m, tt.want, tt.fine)
+			}
+		})
+	}
+}
+
+// A list that shows that the cluster was restored ends the watch: the kind and the
+// inventory's parent are read anew. A write of ours during the list shows no such thing.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	object := func(name string) *manifest.Object {
+		o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": "n"}}, manifest.Origin{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	one, two := object("one"), object("two")
+	for _, tt := range []struct {
+		name string
+		// list is the version of the list, and in it that of one; two is not in it.
+		list, in string
+		wrote    string // during the list, if not empty
+		restored bool
+		left     map[string]string // the members' versions, unless they are read anew
+	}{
+		{name: "later", list: "100", in: "96", left: map[string]string{"one": "96"}},
+		{name: "unchanged", list: "95", in: "90", left: map[string]string{"one": "90"}},
+		{name: "written meanwhile", list: "100", in: "90", wrote: "120", left: map[string]string{"one": "120"}},
+		{name: "restored", list: "50", in: "40", restored: true},
+		{name: "restored, and written to since", list: "100", in: "40", restored: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := unconnected()
+			meta := func(o *manifest.Object, version string) *metav1.ObjectMeta {
+				return &metav1.ObjectMeta{
+					Name: o.ID().Name, Namespace: "n", UID: "1", ResourceVersion: version,
+					Labels: map[string]string{plan.PartOfLabel: a.set.id}, Annotations: map[string]string{manifest.AppliedAnnotation: a.inv.Applied(o)},
+				}
+			}
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if tt.wrote != "" {
+					a.wrote(configMaps, one, meta(one, tt.wrote))
+				}
+				w.Header().Set("Content-Type", "application/json")
+				list := metav1.PartialObjectMetadataList{
+					TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}, ListMeta: metav1.ListMeta{ResourceVersion: tt.list},
+					Items: []metav1.PartialObjectMetadata{{ObjectMeta: *meta(one, tt.in)}},
+				}
+				if err := json.NewEncoder(w).Encode(list); err != nil {
+					t.Error(err)
+				}
+			}))
+			defer server.Close()
+			var err error
+			if a.cluster, err = kube.New(kube.Config{Name: "dev", Trusted: true, Kubeconfig: []byte(
+				`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: "` + server.URL + `"}}], users: [{name: x, user: {}}]}`,
+			)}); err != nil {
+				t.Fatal(err)
+			}
+			defer a.cluster.Close()
+			a.listed(configMaps, map[manifest.ID]*metav1.ObjectMeta{one.ID(): meta(one, "90"), two.ID(): meta(two, "80")}, "95")
+			s := a.state(configMaps)
+			s.followed = true
+			_, err = a.relist(t.Context(), s, configMaps, &damper{notify: func() {}})
+			if restored := errors.Is(err, errRestored); restored != tt.restored || a.rewound != tt.restored || !restored && err != nil {
+				t.Fatalf("restored: %v; the parent is read anew: %t", err, a.rewound)
+			}
+			if tt.restored {
+				return
+			}
+			left := make(map[string]string)
+			for id, m := range s.members {
+				left[id.Name] = m.version
+			}
+			if !maps.Equal(left, tt.left) {
+				t.Errorf("members %v, want %v", left, tt.left)
 			}
 		})
 	}
