@@ -308,12 +308,19 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 		r.Outcome, r.Reason = outcome, why
 		return nil
 	}
+	if x.hasLeft(s) {
+		r.Outcome, r.Reason = Pending, changedSince
+		return nil
+	}
 	if s.Adopt || s.Reclaim != plan.ReclaimNothing {
 		if err := x.takeOver(ctx, s); err != nil {
-			return x.failUnlessEarly(r, err)
+			return x.failOrWait(r, err)
 		}
 	}
-	t, answer, err := x.write(ctx, s)
+	t, answer, err := x.write(ctx, s, s.UID)
+	if kube.ClassOf(err) == kube.Changed && s.UID == "" {
+		t, answer, err = x.join(ctx, t, s, err)
+	}
 	if err != nil && replaceable(s, err) {
 		var going string
 		if going, err = x.remove(ctx, s); err == nil && going != "" {
@@ -321,11 +328,11 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			return nil
 		}
 		if err == nil {
-			t, answer, err = x.write(ctx, s)
+			t, answer, err = x.write(ctx, s, "")
 		}
 	}
 	if err != nil {
-		return x.failUnlessEarly(r, err)
+		return x.failOrWait(r, err)
 	}
 	r.Outcome, r.Reason, r.Warnings = Done, "", answer.Warnings
 	x.wrote(t, s.Object, &answer.Meta.ObjectMeta)
@@ -337,10 +344,13 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// failUnlessEarly is like fail, but leaves a step pending whose type or version is to come.
-func (x *execution) failUnlessEarly(r *Result, err error) error {
+// failOrWait is like fail, but leaves a step pending whose object changed since the plan, or
+// whose type or version is to come.
+func (x *execution) failOrWait(r *Result, err error) error {
 	s, definer := r.Step, x.defined[kindOf(r.Step.ID)]
 	switch {
+	case kube.ClassOf(err) == kube.Changed, errors.Is(err, errLeft):
+		r.Outcome, r.Reason = Pending, changedSince
 	case kube.ClassOf(err) != kube.NoSuchType:
 		return x.fail(r, err)
 	case s.Awaits != "":
@@ -385,8 +395,23 @@ const (
 	freshKindAttempts = 5
 )
 
-func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.Applied, error) {
-	body := x.member(s.Object).AppendJSON(nil)
+// changedSince is why a step is left to the next pass.
+const changedSince = "it changed after the plan was made; the next pass looks at it again"
+
+// noVersion is a resourceVersion that no object has: etcd's before the first write. An apply
+// with it creates an object, and changes none.
+const noVersion = "1"
+
+// write applies the object of a step to the live one with the UID, or creates it if uid is
+// empty. If the live object is another one, the error is of class Changed.
+func (x *execution) write(ctx context.Context, s *plan.Step, uid string) (kube.Type, *kube.Applied, error) {
+	tree := x.member(s.Object).Tree()
+	if uid == "" {
+		tree = manifest.With(tree, noVersion, "metadata", "resourceVersion")
+	} else {
+		tree = manifest.With(tree, uid, "metadata", "uid")
+	}
+	body := manifest.AppendJSON(nil, tree)
 	definer := x.defined[kindOf(s.ID)]
 	for attempt := 1; ; attempt++ {
 		t, err := x.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
@@ -410,6 +435,20 @@ func (x *execution) write(ctx context.Context, s *plan.Step) (kube.Type, *kube.A
 		}
 		x.cluster.Forget(s.ID.Group)
 	}
+}
+
+// join applies an object that was to be created, to one that somebody has created since the
+// plan. It returns changed if that one has an owner, so that the next plan decides.
+// Controllers create some objects for everybody, such as a namespace's ServiceAccount.
+func (x *execution) join(ctx context.Context, t kube.Type, s *plan.Step, changed error) (kube.Type, *kube.Applied, error) {
+	now, err := x.cluster.GetMetadata(ctx, t, s.ID)
+	switch {
+	case kube.IsMissing(err), err == nil && (now.DeletionTimestamp != nil || x.inv.Claimed(&now.ObjectMeta) != ""):
+		return t, nil, changed
+	case err != nil:
+		return t, nil, err
+	}
+	return x.write(ctx, s, string(now.UID))
 }
 
 // repinned reports whether a policy for pins refused an object although this run wrote

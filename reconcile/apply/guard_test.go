@@ -143,6 +143,60 @@ func TestPruneChanged(t *testing.T) {
 	}
 }
 
+// An object that somebody else created, or created again, after the plan is left to the next
+// plan, and so is one whose watch told that another inventory has it. One that has no owner
+// is joined.
+func TestApplyChanged(t *testing.T) {
+	for _, follow := range []bool{false, true} {
+		t.Run(fmt.Sprintf("followed %t", follow), func(t *testing.T) {
+			b := newBed(t)
+			helms := func(name string) string {
+				return "{apiVersion: v1, kind: ConfigMap, metadata: {name: " + name + ", namespace: $NAME, labels: {app.kubernetes.io/managed-by: Helm}}}"
+			}
+			set := func(value string, names ...string) *manifest.Set {
+				text := strings.Split(two, "---")[0]
+				for _, name := range names {
+					text += "\n---\n" + strings.TrimSuffix(cm(name), "}") + ", data: {k: " + value + "}}"
+				}
+				return b.set(text)
+			}
+			before, after := set("a", "again", "moved", "mine"), set("b", "again", "moved", "mine", "new", "shared")
+			if follow {
+				b.followed(before)
+			} else {
+				b.applied(before)
+			}
+			p := b.plan(after, apply.PlanOptions{})
+			b.delete(cm("again"))
+			b.as("helm", helms("again"))
+			b.as("helm", helms("new"))
+			b.as("somebody", cm("shared"))
+			left, data := []string{"again", "new"}, map[string]string{"again": "", "moved": "b", "mine": "b", "new": "", "shared": "b"}
+			if follow {
+				b.edit("other", cm("moved"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":"applyset-other"}}}`)
+				eventually(t, "the watch tells of it", func(ctx context.Context) bool {
+					now, err := b.applier.Plan(ctx, before, apply.PlanOptions{})
+					return err == nil && now.Count(plan.Conflict) == 2
+				})
+				left, data["moved"] = []string{"again", "moved", "new"}, "a"
+			}
+			var want []string
+			for _, name := range left {
+				want = append(want, "pending configmap/$NAME/"+name+": it changed after the plan was made; the next pass looks at it again")
+			}
+			b.want("results", b.results(b.execute(p)), want...)
+			for name, want := range data {
+				if have := manifest.Text(b.get(cm(name)), "data", "k"); have != want {
+					t.Errorf("%s: %q, want %q", name, have, want)
+				}
+			}
+			if p := b.plan(after, apply.PlanOptions{}); p.Count(plan.Conflict) != len(left) {
+				t.Error(b.steps(p))
+			}
+		})
+	}
+}
+
 // An object with a finalizer stays in the inventory, and the finalizer's controller stays
 // until the object is gone.
 func TestFinalizer(t *testing.T) {

@@ -231,6 +231,19 @@ func (a *Applier) take(s *kindState, e kube.Event) (before, after *member, news 
 	return before, nil, before != nil
 }
 
+// hasLeft reports whether a watch has seen since the plan that the object of a step is no
+// member any more.
+func (a *Applier) hasLeft(s *plan.Step) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := a.kinds[kindOf(s.ID)]
+	if !s.Member || k == nil || !k.followed {
+		return false
+	}
+	m := k.members[s.ID]
+	return m == nil || m.uid != s.UID
+}
+
 // memberVersion returns the last resourceVersion at which the object of a step was seen to
 // be a member; "" if it is not remembered as one.
 func (a *Applier) memberVersion(s *plan.Step) string {

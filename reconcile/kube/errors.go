@@ -300,6 +300,9 @@ func (c *Client) statusError(ctx context.Context, op operation, code int, header
 		conflict(e, details)
 	case code == http.StatusGone:
 		e.Class = Expired
+	case slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }):
+		e.Class = Changed
+		e.Message = "it was deleted, and one of its name was created"
 	case code == http.StatusUnprocessableEntity, code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge:
 		e.Class = Invalid
 		e.immutable = onlyImmutable(e.Message, details)

@@ -76,6 +76,10 @@ func claimant(meta *metav1.ObjectMeta, inv Inventory) claim {
 	return c
 }
 
+// Claimed describes the owner of a live object that is not the inventory's, to complete
+// "it is …". It returns "" if the object has no owner.
+func (inv Inventory) Claimed(meta *metav1.ObjectMeta) string { return claimant(meta, inv).text }
+
 func unprintable(r rune) bool { return !strconv.IsPrint(r) }
 
 // claimOf returns the owner of a live object. An object of ours that only lost its label
