@@ -56,7 +56,8 @@ func from(s *plan.Step) managed.Owners {
 }
 
 // takeOver makes the fields of former owners ours. It also removes the digest annotation:
-// if the process ends right after it, the next pass applies the object.
+// if the process ends right after it, the next pass applies the object. If the live object is
+// not the step's any more, the error is errLeft.
 func (a *Applier) takeOver(ctx context.Context, s *plan.Step) error {
 	t, err := a.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
 	if err != nil {
@@ -74,6 +75,9 @@ func (a *Applier) takeOver(ctx context.Context, s *plan.Step) error {
 				return err
 			}
 			meta = &answer.ObjectMeta
+		}
+		if string(meta.UID) != s.UID || s.Member && a.inv.Membership(s.ID, meta) != plan.Member {
+			return errLeft
 		}
 		entries, err := managed.TakeOver(s.Object, meta, from(s))
 		if err != nil || entries == nil {

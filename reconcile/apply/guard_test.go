@@ -160,25 +160,28 @@ func TestApplyChanged(t *testing.T) {
 				}
 				return b.set(text)
 			}
-			before, after := set("a", "again", "moved", "mine"), set("b", "again", "moved", "mine", "new", "shared")
+			before, after := set("a", "again", "moved", "mine"), set("b", "again", "moved", "mine", "new", "shared", "adopted")
 			if follow {
 				b.followed(before)
 			} else {
 				b.applied(before)
 			}
-			p := b.plan(after, apply.PlanOptions{})
-			b.delete(cm("again"))
-			b.as("helm", helms("again"))
+			b.as("helm", helms("adopted"))
+			p := b.plan(after, apply.PlanOptions{Options: plan.Options{Adopt: []string{"helm"}}})
+			for _, name := range []string{"again", "adopted"} {
+				b.delete(cm(name))
+				b.as("helm", helms(name))
+			}
 			b.as("helm", helms("new"))
 			b.as("somebody", cm("shared"))
-			left, data := []string{"again", "new"}, map[string]string{"again": "", "moved": "b", "mine": "b", "new": "", "shared": "b"}
+			left, data := []string{"adopted", "again", "new"}, map[string]string{"adopted": "", "again": "", "moved": "b", "mine": "b", "new": "", "shared": "b"}
 			if follow {
 				b.edit("other", cm("moved"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":"applyset-other"}}}`)
 				eventually(t, "the watch tells of it", func(ctx context.Context) bool {
 					now, err := b.applier.Plan(ctx, before, apply.PlanOptions{})
 					return err == nil && now.Count(plan.Conflict) == 2
 				})
-				left, data["moved"] = []string{"again", "moved", "new"}, "a"
+				left, data["moved"] = []string{"adopted", "again", "moved", "new"}, "a"
 			}
 			var want []string
 			for _, name := range left {

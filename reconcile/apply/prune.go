@@ -166,7 +166,8 @@ func (x *execution) delete(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// errLeft is why an object is not deleted: somebody removed its label, or took it over.
+// errLeft is why an object is not deleted or taken over: somebody removed its label, gave it
+// to another inventory, or created it again.
 var errLeft = errors.New("it left the inventory after the plan was made")
 
 // deleteStep deletes the object of a step, and returns its metadata if it still exists;
