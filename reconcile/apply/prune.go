@@ -203,8 +203,8 @@ func (a *Applier) deleteStep(ctx context.Context, s *plan.Step) (left *metav1.Ob
 	return left, nil
 }
 
-// deleteTries bounds how often a delete is tried again because somebody else writes to the
-// object.
+// deleteTries bounds how often an object is read again because somebody else writes to it.
+// After that it is deleted in whatever state it is: it was a member a moment ago.
 const deleteTries = 5
 
 // deleteMember deletes the object of a step in the state in which it is known to be a
@@ -225,8 +225,15 @@ func (a *Applier) deleteMember(ctx context.Context, t kube.Type, s *plan.Step) (
 			}
 			version = now.ResourceVersion
 		}
+		if try == deleteTries {
+			_, meta, err := a.cluster.Delete(ctx, t, s.ID, s.UID)
+			if kube.ClassOf(err) == kube.Changed {
+				return nil, nil // a newer one
+			}
+			return meta, err
+		}
 		_, meta, err := a.cluster.DeleteUnchanged(ctx, t, s.ID, s.UID, version)
-		if kube.ClassOf(err) != kube.Changed || try == deleteTries {
+		if kube.ClassOf(err) != kube.Changed {
 			return meta, err
 		}
 		version = ""
