@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/apply/managed"
@@ -120,19 +121,29 @@ func withoutNamespace(s, ns *plan.Step, e *kube.Error) {
 	}
 }
 
+// dryRunTries bounds the dry runs of an object that others write to meanwhile.
+const dryRunTries = 3
+
 func (a *Applier) dryRunStep(ctx context.Context, s *plan.Step) error {
 	t, err := a.cluster.Type(ctx, s.Object.APIVersion(), s.ID.Kind)
 	if err != nil {
 		return err
 	}
 	opts := kube.ApplyOptions{Force: s.Force, DryRun: true, Full: s.Action == plan.Configure}
-	answer, err := a.cluster.Apply(ctx, t, s.ID, a.member(s.Object).AppendJSON(nil), opts)
-	if err != nil || s.Action != plan.Configure {
-		return err
-	}
-	live, meta, err := a.cluster.Get(ctx, t, s.ID)
-	if err != nil {
-		return err
+	body := a.member(s.Object).AppendJSON(nil)
+	var answer *kube.Applied
+	var live map[string]any
+	var meta *metav1.PartialObjectMetadata
+	for range dryRunTries {
+		if answer, err = a.cluster.Apply(ctx, t, s.ID, body, opts); err != nil || s.Action != plan.Configure {
+			return err
+		}
+		if live, meta, err = a.cluster.Get(ctx, t, s.ID); err != nil {
+			return err
+		}
+		if meta.ResourceVersion == answer.Meta.ResourceVersion {
+			break // otherwise somebody else's write would be among the changes
+		}
 	}
 	after := answer.Tree
 	if s.Adopt || s.Reclaim != plan.ReclaimNothing {

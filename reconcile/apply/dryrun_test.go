@@ -1,11 +1,13 @@
 package apply_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
 )
 
 // A plan for people shows the changes field by field, and objects that the API server
@@ -78,5 +80,55 @@ metadata: {name: a, namespace: $NAME-2}
 	// What is executed is the same plan.
 	if run := b.plan(set, apply.PlanOptions{}); strings.Join(b.steps(run), "\n") != strings.Join(b.steps(p), "\n") {
 		t.Errorf("without a dry run the plan is\n%s", strings.Join(b.steps(run), "\n"))
+	}
+}
+
+// afterDryRun calls do after the first dry run of an object.
+type afterDryRun struct {
+	next http.RoundTripper
+	of   string
+	do   func()
+	runs int
+}
+
+func (a *afterDryRun) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := a.next.RoundTrip(req)
+	if req.URL.Query().Has("dryRun") && strings.HasSuffix(req.URL.Path, a.of) {
+		if a.runs++; a.runs == 1 {
+			a.do()
+		}
+	}
+	return resp, err
+}
+
+// What others write while the plan is made is none of its changes.
+func TestDryRunMeanwhile(t *testing.T) {
+	b := newBed(t)
+	both := func(value string) *manifest.Set {
+		text := strings.Split(two, "---")[0]
+		for _, name := range []string{"busy", "quiet"} {
+			text += "\n---\n" + strings.TrimSuffix(cm(name), "}") + ", data: {k: " + value + "}}"
+		}
+		return b.set(text)
+	}
+	b.apply(both("a"))
+	busy := &afterDryRun{of: "/busy", do: func() { b.edit("a-controller", cm("busy"), `{"metadata":{"annotations":{"revision":"1"}}}`) }}
+	quiet := &afterDryRun{of: "/quiet", do: func() {}}
+	b.cluster = b.connect(b.name, func(next http.RoundTripper) http.RoundTripper {
+		busy.next = next
+		quiet.next = busy
+		return quiet
+	})
+	b.restart()
+	p := b.plan(both("b"), apply.PlanOptions{DryRun: true})
+	var have []string
+	for _, s := range p.Steps {
+		for _, c := range s.Changes {
+			have = append(have, s.ID.Name+" "+c.String())
+		}
+	}
+	b.want("changes", have, `busy data.k: "a" -> "b"`, `quiet data.k: "a" -> "b"`)
+	if busy.runs != 2 || quiet.runs != 1 {
+		t.Errorf("%d and %d dry runs, want 2 and 1", busy.runs, quiet.runs)
 	}
 }
