@@ -282,6 +282,11 @@ func (c *cluster) bare(set *manifest.Set) bool {
 			return false
 		}
 	}
+	for _, name := range c.described {
+		if set.Get(manifest.CRD.ID("", name)) != nil {
+			return false
+		}
+	}
 	return !slices.ContainsFunc(c.wanted.Objects, has)
 }
 

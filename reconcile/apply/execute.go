@@ -317,9 +317,17 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			return x.failOrWait(r, err)
 		}
 	}
-	t, answer, err := x.write(ctx, s, s.UID)
-	if kube.ClassOf(err) == kube.Changed && s.UID == "" {
+	now := precondition{uid: s.UID}
+	if s.UID == "" {
+		now.version = noVersion
+	}
+	t, answer, err := x.write(ctx, s, now)
+	switch {
+	case s.UID != "":
+	case kube.ClassOf(err) == kube.Changed:
 		t, answer, err = x.join(ctx, t, s, err)
+	case mentionsVersion(err):
+		t, answer, err = x.write(ctx, s, precondition{})
 	}
 	if err != nil && replaceable(s, err) {
 		var going string
@@ -328,7 +336,7 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			return nil
 		}
 		if err == nil {
-			t, answer, err = x.write(ctx, s, "")
+			t, answer, err = x.write(ctx, s, precondition{})
 		}
 	}
 	if err != nil {
@@ -349,8 +357,10 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 func (x *execution) failOrWait(r *Result, err error) error {
 	s, definer := r.Step, x.defined[kindOf(r.Step.ID)]
 	switch {
-	case kube.ClassOf(err) == kube.Changed, errors.Is(err, errLeft):
+	case errors.Is(err, errLeft):
 		r.Outcome, r.Reason = Pending, changedSince
+	case kube.ClassOf(err) == kube.Changed:
+		r.Outcome, r.Reason = Pending, changedSince+": "+kube.MessageOf(err)
 	case kube.ClassOf(err) != kube.NoSuchType:
 		return x.fail(r, err)
 	case s.Awaits != "":
@@ -402,14 +412,28 @@ const changedSince = "it changed after the plan was made; the next pass looks at
 // with it creates an object, and changes none.
 const noVersion = "1"
 
-// write applies the object of a step to the live one with the UID, or creates it if uid is
-// empty. If the live object is another one, the error is of class Changed.
-func (x *execution) write(ctx context.Context, s *plan.Step, uid string) (kube.Type, *kube.Applied, error) {
+// mentionsVersion reports whether a server refuses noVersion. A server of an aggregated API
+// may create objects by another API, which takes no resourceVersion.
+func mentionsVersion(err error) bool {
+	switch kube.ClassOf(err) {
+	case kube.Invalid, kube.Server, kube.Refused:
+		return strings.Contains(strings.ToLower(kube.MessageOf(err)), "resourceversion")
+	}
+	return false
+}
+
+// precondition is what the live object must have for a write; its empty fields are none. If it
+// has something else, the error is of class Changed.
+type precondition struct{ uid, version string }
+
+// write applies the object of a step.
+func (x *execution) write(ctx context.Context, s *plan.Step, must precondition) (kube.Type, *kube.Applied, error) {
 	tree := x.member(s.Object).Tree()
-	if uid == "" {
-		tree = manifest.With(tree, noVersion, "metadata", "resourceVersion")
-	} else {
-		tree = manifest.With(tree, uid, "metadata", "uid")
+	if must.version != "" {
+		tree = manifest.With(tree, must.version, "metadata", "resourceVersion")
+	}
+	if must.uid != "" {
+		tree = manifest.With(tree, must.uid, "metadata", "uid")
 	}
 	body := manifest.AppendJSON(nil, tree)
 	definer := x.defined[kindOf(s.ID)]
@@ -439,16 +463,20 @@ func (x *execution) write(ctx context.Context, s *plan.Step, uid string) (kube.T
 
 // join applies an object that was to be created, to one that somebody has created since the
 // plan. It returns changed if that one has an owner, so that the next plan decides.
-// Controllers create some objects for everybody, such as a namespace's ServiceAccount.
+// Controllers create some objects for everybody, such as a namespace's ServiceAccount. If
+// there is none, the server means something else by its answer, and is asked without a
+// precondition.
 func (x *execution) join(ctx context.Context, t kube.Type, s *plan.Step, changed error) (kube.Type, *kube.Applied, error) {
 	now, err := x.cluster.GetMetadata(ctx, t, s.ID)
 	switch {
-	case kube.IsMissing(err), err == nil && (now.DeletionTimestamp != nil || x.inv.Claimed(&now.ObjectMeta) != ""):
-		return t, nil, changed
+	case kube.IsMissing(err):
+		return x.write(ctx, s, precondition{})
 	case err != nil:
 		return t, nil, err
+	case now.DeletionTimestamp != nil || x.inv.Claimed(&now.ObjectMeta) != "":
+		return t, nil, changed
 	}
-	return x.write(ctx, s, string(now.UID))
+	return x.write(ctx, s, precondition{uid: string(now.UID)})
 }
 
 // repinned reports whether a policy for pins refused an object although this run wrote

@@ -1,6 +1,7 @@
 package apply_test
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -127,6 +128,68 @@ func TestOneBadThing(t *testing.T) {
 }
 
 func first(steps, _ []string) []string { return steps }
+
+// A server of an aggregated API may create objects by another API, which takes no
+// resourceVersion, or have other reasons for a conflict.
+func TestOddServers(t *testing.T) {
+	refuses := func(code int, reason, message string) func(*http.Request) (*http.Response, error) {
+		return answers(code, nil, `{"kind":"Status","status":"Failure","reason":"`+reason+`","message":"`+message+`"}`)
+	}
+	conflict := refuses(409, "Conflict", "it is in use")
+	for _, tt := range []struct {
+		name  string
+		fault func(*http.Request) (*http.Response, error)
+		// always: also without a resourceVersion.
+		always bool
+		want   []string
+	}{
+		{"takes no resourceVersion", refuses(500, "InternalError", "resourceVersion should not be set on objects to be created"), false, nil},
+		{"finds it invalid", refuses(422, "Invalid", "error with field ResourceVersion = '1' (field must not be set for a Create request)"), false, nil},
+		{"has a conflict", conflict, false, nil},
+		{"always has a conflict", conflict, true, []string{"pending configmap/$NAME/a: it changed after the plan was made; the next pass looks at it again: it is in use"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			f := newFaulty(b, 0)
+			f.breaks(endpoint(http.MethodPatch, "/api/v1/namespaces/"+b.name+"/configmaps/a"), func(req *http.Request) (*http.Response, error) {
+				body, err := io.ReadAll(req.Body)
+				if err != nil || tt.always || strings.Contains(string(body), "resourceVersion") {
+					return tt.fault(req)
+				}
+				req.Body = io.NopCloser(bytes.NewReader(body))
+				return nil, nil
+			})
+			set := b.set(two)
+			_, results := b.apply(set)
+			b.want("results", results, tt.want...)
+			if exists := b.get(cm("a")) != nil; exists == tt.always {
+				t.Errorf("it exists: %t", exists)
+			}
+			f.heals()
+			b.apply(set)
+			b.settled(set)
+		})
+	}
+
+	t.Run("delete", func(t *testing.T) {
+		b := newBed(t)
+		f := newFaulty(b, 0)
+		b.apply(b.set(two))
+		parts := strings.Split(two, "---")
+		space := b.set(parts[0] + "---" + parts[2])
+		f.breaks(endpoint(http.MethodDelete, "/api/v1/namespaces/"+b.name+"/configmaps/a"), conflict)
+		for range 2 {
+			steps, results := b.apply(space)
+			b.want("steps", steps, "prune configmap/$NAME/a")
+			if len(results) != 1 || !strings.HasPrefix(results[0], "failed configmap/$NAME/a: ") || !strings.Contains(results[0], "it is in use") {
+				t.Errorf("results %q", results)
+			}
+		}
+		f.heals()
+		b.want("healed", first(b.apply(space)), "prune configmap/$NAME/a")
+		b.settled(space)
+	})
+}
 
 // A cluster that answers no request is unreachable.
 func TestNoAnswerAtAll(t *testing.T) {

@@ -225,15 +225,14 @@ func (a *Applier) deleteMember(ctx context.Context, t kube.Type, s *plan.Step) (
 			}
 			version = now.ResourceVersion
 		}
-		if try == deleteTries {
-			_, meta, err := a.cluster.Delete(ctx, t, s.ID, s.UID)
-			if kube.ClassOf(err) == kube.Changed {
-				return nil, nil // a newer one
-			}
-			return meta, err
+		var meta *metav1.PartialObjectMetadata
+		var err error
+		if try < deleteTries {
+			_, meta, err = a.cluster.DeleteUnchanged(ctx, t, s.ID, s.UID, version)
+		} else {
+			_, meta, err = a.cluster.Delete(ctx, t, s.ID, s.UID)
 		}
-		_, meta, err := a.cluster.DeleteUnchanged(ctx, t, s.ID, s.UID, version)
-		if kube.ClassOf(err) != kube.Changed {
+		if kube.ClassOf(err) != kube.Changed || try > deleteTries {
 			return meta, err
 		}
 		version = ""

@@ -84,7 +84,7 @@ func (c *Comparer) Between(ctx context.Context, cluster string, before, after *m
 	p := &Plan{Cluster: cluster}
 	packages := make(map[string]bool)
 	now, was := computation{desired: after, opts: opts, inactive: byKind(opts.Inactive)}, computation{desired: before}
-	now.awaited = servingSecrets(after)
+	now.awaited = otherNames(after)
 	now.findUnregistered()
 	was.findUnregistered()
 	withdrawn := func(o *manifest.Object) bool { // nothing serves it any more

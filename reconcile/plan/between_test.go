@@ -67,7 +67,8 @@ func TestBetweenOrder(t *testing.T) {
 	p := between(t, new(plan.Comparer), "dev", before, manifesttest.Set(t, service+cm("old", "depends-on: nosuch")+
 		cm("object", "depends-on: configmap/a/gone")+cm("package", "depends-on: package/gone")+cm("path", "depends-on: path/gone")+
 		cm("self", "depends-on: configmap/a/self")+cm("pin", "type: 'h1:zz'")+
-		cm("fine", "depends-on: 'configmap/a/old, secret/a/s-tls'")), nil, nil)
+		cm("fine", "depends-on: 'configmap/a/old, secret/a/s-tls, issuer.example.org/wide'")+
+		"---\n{apiVersion: example.org/v1, kind: Issuer, metadata: {name: wide, namespace: a}}\n"), nil, nil)
 	names := ", which the cluster does not get"
 	for name, want := range map[string]string{
 		"s": "", "old": "", "fine": "",

@@ -136,8 +136,8 @@ type computation struct {
 	inactive, delegated map[schema.GroupKind]PackageType
 	// dormant are the definitions of inactive types.
 	dormant map[manifest.ID]bool
-	// awaited are Secrets that become desired once certificates are made, by the name that
-	// others depend on them by.
+	// awaited are names that others may depend on, of objects that a cluster has and the
+	// rendering has not, or not under that name.
 	awaited map[string]bool
 	// unregistered are the webhook configurations that nothing is going to serve, with
 	// the reason, and without are their packages.

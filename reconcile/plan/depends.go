@@ -54,15 +54,21 @@ func (c *computation) order(steps []Step) map[string][]int {
 	return g.groups
 }
 
-// servingSecrets returns the Secrets of the Services with serving certificates.
-func servingSecrets(rendered *manifest.Set) map[string]bool {
-	secrets := make(map[string]bool)
+// otherNames returns names in a cluster of what is rendered: Secrets of Services with serving
+// certificates, and objects without their namespace, since their kind may be cluster-wide.
+func otherNames(rendered *manifest.Set) map[string]bool {
+	names := make(map[string]bool)
 	for _, o := range rendered.All() {
-		if name := o.Annotation(manifest.ServingCertAnnotation); name != "" && o.ID().Is(manifest.Service) {
-			secrets[manifest.Secret.ID(o.ID().Namespace, name).String()] = true
+		id := o.ID()
+		if name := o.Annotation(manifest.ServingCertAnnotation); name != "" && id.Is(manifest.Service) {
+			names[manifest.Secret.ID(id.Namespace, name).String()] = true
+		}
+		if id.Namespace != "" {
+			id.Namespace = ""
+			names[id.String()] = true
 		}
 	}
-	return secrets
+	return names
 }
 
 // graph has the dependencies between steps.

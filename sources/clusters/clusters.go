@@ -9,11 +9,11 @@
 package clusters
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/rules"
@@ -321,8 +321,9 @@ func (e *Error) Error() string {
 // error. The error joins an [*Error] for each fault.
 func Parse(file string, data []byte) (*Registry, error) {
 	p := &parser{file: file}
-	if !utf8.Valid(data) { // the YAML library would read UTF-16, and nothing here would
-		p.fail(1, "", "not valid UTF-8: save the file as UTF-8")
+	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		// The YAML library would read it, but nothing here finds the documents.
+		p.fail(1, "", "the file is in UTF-16; save it as UTF-8")
 		p.packagesUnknown(1)
 		p.registry.Faulty = true
 		return &p.registry, errors.Join(p.errs...)

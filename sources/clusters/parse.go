@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -89,6 +90,13 @@ func (p *parser) document(c chunk) {
 		p.fail(c.line, "", "the document has %d bytes; at most %d are read", len(c.text), maxBytes)
 		p.unreadable(c, c.line)
 		return
+	}
+	for i, text := range strings.Split(c.text, "\n") {
+		if !utf8.ValidString(text) {
+			p.fail(c.line+i, "", "not valid UTF-8: save the file as UTF-8")
+			p.unreadable(c, c.line)
+			return
+		}
 	}
 	var root, next yaml.Node
 	dec := yaml.NewDecoder(strings.NewReader(c.text))
