@@ -88,8 +88,8 @@ type Limits struct {
 	// Unread is how long a client may leave a message of a stream unread before the stream ends;
 	// a minute by default.
 	Unread time.Duration
-	// Unfinished is how long a client may take to send a request that it has begun; a minute by
-	// default. It does not apply with GRPCGo.
+	// Unfinished is how long a client may take to send the rest of a request, or the next 64 KiB
+	// of it; a minute by default. It does not apply with GRPCGo.
 	Unfinished time.Duration
 	// UnreadBytes is how many bytes of unread responses are held, of all tenants together, before
 	// reads are refused to tenants with more than an even share; half of ResponseBytes by default.

@@ -54,6 +54,14 @@ func (m *message) add(data []byte, most int, pool mem.BufferPool) (rest []byte, 
 	return data[len(take):], len(take) == missing, nil
 }
 
+// received returns how many bytes of the message are there, without the prefix.
+func (m *message) received() int {
+	if m.room == nil {
+		return 0
+	}
+	return len(*m.room)
+}
+
 // grow takes memory for size bytes.
 func (m *message) grow(size int, pool mem.BufferPool) {
 	room := pool.Get(size)

@@ -28,8 +28,8 @@ type ServerConfig struct {
 	// yet, in bytes, beyond 16 KiB of each call. It must not block. If it returns an error for more, a
 	// gRPC status, the call receives the error.
 	Count func(auth credentials.AuthInfo, more int) error
-	// Patience is how long a client may take to send the rest of a message; a minute if 0. Then the call
-	// receives an error.
+	// Patience is how long a client may take to send the rest of a message, or the next 64 KiB of it; a
+	// minute if 0. Then the call receives an error.
 	Patience time.Duration
 	// Setup is how long a client may take to begin HTTP/2 after the handshake; 10 seconds if 0.
 	Setup time.Duration

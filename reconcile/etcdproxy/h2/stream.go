@@ -36,7 +36,8 @@ type Stream struct {
 	unread  uint32        // bytes that were received but not given back to the window
 	takes   int           // memory of the queue
 	counted int           // memory that the server was told of
-	until   time.Time     // when the partial message has to be whole; zero if there is none
+	until   time.Time     // when the partial message has to be whole, or larger by progress; zero if there is none
+	waited  int           // the bytes of the partial message when until was set
 	late    *time.Timer   // calls giveUp then
 
 	held bool // owned by the sender
@@ -59,6 +60,8 @@ const (
 	maxQueued = 32
 	// uncounted is how much memory the messages of a stream may take before [ServerConfig.Count] is told.
 	uncounted = maxFrame
+	// progress is how much of a large message has to come within [ServerConfig.Patience].
+	progress = 64 << 10
 )
 
 var (
@@ -198,7 +201,7 @@ func (s *Stream) settle() {
 	if err := s.count(max(takes-uncounted, 0)); err != nil {
 		s.drop(err)
 	}
-	if s.partial.have > 0 && s.over == nil && s.until.IsZero() {
+	if s.partial.have > 0 && s.over == nil && (s.until.IsZero() || s.partial.received() >= s.waited+progress) {
 		s.expect()
 	}
 }
@@ -215,8 +218,9 @@ func (s *Stream) count(takes int) error {
 	return err
 }
 
-// expect gives the client time for the rest of a message.
+// expect gives the client time for the rest of a message, or for progress.
 func (s *Stream) expect() {
+	s.waited = s.partial.received()
 	s.until = time.Now().Add(s.conn.server.Patience)
 	if s.late == nil {
 		s.late = time.AfterFunc(s.conn.server.Patience, s.giveUp)

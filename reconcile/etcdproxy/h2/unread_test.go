@@ -154,6 +154,49 @@ func TestCount(t *testing.T) {
 	}
 }
 
+// A large message may take longer as long as enough of it arrives in time.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	s := serve(t, echo, func(cfg *ServerConfig) { cfg.Patience = time.Hour })
+	conn, other := net.Pipe()
+	defer conn.Close()
+	defer other.Close()
+	call := &Stream{conn: newServerConn(s.Server, conn, nil), more: make(chan struct{}, 1)}
+	data := framed(strings.Repeat("x", 3*progress+1))
+	receive := func(n int) {
+		call.receive(data[:n], uint32(n), false)
+		data = data[n:]
+	}
+	// extended reports whether the time is longer since the last call.
+	over := time.Now()
+	extended := func() bool {
+		call.mu.Lock()
+		defer call.mu.Unlock()
+		was := call.until
+		call.until = over
+		return !was.Equal(over)
+	}
+	receive(prefixSize + 1)
+	if !extended() {
+		t.Fatal("the rest is not expected")
+	}
+	for range 2 {
+		receive(progress - 1)
+		if extended() {
+			t.Error("a byte too few gets more time")
+		}
+		receive(1)
+		if !extended() {
+			t.Error("progress gets no more time")
+		}
+	}
+	receive(progress)
+	if call.giveUp(); call.over != nil || len(call.queue) != 1 {
+		t.Errorf("%d messages, %v", len(call.queue), call.over)
+	}
+	call.discard()
+}
+
 // A call ends when the rest of a message does not come in time, unless the server has closed the window.
 func TestPatience(t *testing.T) {
 	t.Parallel()
