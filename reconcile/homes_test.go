@@ -4,15 +4,19 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
+	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -134,4 +138,13 @@ func TestLastRegistered(t *testing.T) {
 	fourth := follow(good, faulty("4", "hub"))
 	has(fourth, "dev", "hub")
 	has(follow(fourth, faulty("5", "hub")), "dev", "hub")
+
+	// So they do before the first commit is computed.
+	store := &checkpoint.Store{Dir: t.TempDir()}
+	if err := store.SaveRegistry([]byte(registry("hub", "prod"))); err != nil {
+		t.Fatal(err)
+	}
+	p := loadPrevious(Config{Checkpoints: store, Home: func(context.Context, *desired.Unit, bool, func([]problem.Problem)) (Home, error) { return nil, nil }})
+	head := sources.Commit{Hash: "1", Files: fstest.MapFS{sources.RegistryFile: {Data: []byte(registry("hub") + "---\n" + strings.Replace(registry("prod"), "path", "pth", 1))}}}
+	has((*revision)(nil).next(&Daemon{previous: p, head: head, stuck: true}), "hub", "prod")
 }

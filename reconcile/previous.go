@@ -93,6 +93,7 @@ func (r *revision) next(d *Daemon) *revision {
 		return nil
 	}
 	next := &revision{state: s, commit: s.Commit, computing: !d.stuck, perhaps: d.previous.perhaps(s)}
+	next.before = next.lastRegistered(nil)
 	for _, c := range s.Registry.Clusters {
 		if c.Spec.NeedsDaemon() || d.stuck {
 			s.Clusters = append(s.Clusters, desired.Registered(c, d.head.Hash))
