@@ -28,6 +28,13 @@ type Compactor struct {
 	mu      sync.Mutex
 	samples []limit.Sample // since the start of the process, so history lasts longer after a restart
 	last    int64
+
+	// compacted: the embedded etcd was compacted while it was full, and not defragmented since.
+	compacted bool
+	// used is how many bytes were in use after the last try to make room by defragmenting, at tried; 0 if there
+	// was room since.
+	used  int64
+	tried time.Time
 }
 
 // Compactor returns a Compactor, or an error if gitopsd may not compact the etcd. A nil now means
@@ -77,7 +84,7 @@ func (c *Compactor) Compact(ctx context.Context) (int64, error) {
 		c.last = revision
 	}
 	if s.Config.Embedded {
-		err = s.makeRoom(ctx, compacts)
+		err = c.makeRoom(ctx, s, compacts)
 	}
 	return c.last, err
 }
@@ -100,24 +107,30 @@ func (s *session) compact(ctx context.Context, revision int64) error {
 
 // makeRoom lets clients of the embedded etcd write again after its database reached its quota, which etcd
 // does not do by itself. First it defragments the database if that may help, while etcd answers nobody.
-// compacted reports whether the etcd was just compacted: etcd counts pages as free only some commits
-// later. If ctx ends while etcd defragments, the next call goes on. The error is errFull, or about etcd.
-func (s *session) makeRoom(ctx context.Context, compacted bool) error {
+// compacts reports whether the etcd was just compacted. If ctx ends while etcd defragments, the next call
+// goes on. The error is errFull, or about etcd.
+func (c *Compactor) makeRoom(ctx context.Context, s *session, compacts bool) error {
 	alarms, err := s.AlarmList(ctx)
 	if err != nil {
 		return fmt.Errorf("etcd: its alarms: %w", err)
 	}
 	i := slices.IndexFunc(alarms.Alarms, func(a *etcdserverpb.AlarmMember) bool { return a.GetAlarm() == etcdserverpb.AlarmType_NOSPACE })
 	if i < 0 {
+		c.compacted, c.used = false, 0
 		return nil // free pages are used again
 	}
+	c.compacted = c.compacted || compacts
 	endpoint := s.Server.Members[0].Endpoint
 	db, err := s.Status(ctx, endpoint)
-	if err == nil && nearlyFull(db.DbSize, db.DbSizeQuota) && (compacted || !nearlyFull(db.DbSizeInUse, db.DbSizeQuota)) {
+	if err == nil && nearlyFull(db.DbSize, db.DbSizeQuota) && c.mayHelp(db.DbSizeInUse, db.DbSizeQuota) {
+		c.used, c.tried = db.DbSizeInUse, c.now() // in case ctx ends
 		if _, err := s.Defragment(ctx, endpoint); err != nil {
 			return fmt.Errorf("etcd: defragment: %w", err)
 		}
-		db, err = s.Status(ctx, endpoint)
+		c.compacted = false
+		if db, err = s.Status(ctx, endpoint); err == nil {
+			c.used = db.DbSizeInUse
+		}
 	}
 	switch {
 	case err != nil:
@@ -128,9 +141,20 @@ func (s *session) makeRoom(ctx context.Context, compacted bool) error {
 	if _, err := s.AlarmDisarm(ctx, (*clientv3.AlarmMember)(alarms.Alarms[i])); err != nil {
 		return fmt.Errorf("etcd: disarm the alarm NOSPACE: %w", err)
 	}
+	c.used = 0
 	s.Config.Log.Warn("the embedded etcd was full, so that nobody could write; there is room again", "bytes", db.DbSize, "quota", db.DbSizeQuota)
 	return nil
 }
+
+// mayHelp reports whether defragmenting may make room while etcd says that so many bytes are in use. After a
+// compaction there may be fewer: it counts pages as free only some commits later. But an etcd full of keys is
+// compacted all the time, so that after a try that made no room, compactions alone are no reason for another
+// within retryFull.
+func (c *Compactor) mayHelp(inUse, quota int64) bool {
+	return !nearlyFull(inUse, quota) || c.compacted && (c.used == 0 || inUse < c.used-quota/10 || c.now().Sub(c.tried) >= retryFull)
+}
+
+const retryFull = 30 * time.Minute
 
 // errFull says that defragmenting does not help.
 var errFull = errors.New("etcd: the embedded etcd is full, so that nobody can write; if it stays full for more than ten minutes, delete keys (kubectl get etcdnamespaces shows who has many), or move to an etcd with more room")

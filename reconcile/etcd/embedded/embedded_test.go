@@ -174,6 +174,7 @@ func TestFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	db := filepath.Join(s.cfg.Dir, "etcd", "member", "snap", "db")
 	c, value := client(t, s, nil), strings.Repeat("v", 10<<10)
 	// fill writes until etcd is full, which it notices some writes later. Each time it writes the keys that
 	// key returns for 0 to 99.
@@ -211,9 +212,24 @@ func TestFull(t *testing.T) {
 	}
 
 	fill(func(n, i int) string { return fmt.Sprintf("/other/%d/%d", n, i) })
-	for range 2 {
+	// It is not defragmented, which stops it, each time that something goes.
+	for n, want := range []bool{false, true, false, false, true, false} {
+		before, err := os.Stat(db)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if _, err := compactor.Compact(t.Context()); err == nil || !strings.Contains(err.Error(), "delete keys") {
 			t.Errorf("without room: %v", err)
+		}
+		after, err := os.Stat(db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := !os.SameFile(before, after); have != want {
+			t.Errorf("pass %d without room: defragmented %t, want %t", n, have, want)
+		}
+		if _, err := c.Delete(t.Context(), fmt.Sprintf("/other/0/%d", n)); err != nil {
+			t.Fatal(err)
 		}
 		now = now.Add(10 * time.Minute)
 	}
