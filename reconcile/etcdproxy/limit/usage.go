@@ -28,7 +28,7 @@ type Usage struct {
 	mu    sync.Mutex
 	quota etcd.Quota
 	live  sizes
-	pins  map[uint64][]int64 // sizes that writes in flight may give to a key
+	pins  map[uint64][]int64 // sizes that writes in flight may give to a key, or unpriced
 	// pinned is the cost of the pins beyond what exists, and loose the growth by transactions
 	// that may put different keys.
 	pinned, loose amount
@@ -120,7 +120,7 @@ type Hold struct {
 
 type pin struct {
 	key  uint64
-	size int64
+	size int64 // or unpriced
 }
 
 // Admit decides whether a write may be sent to etcd: it must make nothing larger, or fit into the quota together
@@ -215,6 +215,9 @@ func (u *Usage) growth(w Write) amount {
 	return sum
 }
 
+// unpriced is the size in a pin that costs nothing: it only tells keep that the key is written to.
+const unpriced = -1
+
 // hold takes the place of a write. If the keys are known, they are pinned at their new sizes. Otherwise existing
 // keys are pinned at their cost, so that the growth stays right if they shrink meanwhile, and the growth belongs
 // to no key.
@@ -225,16 +228,18 @@ func (u *Usage) hold(w Write, grows amount) *Hold {
 		key := u.hash(p.key)
 		has, exists := u.cost(key)
 		size := p.size
+		if p.keep {
+			u.keep(h, p.key, key)
+		}
 		switch {
+		case !exists && (p.keep || chooses):
+			size = unpriced
 		case p.keep:
 			size = has
-			u.keep(h, p.key, key)
 		case chooses:
 			size = min(size, has)
 		}
-		if exists || !chooses && !p.keep {
-			h.pins = append(h.pins, pin{key, size})
-		}
+		h.pins = append(h.pins, pin{key, size})
 		return true
 	})
 	for _, p := range h.pins {
@@ -248,16 +253,16 @@ func (u *Usage) hold(w Write, grows amount) *Hold {
 }
 
 // keep notes the size of a key whose value a write keeps, if it is certain: no other write of the key is in flight
-// or still to be counted. Another proxy may enlarge the value meanwhile, but then only one write costs too little.
+// or still to be counted. It is 0 if the key does not exist: etcd refuses the write. Another proxy may enlarge the value
+// meanwhile, but then only one write costs too little.
 func (u *Usage) keep(h *Hold, name string, key uint64) {
-	size, exists := u.live.of[key]
-	if !exists || !u.current || len(u.pins[key]) > 0 {
+	if !u.current || len(u.pins[key]) > 0 {
 		return
 	}
 	if h.same == nil {
 		h.same = make(map[string]int64)
 	}
-	h.same[name] = int64(size)
+	h.same[name] = int64(u.live.of[key])
 }
 
 // kept returns the size of a key whose value is kept, or the largest if that is not certain.
@@ -343,12 +348,9 @@ func (u *Usage) touch(key uint64, change func()) {
 
 // beyond returns what the pins of a key cost beyond what exists.
 func (u *Usage) beyond(key uint64) amount {
-	if len(u.pins[key]) == 0 {
-		return amount{}
-	}
-	cost, _ := u.cost(key)
+	cost, counts := u.cost(key)
 	size, exists := u.live.of[key]
-	if !exists {
+	if counts && !exists {
 		return amount{cost, 1}
 	}
 	return amount{cost - int64(size), 0}
@@ -359,7 +361,9 @@ func (u *Usage) cost(key uint64) (int64, bool) {
 	size, exists := u.live.of[key]
 	cost := int64(size)
 	for _, p := range u.pins[key] {
-		cost, exists = max(cost, p), true
+		if p != unpriced {
+			cost, exists = max(cost, p), true
+		}
 	}
 	return cost, exists
 }

@@ -430,8 +430,25 @@ func TestKeptValue(t *testing.T) {
 		}
 		costs("known", keep, each+5000).Release()
 		costs("in a transaction", txnWrite([]*pb.RequestOp{op}, []*pb.RequestOp{putOp("b", 7)}), each+5000).Release()
-		costs("unknown", putOf(&pb.PutRequest{Key: []byte("c"), IgnoreValue: true}), largest).Release()
-		costs("of the compaction key", putOf(&pb.PutRequest{Key: []byte(CompactKey), IgnoreValue: true}), largest+2*int64(len(CompactKey)-1)).Release()
+		costs("of the compaction key", putOf(&pb.PutRequest{Key: []byte(CompactKey), IgnoreValue: true}), each+1+2*int64(len(CompactKey)-1)).Release()
+
+		// Without a value etcd refuses it, but another write may put one before.
+		missing := putOf(&pb.PutRequest{Key: []byte("c"), IgnoreValue: true})
+		one := costs("without a value", missing, each+1)
+		costs("beside the same without a value", missing, largest).Release()
+		one.Release()
+		for name, w := range map[string]Write{
+			"a new key":         putOf(putRequest("c", 10)),
+			"perhaps a new key": txnWrite([]*pb.RequestOp{putOp("c", 10)}, []*pb.RequestOp{putOp("b", 10)}),
+		} {
+			h := costs(name, w, each+11)
+			costs("beside "+name, missing, largest).Release()
+			h.Release()
+		}
+		if s := u.State(); s.Reserved != 0 || u.pinned != (amount{}) {
+			t.Errorf("something is reserved: %+v", s)
+		}
+		costs("without a value again", missing, each+1).Release()
 
 		first := costs("before another", keep, each+5000)
 		costs("beside the same", keep, largest).Release()
@@ -452,6 +469,28 @@ func TestKeptValue(t *testing.T) {
 		if len(u.pins) > 0 {
 			t.Errorf("%d keys are pinned at the end", len(u.pins))
 		}
+	}
+}
+
+// A put that keeps the value of a key that does not exist takes no room: etcd refuses it.
+func TestKeptNothing(t *testing.T) {
+	t.Parallel()
+	u := counted(etcd.Quota{Storage: 100, Keys: 2}, map[string]int{"a": 1})
+	keep, err := u.Admit(t.Context(), putOf(&pb.PutRequest{Key: []byte("b"), IgnoreValue: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put, err := u.Admit(t.Context(), putOf(putRequest("c", 97-1)))
+	if err != nil {
+		t.Fatalf("beside it there is no room: %v", err)
+	}
+	if _, err := u.Admit(t.Context(), putOf(putRequest("b", 1))); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("it made the key one that exists: %v", err)
+	}
+	keep.Release()
+	put.Release()
+	if u.pinned != (amount{}) || len(u.pins) > 0 {
+		t.Errorf("at the end %+v is reserved", u.pinned)
 	}
 }
 
