@@ -44,6 +44,12 @@ type decision struct {
 	publication clusters.Publication
 }
 
+// renews reports whether a connection is renewed to a cluster that is left alone otherwise, perhaps because it is
+// switched off. The condition says why, however the renewal ends.
+func (d decision) renews() bool {
+	return d.do == offer && (d.condition.reason == clusterSuspended || d.condition.reason == registryFaulty)
+}
+
 // The reasons of the condition Ready.
 const (
 	// available: the connection can be used.

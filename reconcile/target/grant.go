@@ -42,7 +42,13 @@ func (p *pass) offer(ctx context.Context, g *grants, k *known, d decision) (take
 	if fresh && h.compared && (!known || version == k.from) {
 		return "", nil
 	}
-	entry, err := g.reach(ctx, d.cluster)
+	asking := ctx
+	if d.renews() {
+		var cancel func()
+		asking, cancel = context.WithTimeoutCause(ctx, renewLimit, errors.New("it does not answer"))
+		defer cancel()
+	}
+	entry, err := g.reach(asking, d.cluster)
 	if err != nil {
 		return "", err
 	}
@@ -59,7 +65,7 @@ func (p *pass) offer(ctx context.Context, g *grants, k *known, d decision) (take
 	case fresh && h.reaches(entry.Cluster):
 		made, expires, renew = connection.New(entry.Cluster, &api.AuthInfo{Token: h.token()}), h.expires, h.renew
 	default:
-		token, until, err := g.token(ctx, d)
+		token, until, err := g.token(asking, d)
 		if err != nil {
 			return "", err
 		}

@@ -80,6 +80,14 @@ const (
 	lastRetry  = 2 * time.Minute
 )
 
+// renewLimit bounds how long a cluster that is left alone otherwise is waited for in a pass, for the whole home
+// waits, too. After a failure it is asked again after renewPause, on a full minute, so that the targets of a cluster
+// wait together.
+const (
+	renewLimit = 5 * time.Second
+	renewPause = 2 * time.Minute
+)
+
 // parallel bounds the clusters that are asked for tokens at a time.
 const parallel = 8
 
@@ -117,6 +125,10 @@ type known struct {
 	retry    time.Time
 	failures int
 	failure  string
+	// renewal is when a connection is renewed again after a failure, if its cluster is left
+	// alone otherwise; zero for at once. overdue is the text of the failure.
+	renewal time.Time
+	overdue string
 	// rest is when a Secret name that others use is tried again, unless the target changes
 	// earlier.
 	rest time.Time
@@ -239,7 +251,7 @@ func (p *pass) keep(ctx context.Context, cluster string, of []*known) error {
 			// After a failure of the home, show fails as well.
 			err = errors.Join(err, p.show(ctx, k, condition{reason: connectionFailed, message: problem.Message(err)}))
 		}
-		if e, ok := errors.AsType[*kube.Error](err); ok && e.Cluster == p.Cluster && e.ClusterWide() || ctx.Err() != nil {
+		if p.ofHome(err) || ctx.Err() != nil {
 			return err
 		}
 		if err != nil {
@@ -252,6 +264,12 @@ func (p *pass) keep(ctx context.Context, cluster string, of []*known) error {
 	return nil
 }
 
+// ofHome reports whether err is about the whole home.
+func (p *pass) ofHome(err error) bool {
+	e, ok := errors.AsType[*kube.Error](err)
+	return ok && e.Cluster == p.Cluster && e.ClusterWide()
+}
+
 // one brings a target to its desired state.
 func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 	if err := p.look(ctx, k); err != nil {
@@ -260,6 +278,11 @@ func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 	d := decide(p.Cluster, k, p.Reserves(k.meta.Namespace), p.Fleet)
 	if k.meta.DeletionTimestamp != nil && d.do != withdraw {
 		return nil // it is held by a finalizer, and its Secret may be gone already
+	}
+	if d.renews() && p.now.Before(k.renewal) {
+		d.do = wait
+	} else {
+		k.renewal, k.overdue = time.Time{}, ""
 	}
 	switch d.do {
 	case wait:
@@ -275,6 +298,11 @@ func (p *pass) one(ctx context.Context, g *grants, k *known) error {
 		}
 	case offer:
 		taken, err := p.offer(ctx, g, k, d)
+		if d.renews() && err != nil && ctx.Err() == nil && !p.ofHome(err) && kube.ClassOf(err) != kube.Changed {
+			k.renewal, k.overdue = p.now.Truncate(time.Minute).Add(renewPause+time.Minute), problem.Message(err)
+			p.at(k.renewal)
+			return p.show(ctx, k, d.condition)
+		}
 		if err != nil {
 			return err
 		}
@@ -337,7 +365,7 @@ func (p *pass) usable(k *known) bool {
 
 // tell reports a target that failed or cannot be used.
 func (p *pass) tell(k *known) {
-	reason := k.failure
+	reason := cmp.Or(k.failure, k.overdue)
 	if reason == "" && !k.shown.ready {
 		reason = k.shown.message
 	}

@@ -46,14 +46,18 @@ type bed struct {
 	mu    sync.Mutex
 	told  string
 	clock atomic.Int64 // added to the time, in nanoseconds
-	phase atomic.Value
+	// frozen is the time without clock; nil for the machine's.
+	frozen atomic.Pointer[time.Time]
+	phase  atomic.Value
 	// suspended reports whether the registry suspends prod.
 	suspended bool
 	// requests counts those that the controller sent to the home.
 	requests atomic.Int64
-	// refuses has connections to published clusters fail.
-	refuses atomic.Bool
-	server  atomic.Value
+	// refuses has connections to published clusters fail. refused counts them, and unbounded those that might
+	// have taken longer than renewLimit.
+	refuses            atomic.Bool
+	refused, unbounded atomic.Int64
+	server             atomic.Value
 	// reach are the addresses that connections may name.
 	reach []string
 	stop  func()
@@ -131,7 +135,7 @@ func (b *bed) run(publish string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := New(Config{Clusters: b, Reach: reach, Now: func() time.Time { return time.Now().Add(time.Duration(b.clock.Load())) }})
+	c, err := New(Config{Clusters: b, Reach: reach, Now: b.now})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -158,6 +162,14 @@ func (b *bed) run(publish string) {
 		ran.Wait()
 	}
 	b.Cleanup(b.stop)
+}
+
+func (b *bed) now() time.Time {
+	now := time.Now()
+	if at := b.frozen.Load(); at != nil {
+		now = *at
+	}
+	return now.Add(time.Duration(b.clock.Load()))
 }
 
 // counter counts requests but for watches.
@@ -226,8 +238,12 @@ spec: {path: prod, kubeconfig: {file: prod}, publish: [`+publish+`]}
 	b.home.Set(home.Fleet{Registry: r, State: func(string) (status.Phase, string) { return b.phase.Load().(status.Phase), "" }})
 }
 
-func (b *bed) Connect(_ context.Context, c clusters.Cluster) (*kube.Client, error) {
+func (b *bed) Connect(ctx context.Context, c clusters.Cluster) (*kube.Client, error) {
 	if b.refuses.Load() {
+		b.refused.Add(1)
+		if until, ok := ctx.Deadline(); !ok || time.Until(until) > renewLimit {
+			b.unbounded.Add(1)
+		}
 		return nil, errors.New("no credentials today")
 	}
 	return connect(c.Name)
@@ -272,7 +288,7 @@ func (b *bed) makes(name, spec string) {
 func (b *bed) eventually(what string, so func() bool) {
 	b.Helper()
 	if !await.Soon(so) {
-		b.Fatalf("%s: not after a minute; the log is\n%s", what, &b.log)
+		b.Fatalf("%s: not after a minute; %q is reported, and the log is\n%s", what, b.reported(), &b.log)
 	}
 }
 
@@ -490,6 +506,67 @@ func TestFailure(t *testing.T) {
 	b.refuses.Store(false)
 	b.shows("late", available)
 	b.eventually("all is well", func() bool { return !strings.Contains(b.reported(), "testfailure") })
+}
+
+// A suspended cluster may be switched off. It is asked for new tokens rarely and briefly, and the condition stays.
+func TestSuspendedFailure(t *testing.T) {
+	b := newBed(t)
+	begun := time.Now().Truncate(time.Minute)
+	b.frozen.Store(&begun)
+	b.run(view)
+	b.makes("prod", "{clusterRef: {name: prod}}")
+	b.shows("prod", available)
+	b.suspended = true
+	b.phase.Store(status.Suspended)
+	b.publish(view)
+	b.shows("prod", clusterSuspended)
+	passes := 0
+	// at has some passes at a time, and checks how often the cluster was asked until then.
+	at := func(after time.Duration, want int64) {
+		t.Helper()
+		b.clock.Store(int64(after))
+		b.publish(view)
+		for range 2 { // the first may be new in a pass that began before
+			passes++
+			name := fmt.Sprint("other-", passes)
+			b.makes(name, "{clusterRef: {name: other}}")
+			b.shows(name, clusterNotRegistered)
+		}
+		if have := b.refused.Load(); have != want {
+			t.Errorf("after %s it was asked %d times, want %d", after, have, want)
+		}
+		b.shows("prod", clusterSuspended)
+	}
+	b.refuses.Store(true)
+	b.clock.Store(int64(41 * time.Minute)) // to be replaced, and good for some time
+	b.publish(view)
+	told := "/" + b.team + "/prod: cluster prod: no credentials today"
+	b.eventually("the failure is told", func() bool { return strings.Contains(b.reported(), told) })
+	if reason := b.shows("prod", clusterSuspended); shown(reason).ready {
+		t.Error("a suspended cluster is available")
+	}
+	at(41*time.Minute+renewPause, 1)
+	if !strings.Contains(b.reported(), told) {
+		t.Errorf("the failure is told no more: %s", b.reported())
+	}
+	at(45*time.Minute, 2)
+	at(50*time.Minute, 3)
+	if b.unbounded.Load() > 0 {
+		t.Error("the cluster is waited for as long as it takes")
+	}
+	if strings.Contains(b.log.String(), connectionFailed) {
+		t.Error("the target was shown as failed")
+	}
+
+	// As soon as it is not suspended it is asked again.
+	b.refuses.Store(false)
+	b.suspended = false
+	b.phase.Store(status.Ready)
+	before := manifest.Text(b.secret("prod-connection"), "data", "token")
+	b.publish(view)
+	b.shows("prod", available)
+	b.eventually("a new token", func() bool { return manifest.Text(b.secret("prod-connection"), "data", "token") != before })
+	b.eventually("all is well", func() bool { return !strings.Contains(b.reported(), told) })
 }
 
 // What a target names itself takes precedence, and is only used.
