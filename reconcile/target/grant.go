@@ -21,8 +21,10 @@ type grants struct {
 	*pass
 	cluster string
 
-	entry  *kubeconfig.Entry
-	client *kube.Client
+	// entry was read at version or later.
+	entry   *kubeconfig.Entry
+	version string
+	client  *kube.Client
 	// failed is why the cluster cannot be used in this pass.
 	failed error
 }
@@ -80,7 +82,7 @@ func (p *pass) offer(ctx context.Context, g *grants, k *known, d decision) (take
 			return taken, err
 		}
 	}
-	h.compared, h.expires, h.renew, k.from = true, expires, renew, version
+	h.compared, h.expires, h.renew, k.from = true, expires, renew, g.version
 	h.refused = ""
 	if err := made.Check(p.cfg.Reach); err != nil {
 		h.refused = err.Error()
@@ -110,12 +112,13 @@ func (g *grants) reach(ctx context.Context, c clusters.Cluster) (*kubeconfig.Ent
 	if g.entry != nil || g.failed != nil {
 		return g.entry, g.failed
 	}
+	version, _ := g.cfg.Clusters.Version(c) // first: a replacement meanwhile is noticed in the next pass
 	entry, err := g.cfg.Clusters.Entry(ctx, c)
 	if err != nil {
 		g.failed = fmt.Errorf("cluster %s: %w", g.cluster, err)
 		return nil, g.failed
 	}
-	g.entry = entry
+	g.entry, g.version = entry, version
 	return entry, nil
 }
 

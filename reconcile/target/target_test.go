@@ -58,6 +58,8 @@ type bed struct {
 	refuses            atomic.Bool
 	refused, unbounded atomic.Int64
 	server             atomic.Value
+	// entered, if not nil, is called once after a registration was read.
+	entered atomic.Pointer[func()]
 	// reach are the addresses that connections may name.
 	reach []string
 	stop  func()
@@ -258,6 +260,9 @@ func (b *bed) Entry(_ context.Context, c clusters.Cluster) (*kubeconfig.Entry, e
 	if server := b.moved(); server != "" && err == nil {
 		entry.Cluster.Server = server
 	}
+	if entered := b.entered.Swap(nil); entered != nil {
+		(*entered)()
+	}
 	return entry, err
 }
 
@@ -439,13 +444,18 @@ func TestRotation(t *testing.T) {
 	b.shows("later", available)
 
 	// The cluster is registered at another address: it may be another cluster, which gets
-	// no token of the first.
+	// no token of the first. Soon after that address was read there is yet another.
 	second := token()
+	last := "https://yet-another.example:6443"
+	moves := func() { b.server.Store(last) }
+	b.entered.Store(&moves)
 	b.server.Store("https://another.example:6443")
 	b.publish(view)
-	b.eventually("the other address", func() bool {
-		return manifest.Text(b.secret("prod-connection"), "data", "endpoint") == base64.StdEncoding.EncodeToString([]byte(b.moved()))
-	})
+	for _, name := range []string{"prod", "late", "later"} {
+		b.eventually("the last address of "+name, func() bool {
+			return manifest.Text(b.secret(name+"-connection"), "data", "endpoint") == base64.StdEncoding.EncodeToString([]byte(last))
+		})
+	}
 	if token() == second {
 		t.Error("the token of the first cluster is sent to the second")
 	}
