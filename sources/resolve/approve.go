@@ -31,10 +31,19 @@ type Waiting struct {
 	Active sources.Pin
 	// New is the tag's digest now; empty if it is unknown.
 	New sources.Digest
+	// Named is where Active's digest is declared, and Replaces is the entry that replaces
+	// packages with it, if one of these keeps the tag from moving.
+	Named, Replaces string
 }
 
 // String describes what waits, where, and how to approve it.
 func (w Waiting) String() string {
+	switch {
+	case w.Named != "":
+		return fmt.Sprintf("%s has a new revision %s, and %s names the former one: declare %s@%s there, with packagePullPolicy: Always, to activate it in all clusters", w.Ref, w.New, w.Named, w.Ref, w.New)
+	case w.Replaces != "":
+		return fmt.Sprintf("%s has a new revision %s, and %s replaces another package with it: run `gitopsd lock` and commit the change to activate it", w.Ref, w.New, w.Replaces)
+	}
 	if w.Active.Ref.Version() == w.Ref.Version() {
 		return fmt.Sprintf("%s has a new revision %s that waits for approval: declare %s@%s to activate it", w.Ref, w.New, w.Ref, w.New)
 	}
@@ -158,6 +167,10 @@ func (p *pass) allWaiting(requests []Request) []Waiting {
 		}
 		locked, _ := p.before.Digest(ref.Repository, ref.Version())
 		w := Waiting{Ref: ref, Active: sources.Pin{Ref: ref, Digest: locked}, New: use.waiting}
+		says := p.says(ref)
+		if w.Named = says.keeper(); w.Named == "" && says.replaces != nil {
+			w.Replaces = says.replaces.Place
+		}
 		for _, req := range requests {
 			if slices.ContainsFunc(req.Declarations, func(d sources.Declaration) bool { return d.Ref == ref }) {
 				w.Clusters = append(w.Clusters, req.Cluster)

@@ -41,9 +41,9 @@ type pass struct {
 	retracted map[retracted][]rules.Retraction
 	avoided   map[sources.Ref]string // reasons for the retraction of chosen versions
 
-	// named are moved tags with the digest beside the tag in a declaration. It is
-	// activated wherever the tag is declared.
-	named map[sources.Ref]sources.Digest
+	// tagged are the tags that declarations name digests of (digests.go). Nothing changes
+	// once the first load starts.
+	tagged map[sources.Ref]*tagged
 }
 
 func newPass(cfg Config, lock, hint *lockfile.File) *pass {
@@ -53,7 +53,7 @@ func newPass(cfg Config, lock, hint *lockfile.File) *pass {
 	p := &pass{
 		before: lock, hint: hint, lines: lock.AllSelections(), lock: lock.Clone(), forgotten: make(map[sources.Ref]bool),
 		loads: make(map[loadKey]*load), uses: make(map[sources.Ref]*use),
-		tags: make(map[sources.Origin]func() ([]string, error)), named: make(map[sources.Ref]sources.Digest),
+		tags: make(map[sources.Origin]func() ([]string, error)), tagged: make(map[sources.Ref]*tagged),
 		late: make(map[string]bool), unasked: make(map[sources.Ref]bool), retracted: make(map[retracted][]rules.Retraction),
 		fetched: make(map[content]*sources.Package), avoided: make(map[sources.Ref]string), peeks: make(map[peeked]sources.Digest),
 	}
@@ -67,7 +67,6 @@ type use struct {
 	always bool // a cluster has packagePullPolicy: Always
 	never  bool // all clusters have packagePullPolicy: Never
 	manual bool // a cluster has revisionActivationPolicy: Manual
-	asked  bool // a cluster declares it, and not only a package that it replaces
 
 	now     sources.Digest // the tag's digest, once it was looked up
 	waiting sources.Digest // the digest that waits for approval
@@ -101,18 +100,19 @@ type load struct {
 	err         error
 }
 
-// prefetch loads declared references in parallel. Loads of one reference that differ
-// run one after the other. The policies of all clusters are known before the first load
-// starts, so that the order of clusters does not matter.
+// prefetch loads declared references in parallel. Loads of one version that differ run
+// one after the other. What all clusters declare is known before the first load starts, so
+// that the order of clusters does not matter.
 func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 	type wanted struct {
 		key loadKey
 		do  func()
 	}
-	byRef := make(map[sources.Ref][]wanted)
+	byVersion := make(map[sources.Ref][]wanted)
 	peeks := make(map[sources.Ref][]wanted) // for references that wait for approval
 	loads := func(key loadKey, l *load) {
-		byRef[l.ref] = append(byRef[l.ref], wanted{key, func() { l.once.Do(func() { p.run(ctx, l) }) }})
+		version := versionRef(l.ref.Repository, l.ref.Version())
+		byVersion[version] = append(byVersion[version], wanted{key, func() { l.once.Do(func() { p.run(ctx, l) }) }})
 	}
 	for _, req := range requests {
 		for _, d := range req.Declarations {
@@ -144,7 +144,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			u.always = u.always || d.PullPolicy == sources.PullAlways
 			u.never = u.never && d.PullPolicy == sources.PullNever
 			u.manual = u.manual || d.ManualActivation
-			u.asked = u.asked || l.by == nil
+			p.note(req.Cluster, &d, l)
 			loads(key, l)
 		}
 		for _, h := range p.held(req) {
@@ -157,14 +157,14 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			}
 		}
 	}
-	p.activate()
+	p.decide()
 	// References that are not used yet come last.
-	for _, phase := range []map[sources.Ref][]wanted{byRef, peeks} {
+	for _, phase := range []map[sources.Ref][]wanted{byVersion, peeks} {
 		g := new(errgroup.Group)
 		g.SetLimit(cmp.Or(p.cfg.Parallel, 8))
 		for _, all := range phase {
 			slices.SortStableFunc(all, func(a, b wanted) int {
-				return cmp.Or(cmp.Compare(a.key.secrets, b.key.secrets), cmp.Compare(a.key.images, b.key.images))
+				return cmp.Or(cmp.Compare(a.key.asked.String(), b.key.asked.String()), cmp.Compare(a.key.secrets, b.key.secrets), cmp.Compare(a.key.images, b.key.images))
 			})
 			g.Go(func() error {
 				for _, w := range all {
@@ -176,32 +176,6 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 		_ = g.Wait() // loads have their own errors
 	}
 	return nil
-}
-
-// activate finds the tags that moved to a declared digest. Only packagePullPolicy:
-// Always allows a tag to move. The digest of a replacement must be in the lock first.
-func (p *pass) activate() {
-	if p.cfg.Mode != Add {
-		return
-	}
-	twice := make(map[sources.Ref]bool)
-	for ref, use := range p.uses {
-		locked, isLocked := p.before.Digest(ref.Repository, ref.Version())
-		if !use.always || !use.asked && !p.cfg.Approve || ref.Tag == "" || ref.Digest == "" || !isLocked || locked == ref.Digest {
-			continue
-		}
-		tag := ref
-		tag.Digest = ""
-		_, twice[tag] = p.named[tag]
-		p.named[tag] = ref.Digest
-	}
-	for tag := range p.named {
-		if twice[tag] {
-			delete(p.named, tag) // with two digests, neither is used
-			continue
-		}
-		p.forget(tag)
-	}
 }
 
 // use returns the use of a reference. A dependency's is the zero value.
@@ -276,7 +250,7 @@ func (p *pass) run(ctx context.Context, l *load) {
 			return l.fetched(err)
 		}
 		if l.pkg, err = p.fetch(ctx, l.origin, d); err != nil {
-			return l.fetched(p.fromLock(l, err))
+			return l.fetched(p.namedElsewhere(l, p.fromLock(l, err)))
 		}
 		return p.record(ctx, l)
 	}()

@@ -240,13 +240,19 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return "", err
 	}
 	key := l.key("")
-	named, isNamed := p.named[sources.Ref{Repository: ref.Repository, Tag: ref.Tag}]
+	says := p.says(ref)
 	switch {
-	case isNamed && (ref.Digest == "" || ref.Digest == named) && (l.by == nil || p.cfg.Approve):
-		return named, nil
+	case says.activated != "" && (ref.Digest == "" || ref.Digest == says.activated):
+		return says.activated, nil
 	case !update && p.before.Contested(ref.Repository, version) != nil:
 		return "", p.before.Contested(ref.Repository, version)
+	case (!isLocked || ref.Digest != "" && locked != ref.Digest) && says.conflict(ref) != nil:
+		return "", says.conflict(ref)
 	case ref.Digest != "":
+		if isLocked && locked != ref.Digest && l.by == nil && says.moving && says.replaces != nil {
+			return "", fmt.Errorf("%s is not what %s has for it, and %s replaces another package with it, which a person must approve; run `gitopsd lock` and commit the change",
+				ref, lockfile.Where(p.before.Line(key)), says.replaces.Place)
+		}
 		if isLocked && locked != ref.Digest {
 			return "", &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(ref.Digest), SeenIn: l.place(), Named: true}
 		}
@@ -263,6 +269,8 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return locked, nil
 	case p.cfg.Mode == Readonly:
 		return "", errNotLocked(ref)
+	case says.only() != "":
+		return says.only(), nil
 	case use.never && !p.cfg.Approve: // a person may look it up
 		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids looking it up; run `gitopsd lock`, or name a digest", ref)
 	}
@@ -305,7 +313,7 @@ func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sourc
 	if err != nil || now == locked {
 		return locked, ctx.Err()
 	}
-	if use := p.use(l.ref); use.manual {
+	if use := p.use(l.ref); use.manual || p.says(l.ref).stays() {
 		use.waiting = now
 		return locked, nil
 	}

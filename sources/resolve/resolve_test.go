@@ -130,14 +130,6 @@ func TestActivationIsTheFleets(t *testing.T) {
 			t.Errorf("%s has %s, want %s", cluster, d, moved)
 		}
 	}
-
-	other := declare("reg.io/a:v1")
-	other[0].PullPolicy, other[0].Ref.Digest = sources.PullAlways, sources.DigestOf([]byte("other"))
-	res = resolve(t, s.config(), lock, Request{Cluster: "dev", Declarations: other}, Request{Cluster: "prod", Declarations: activating})
-	var m *lockfile.Mismatch
-	if !errors.As(faults(res), &m) || string(res.Lock.Format()) != string(lock.Format()) {
-		t.Errorf("two digests for one tag: error %v, lock\n%s", faults(res), res.Lock.Format())
-	}
 }
 
 // A package is compared with its records in the lock, and a mismatch stops it in every

@@ -1,0 +1,138 @@
+package resolve
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/rules"
+)
+
+// A tag is one package in the whole fleet: the one that the lock records. Declarations
+// may name a digest beside the tag. What they say together is decided before the first
+// load starts, so that neither the order of clusters nor of loads matters:
+//
+//   - The lock's digest stays while a declaration names it, or while the package replaces
+//     another and no person reviews the change.
+//   - Otherwise packagePullPolicy: Always activates the digest that declarations name, if
+//     all name the same, wherever the tag is declared.
+//   - A tag without a record gets that digest. If they name several, it gets none.
+
+// tagged is what declarations say about a tag; the zero value: nothing.
+type tagged struct {
+	// names are the places of the declarations that name a digest, by digest.
+	names map[sources.Digest][]string
+	// moving: packagePullPolicy: Always lets the tag move.
+	moving bool
+	// replaces is an entry that replaces packages with this one, unless a person reviews
+	// what changes; nil if there is none.
+	replaces *rules.Replace
+
+	// locked is the lock's digest; empty if there is none, or if it is resolved again.
+	locked sources.Digest
+	// activated is the digest that the tag has from now on; empty if it stays as it is.
+	activated sources.Digest
+}
+
+// tagOf returns a reference without its digest.
+func tagOf(ref sources.Ref) sources.Ref { return sources.Ref{Repository: ref.Repository, Tag: ref.Tag} }
+
+// says returns what declarations say about the tag of a reference.
+func (p *pass) says(ref sources.Ref) *tagged {
+	if t := p.tagged[tagOf(ref)]; t != nil && ref.Tag != "" {
+		return t
+	}
+	return new(tagged)
+}
+
+// note notes what a declaration says about a tag.
+func (p *pass) note(cluster string, d *sources.Declaration, l *load) {
+	if l.ref.Tag == "" {
+		return
+	}
+	t := p.tagged[tagOf(l.ref)]
+	if t == nil {
+		t = &tagged{names: make(map[sources.Digest][]string)}
+		p.tagged[tagOf(l.ref)] = t
+	}
+	approved := l.ref.Digest != "" || !d.ManualActivation
+	t.moving = t.moving || d.PullPolicy == sources.PullAlways && approved && (l.by == nil || p.cfg.Approve)
+	if l.ref.Digest == "" {
+		return
+	}
+	place := "cluster " + cluster
+	switch {
+	case l.by != nil:
+		place = l.by.Place
+	case d.Place() != "":
+		place += " (" + d.Place() + ")"
+	}
+	if !slices.Contains(t.names[l.ref.Digest], place) {
+		t.names[l.ref.Digest] = append(t.names[l.ref.Digest], place)
+	}
+}
+
+// decide decides what the tags are that declarations name digests of.
+func (p *pass) decide() {
+	for tag, t := range p.tagged {
+		if !p.updatesVersion(tag) {
+			t.locked, _ = p.before.Digest(tag.Repository, tag.Tag)
+		}
+		for i, by := range p.cfg.Rules.Replaces {
+			uses := by.With.Repository == tag.Repository && (by.With.Tag == tag.Tag || by.With.Version() == "")
+			if uses && !p.cfg.Approve && t.replaces == nil {
+				t.replaces = &p.cfg.Rules.Replaces[i]
+			}
+		}
+		if named := t.only(); p.cfg.Mode == Add && t.locked != "" && named != "" && t.moving && !t.stays() {
+			t.activated = named
+			p.forget(tag)
+		}
+	}
+}
+
+// only returns the digest that all name; empty if they name none or several.
+func (t *tagged) only() sources.Digest {
+	if len(t.names) != 1 {
+		return ""
+	}
+	return slices.Collect(maps.Keys(t.names))[0]
+}
+
+// keeper returns the first place that names the lock's digest; empty if none does.
+func (t *tagged) keeper() string {
+	if at := t.names[t.locked]; len(at) > 0 {
+		return slices.Min(at)
+	}
+	return ""
+}
+
+// stays reports whether the tag keeps the lock's digest.
+func (t *tagged) stays() bool { return t.keeper() != "" || t.replaces != nil }
+
+// conflict returns the error for a tag with several digests; nil if there is one.
+func (t *tagged) conflict(tag sources.Ref) error {
+	if len(t.names) < 2 {
+		return nil
+	}
+	places := maps.Clone(t.names)
+	if t.locked != "" {
+		places[t.locked] = append(slices.Clone(places[t.locked]), sources.LockFile)
+	}
+	var named []string
+	for _, digest := range slices.Sorted(maps.Keys(places)) {
+		named = append(named, fmt.Sprintf("    %s  %s", digest, strings.Join(slices.Sorted(slices.Values(places[digest])), ", ")))
+	}
+	return fmt.Errorf("%s is declared with different digests, and a tag is one package in the whole fleet:\n\n%s\n\nName one digest everywhere, or declare the versions by digest alone", tagOf(tag), strings.Join(named, "\n"))
+}
+
+// namedElsewhere explains the error for a package whose digest another declaration names.
+func (p *pass) namedElsewhere(l *load, err error) error {
+	at := p.says(l.ref).names[l.pin.Digest]
+	if err == nil || l.ref.Digest != "" || len(at) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w\n(the digest is the one that %s names for %s)", err, slices.Min(at), tagOf(l.ref))
+}
