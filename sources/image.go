@@ -181,8 +181,8 @@ func (c ImageConfigs) Runtime(ref Ref, o Origin) (string, error) {
 
 // Verification returns who must have signed a package, or nil for nobody. As in
 // Crossplane the name of the origin decides. If no ImageConfig applies to that, the
-// declared name does, so that a mirror is no way around a signature. It fails as
-// Origin does.
+// declared name does, so that a mirror is no way around a signature; nor is another name
+// of the same registry. It fails as Origin does.
 func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
 	has := func(i *ImageConfig) string {
 		if i.Verification == nil {
@@ -194,10 +194,43 @@ func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
 	if by == nil && err == nil {
 		by, _, err = c.find(ref, "verification", has)
 	}
+	if by == nil && err == nil {
+		c, ref, o.Repository = c.usual(), at(ref, Origin{Repository: usualHost(ref.Repository)}), usualHost(o.Repository)
+		by, _, err = c.find(at(ref, o), "verification", has)
+	}
+	if by == nil && err == nil {
+		by, _, err = c.find(ref, "verification", has)
+	}
 	if by == nil {
 		return nil, err
 	}
 	return by.Verification, nil
+}
+
+// usualHost returns a repository, or its beginning, with the usual name of its registry.
+// Docker Hub has several, and 443 is the port without another.
+func usualHost(repository string) string {
+	host, path, whole := strings.Cut(repository, "/")
+	if !whole {
+		return repository
+	}
+	host = strings.TrimSuffix(host, ":443")
+	if host == "index.docker.io" || host == "registry-1.docker.io" {
+		host = "docker.io"
+	}
+	return host + "/" + path
+}
+
+// usual returns the ImageConfigs with usual names in their prefixes.
+func (c ImageConfigs) usual() ImageConfigs {
+	c = slices.Clone(c)
+	for i := range c {
+		c[i].Prefixes = slices.Clone(c[i].Prefixes)
+		for j, p := range c[i].Prefixes {
+			c[i].Prefixes[j] = usualHost(p)
+		}
+	}
+	return c
 }
 
 func at(ref Ref, o Origin) Ref {

@@ -127,6 +127,38 @@ func TestParseImagePrefix(t *testing.T) {
 	}
 }
 
+// A registry has one policy under all of its names.
+func TestVerificationWhateverTheName(t *testing.T) {
+	for _, tt := range []struct {
+		prefix, image string
+		want          bool
+	}{
+		{"docker.io/acme/", "index.docker.io/acme/w:v1", true},
+		{"docker.io/acme", "registry-1.docker.io/acme/w:v1", true},
+		{"index.docker.io/acme/", "docker.io/acme/w:v1", true},
+		{"registry.example.org/acme", "registry.example.org:443/acme/w:v1", true},
+		{"registry.example.org:443/", "registry.example.org/acme/w:v1", true},
+		{"registry.example.org/acme", "registry.example.org:8443/acme/w:v1", false},
+		{"docker.io/acme/", "index.docker.io/other/w:v1", false},
+	} {
+		prefix, err := ParseImagePrefix(tt.prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref, err := ParseRef(tt.image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		configs := ImageConfigs{{Name: "signed", Prefixes: []string{prefix}, Verification: &Verification{ImageConfig: "signed"}}}
+		mirror := Origin{Repository: "mirror.example.org/w"}
+		for _, o := range []Origin{{Repository: ref.Repository}, mirror} {
+			if v, err := configs.Verification(ref, o); err != nil || (v != nil) != tt.want {
+				t.Errorf("prefix %s, package %s from %s: policy %v, error %v, want a policy: %t", prefix, ref, o, v, err, tt.want)
+			}
+		}
+	}
+}
+
 // A host in capitals is no way around a policy.
 func TestVerificationWhateverTheCase(t *testing.T) {
 	t.Parallel()
