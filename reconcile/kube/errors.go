@@ -269,12 +269,13 @@ func (c *Client) statusError(ctx context.Context, op operation, code int, header
 	}
 	advice := ""
 	switch {
-	case code == http.StatusUnauthorized:
-		e.Class = Unauthorized
-		e.Message = "the API server does not accept the credentials; they are wrong or have expired"
+	// A webhook chooses the status of its denial, and 401 says nothing about credentials then.
 	case matched(e, webhookDenied, Refused), matched(e, webhookDryRun, NoDryRun),
 		matched(e, webhookFailing, WebhookFailed), matched(e, conversionFail, WebhookFailed):
 	case matched(e, policyDenied, Refused):
+	case code == http.StatusUnauthorized:
+		e.Class = Unauthorized
+		e.Message = "the API server does not accept the credentials; they are wrong or have expired"
 	case code == http.StatusTooManyRequests:
 		e.Class = Throttled
 	case untypable.MatchString(e.Message):

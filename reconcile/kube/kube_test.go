@@ -216,6 +216,10 @@ func TestErrors(t *testing.T) {
 			want: Error{Class: Refused, Webhook: "a.b.c", Message: `admission webhook "a.b.c" denied the request: because`},
 		},
 		{
+			name: "webhook says no with 401", code: 401, body: status(`"message":"admission webhook \"a.b.c\" denied the request: because","reason":"Unauthorized"`),
+			want: Error{Class: Refused, Webhook: "a.b.c", Message: `admission webhook "a.b.c" denied the request: because`},
+		},
+		{
 			name: "policy says no", code: 422, body: status(`"message":"services \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: because","reason":"Invalid"`),
 			want: Error{Class: Refused, Webhook: "p", Message: `services "a" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: because`},
 		},
