@@ -103,10 +103,12 @@ func union[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// compare compares the types. The types of a new package are only counted.
+// compare compares the types. Those of a new or removed package are only counted.
 func (m *Move) compare(ctx context.Context, was, is *sources.Package) {
 	switch {
 	case is == nil:
+		n := len(definitions(was))
+		m.Types.Removed, m.Types.Breaking = n, n
 	case m.From == "":
 		m.Types.Added = len(definitions(is))
 	case was == nil:

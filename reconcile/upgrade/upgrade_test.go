@@ -304,6 +304,26 @@ func TestBumpInRemoteBase(t *testing.T) {
 	}
 }
 
+// The types of a package that a new version no longer depends on go with it.
+func TestDependencyGoes(t *testing.T) {
+	s := make(shelf)
+	s.put("reg.io/acme/db:v1.0.0", "Db:size Table:rows")
+	s.put("reg.io/acme/app:v1.0.0", "App:name", "reg.io/acme/db >=1.0.0")
+	s.put("reg.io/acme/app:v1.1.0", "App:name")
+	b, err := s.upgrader(t, false).Bump(t.Context(), sources.Commit{Files: fleet(map[string]string{"a/app.yaml": declare("app", "reg.io/acme/app:v1.0.0")})}, Request{Package: "app"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for _, m := range b.Moves {
+		have = append(have, fmt.Sprintf("%s %q %q: %s", m.Repository, m.From, m.To, m.Types))
+	}
+	want := []string{`reg.io/acme/app "v1.0.0" "v1.1.0": same types`, `reg.io/acme/db "v1.0.0" "": 2 types removed, 2 breaking`}
+	if !slices.Equal(have, want) {
+		t.Errorf("moves\n%q, want\n%q", have, want)
+	}
+}
+
 func TestBumpIsCompleted(t *testing.T) {
 	start := fleet(map[string]string{"a/db.yaml": declare("db", db1), "b/db.yaml": declare("db", db1), "c/db.yaml": declare("db", db1)})
 	req := Request{Package: "db", Version: "v1.1.0"}

@@ -426,6 +426,26 @@ func TestNotVerified(t *testing.T) {
 	}
 }
 
+// A report lacks what the repository has errors in: it does not say that all is the same.
+func TestErrorsOfTheRepository(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		clusters []Facts
+		errors   []string
+		verdict  Verdict
+		want     string
+	}{
+		{"none", fleet("dev", "prod"), nil, Same, "verified"},
+		{"beside clusters", fleet("dev", "prod"), []string{"clusters.yaml:7: no"}, NotVerified, "types in 2 clusters: not everything could be verified (1 error)"},
+		{"alone", nil, []string{"clusters.yaml:7: no", "clusters.yaml:9: no"}, NotVerified, "nothing was verified: 2 errors"},
+	} {
+		r := Compare(t.Context(), tt.clusters, options)
+		if r.Fail(tt.errors...); r.Verdict != tt.verdict || !strings.Contains(r.Summary(), tt.want) || len(r.Errors) != len(tt.errors) {
+			t.Errorf("%s: %s, %q, errors %q; want %s, %q", tt.name, r.Verdict, r.Summary(), r.Errors, tt.verdict, tt.want)
+		}
+	}
+}
+
 // The Compositions and Functions behind a composite type.
 func TestComposed(t *testing.T) {
 	composed := func(composition, function string) *behaviour.Identity {

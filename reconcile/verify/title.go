@@ -19,15 +19,22 @@ func (r *Report) Summary() string {
 	if n := len(r.Findings); n > 0 {
 		parts = append(parts, prose.Count(n, "difference"))
 	}
+	if len(r.Clusters) == 0 && len(r.Errors) > 0 {
+		return "nothing was verified: " + prose.Count(len(r.Errors), "error")
+	}
+	var why []string
 	if len(r.NotVerified) > 0 {
 		names := make(map[string]bool)
 		for _, g := range r.NotVerified {
 			names[g.Cluster] = true
 		}
-		parts = append(parts, fmt.Sprintf("not everything could be verified (%s)", prose.Count(len(names), "cluster")))
+		why = append(why, prose.Count(len(names), "cluster"))
 	}
-	if len(parts) == 0 {
-		return "nothing was verified: " + prose.Count(len(r.Errors), "error")
+	if n := len(r.Errors); n > 0 {
+		why = append(why, prose.Count(n, "error"))
+	}
+	if why != nil {
+		parts = append(parts, fmt.Sprintf("not everything could be verified (%s)", strings.Join(why, ", ")))
 	}
 	return what + ": " + strings.Join(parts, ", and ")
 }

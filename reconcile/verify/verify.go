@@ -153,6 +153,13 @@ type Report struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
+// Fail adds errors about what is not in the report.
+func (r *Report) Fail(errors ...string) {
+	if len(errors) > 0 {
+		r.Verdict, r.Errors = NotVerified, append(r.Errors, errors...)
+	}
+}
+
 // Failed returns the report if errors left nothing to verify.
 func Failed(errors ...string) *Report {
 	return &Report{Verdict: NotVerified, Errors: errors, Clusters: []string{}, NotVerified: []Gap{}, Findings: []Finding{}, Groups: []Group{}, Omitted: []Omission{}}

@@ -141,7 +141,11 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 	w := cmd.OutOrStdout()
 	var err error
 	if o.output.format == "json" {
-		err = show.JSON(w, append([]migration{}, flat...)) // a list, also if empty
+		all := []any{} // a list, also if empty
+		for _, m := range flat {
+			all = append(all, m)
+		}
+		err = show.JSON(w, append(all, unread(list, errs)...))
 	} else {
 		err = o.write(w, list, found, errs, show.Options{Colour: g.colour(w), Width: columns(w)})
 	}
@@ -155,6 +159,20 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 		errs = append(errs, err)
 	}
 	return o.exit(cmd.Context(), flat, append(errs, faults))
+}
+
+// unread returns an entry with the error for each cluster with one, for JSON.
+func unread(list []asked, errs []error) []any {
+	var all []any
+	for i, p := range list {
+		if errs[i] != nil {
+			all = append(all, struct {
+				Cluster string `json:"cluster"`
+				Error   string `json:"error"`
+			}{p.Name, problem.Message(errs[i])})
+		}
+	}
+	return all
 }
 
 // exit returns the error, or the exit status.

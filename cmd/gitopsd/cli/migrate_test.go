@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/migrate"
+	"gitopsd.dev/sources/clusters"
 )
 
 // A line says in which versions objects are stored, or what was done.
@@ -69,6 +71,16 @@ func TestMigrationText(t *testing.T) {
 		if got := tt.m.todo(); got != tt.todo {
 			t.Errorf("%s: to do: %t", tt.name, got)
 		}
+	}
+}
+
+// JSON has an entry for a cluster that cannot be read, too.
+func TestMigrationOfUnreachable(t *testing.T) {
+	t.Parallel()
+	list := []asked{{Cluster: clusters.Cluster{Name: "dev"}}, {Cluster: clusters.Cluster{Name: "prod"}}}
+	out, err := json.Marshal(unread(list, []error{nil, errors.New("https://prod cannot be reached")}))
+	if want := `[{"cluster":"prod","error":"https://prod cannot be reached"}]`; err != nil || string(out) != want {
+		t.Errorf("%s, %v; want %s", out, err, want)
 	}
 }
 

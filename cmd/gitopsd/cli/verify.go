@@ -92,11 +92,11 @@ func (o *verifyOptions) run(cmd *cobra.Command, g *global) error {
 		}
 		return err
 	}
-	found.Errors = problemTexts(faults)
+	found.Fail(problemTexts(faults)...)
 	switch err := o.print(cmd, g, found); {
 	case err != nil:
 		return err
-	case found.Verdict == verify.NotVerified:
+	case len(found.NotVerified) > 0:
 		return errors.Join(faults, errors.New("not everything could be verified; see the reasons in the report"))
 	case faults != nil:
 		return faults
