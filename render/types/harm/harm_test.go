@@ -515,6 +515,62 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+// Without a webhook, a version hides the fields that it lacks, and drops them once objects
+// are stored in it. This harms the objects that have such a field.
+func TestStorageMoves(t *testing.T) {
+	const one, both = "{type: object, properties: {a: {type: string}}}", "{type: object, properties: {a: {type: string}, b: {type: string}}}"
+	const defaulted = "{type: object, properties: {a: {type: string}, b: {type: string, default: y}}}"
+	beta := func(stored, spec string) string {
+		crd := withBeta(definition(one), spec)
+		if stored == "v1beta1" {
+			crd = strings.NewReplacer("storage: false", "storage: true", "storage: true", "storage: false").Replace(crd)
+		}
+		return crd
+	}
+	status := func(versions string) string { return "status: {storedVersions: [" + versions + "]}\n" }
+	object := func(version, spec string) string {
+		return strings.Replace(thing("x", spec, ""), "example.org/v1", "example.org/"+version, 1)
+	}
+	for _, tt := range []struct{ name, old, new, object, want string }{
+		{
+			"an object with the field", beta("v1beta1", both) + status("v1beta1"), beta("v1", both), object("v1beta1", "{a: x, b: y}"),
+			"harms 1 of 1 object: default/x .spec.b would be dropped",
+		},
+		{
+			"an object without it", beta("v1beta1", both) + status("v1beta1"), beta("v1", both), object("v1beta1", "{a: x}"),
+			"harms nobody today (1 object looked at)",
+		},
+		{
+			"an object with the field's default, which the older version still fills in", beta("v1beta1", defaulted) + status("v1beta1"), beta("v1", defaulted), object("v1beta1", "{a: x, b: y}"),
+			"harms nobody today (1 object looked at)",
+		},
+		{
+			"an object with another value", beta("v1beta1", defaulted) + status("v1beta1"), beta("v1", defaulted), object("v1beta1", "{a: x, b: z}"),
+			"harms 1 of 1 object: default/x .spec.b would be dropped",
+		},
+		{
+			"an object that may be stored in a third version", strings.Replace(beta("v1beta1", both), "  versions:\n", "  versions:\n  - {name: v1alpha1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}\n", 1) + status("v1alpha1, v1beta1"),
+			strings.Replace(beta("v1", both), "  versions:\n", "  versions:\n  - {name: v1alpha1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}\n", 1), object("v1beta1", "{a: x}"),
+			"harms nobody today (1 object looked at), but storage-version-drops is about v1beta1 -> v1, and objects may be stored in v1alpha1, which shows in v1beta1 only in part",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, findings := survey(t, tt.old, tt.new, harm.Stays, tt.object)
+			if s.Text(9) != tt.want {
+				t.Errorf("%s\nwant %s", s.Text(9), tt.want)
+			}
+			for _, f := range findings {
+				if f.Name != "storage-version-drops" {
+					t.Errorf("unexpected: %s", f)
+				}
+				if clear := tt.want == "harms nobody today (1 object looked at)"; s.Clears(f, false) != clear {
+					t.Errorf("%s is cleared: %v", f, !clear)
+				}
+			}
+		})
+	}
+}
+
 // Fields that objects keep for a removed version do not show in that version.
 func TestVersionListed(t *testing.T) {
 	crd := definition("{type: object}")

@@ -49,6 +49,8 @@ type Judge struct {
 	// converts is set if a webhook converts between versions.
 	served   map[string]bool
 	converts bool
+	// storage is the new storage version if it is another than before; empty if not.
+	storage string
 	// known are the versions of the old definition, lists are the versions that objects are
 	// listed in, and list is the version of the current list.
 	known    map[string]bool
@@ -137,6 +139,9 @@ func newJudge(old, new map[string]any, findings []compat.Finding, o Options) (*J
 	case after.Group != before.Group || after.Names.Kind != before.Names.Kind || after.Names.Plural != before.Names.Plural || after.Scope != before.Scope:
 		return nil, errors.New("it becomes another type")
 	}
+	if was, is := storage(before), storage(after); was != is {
+		j.storage = is
+	}
 	for i, t := range j.survey.Tolls {
 		if t.class == byNone {
 			j.survey.Tolls[i].Unjudged = "is about every object"
@@ -147,6 +152,16 @@ func newJudge(old, new map[string]any, findings []compat.Finding, o Options) (*J
 	}
 	j.Begin(j.list)
 	return j, nil
+}
+
+// storage returns the storage version of a definition; empty if it has none.
+func storage(d types.Definition) string {
+	for _, v := range d.Versions() {
+		if v.Storage {
+			return v.Name
+		}
+	}
+	return ""
 }
 
 // choose picks the version in which objects are listed: the storage version, which hides

@@ -222,6 +222,9 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 		}
 		all = append(all, h)
 	}
+	if version == j.storage {
+		all = append(all, j.dropped(version, before, was, is, now)...)
+	}
 	if j.old[version] == nil {
 		before = nil
 	} else {
@@ -229,4 +232,21 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 	}
 	invalid, err := j.invalid(ctx, version, before, now)
 	return append(all, invalid...), err
+}
+
+// dropped returns the fields that a version hid, and that are lost once the object is
+// stored in it. before and now are the readings of the object in that version, and was and
+// is those in the listed one. A field that the listed version loses as well is a harm there.
+func (j *Judge) dropped(version string, before, was, is, now map[string]any) []located {
+	var all []located
+	changes := differences(was, now, nil)
+	filled := j.refilled(j.list, was, changes)
+	for _, d := range changes {
+		_, seen := d.path.In(before)
+		_, stays := d.path.In(is)
+		if d.inOld && !d.inNew && d.old != nil && !seen && stays && !restores(filled, d) {
+			all = append(all, located{Harm{Kind: Lost, Version: version, Path: text(d.path)}, d.path})
+		}
+	}
+	return all
 }
