@@ -32,7 +32,7 @@ var advice = map[string]string{
 	"conversion-rules-changed":           "see that readers of each version expect what the new rules give: `gitopsd convert --check` tries them",
 	"conversion-review-versions-changed": "make sure that the webhook speaks the first of them that the API server knows",
 	"storage-version-changed":            "run `gitopsd migrate` once it is applied: it stores every object again in the new version, and cleans status.storedVersions",
-	"storage-version-drops":              "convert with a webhook, or give the new storage version all that the served ones have: the rest is not stored",
+	"storage-version-drops":              "convert with a webhook, or give the new storage version all that the served and the stored ones have: the rest is not stored",
 	"version-added":                      "nothing to do",
 	"version-removed":                    "move all clients to another version before",
 	StoredVersionRemoved:                 "make another version the storage version and run `gitopsd migrate` before: it stores every object again, and takes this one out of status.storedVersions",

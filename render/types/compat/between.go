@@ -27,7 +27,10 @@ func (c *comparison) disagreements(ctx context.Context, old, new *definition, st
 	}
 	if s := new.version(new.storageVersion()); s != nil && s.Name != old.storageVersion() {
 		for i := range new.versions {
-			if v := &new.versions[i]; v.Served && v.Name != s.Name {
+			v := &new.versions[i]
+			// The objects that are stored in a version that is not served lose fields, too.
+			kept := old.version(v.Name) != nil && stored.may(v.Name)
+			if v.Name != s.Name && (v.Served || kept) {
 				c.dropped(ctx, new, v, s)
 			}
 		}
@@ -86,13 +89,17 @@ var drops = []string{
 	"field-removed", "pruning-on", "additional-properties-removed", "embedded-resource-removed", "type-changed", "type-narrowed",
 }
 
-// dropped reports fields of a served version that the new storage version lacks. New
-// objects lose them at once, existing ones at their next write.
+// dropped reports fields of a served or stored version that the new storage version lacks.
+// New objects lose them at once, existing ones at their next write, which may be the
+// storage migration's.
 func (c *comparison) dropped(ctx context.Context, d *definition, in, storage *types.Version) {
 	for _, f := range c.narrowed(ctx, d, *in, *storage) {
 		if slices.Contains(drops, f.Name) && f.Severity == Breaking {
 			f.Detail = f.Name + ": " + f.Detail
 			f.Name, f.Breaks, f.Advice = "storage-version-drops", everybody, advice["storage-version-drops"]
+			if !in.Served {
+				f.Breaks = StoredObjects
+			}
 			c.add(f)
 		}
 	}

@@ -3,6 +3,7 @@ package compat
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -289,7 +290,7 @@ var definitionCases = []struct{ name, old, new, forth, back string }{
 	{"an older version stored that lacks a field", head + "  versions:\n" + strings.Replace(v1, "storage: true", "storage: false", 1) + strings.Replace(strings.Replace(alpha, "storage: false", "storage: true", 1), "{type: object}", "{type: object, properties: {a: {type: string}}}", 1), head + "  versions:\n" + v1 + strings.Replace(alpha, "{type: object}", "{type: object, properties: {a: {type: string}}}", 1),
 		"compatible storage-version-changed; breaking storage-version-drops v1alpha1 -> v1 .a", "compatible storage-version-changed"},
 	{"a stored version is no longer served, and the new one lacks a field", head + "  versions:\n" + strings.Replace(v1, "{type: object}", "{type: object, properties: {a: {type: string}}}", 1), head + "  versions:\n" + strings.Replace(strings.Replace(v1, "served: true, storage: true", "served: false, storage: false", 1), "{type: object}", "{type: object, properties: {a: {type: string}}}", 1) + strings.Replace(strings.Replace(v1, "name: v1", "name: v2", 1), "{type: object}", "{type: object, properties: {b: {type: string}}}", 1),
-		"compatible storage-version-changed; breaking version-unserved; compatible version-added v2; breaking versions-disagree v1 -> v2 .a", "compatible storage-version-changed; breaking version-removed v2; breaking stored-version-removed v2; compatible version-served"},
+		"compatible storage-version-changed; breaking storage-version-drops v1 -> v2 .a; breaking version-unserved; compatible version-added v2; breaking versions-disagree v1 -> v2 .a", "compatible storage-version-changed; breaking version-removed v2; breaking stored-version-removed v2; compatible version-served"},
 	{"newer versions stored in an older one", head + "  versions:\n" + strings.Replace(v1, "storage: true", "storage: false", 1) + strings.Replace(alpha, "storage: false", "storage: true", 1), head + "  versions:\n" + strings.Replace(strings.Replace(v1, "storage: true", "storage: false", 1), "{type: object}", "{type: object, properties: {a: {type: string}}}", 1) + strings.Replace(alpha, "storage: false", "storage: true", 1),
 		"compatible field-added .a; breaking versions-disagree v1 -> v1alpha1 .a", "breaking field-removed .a"},
 	{"metadata", head + "  versions:\n" + v1, head + "  versions:\n" + strings.Replace(v1, "{type: object}", "{type: object, properties: {apiVersion: {type: string}, kind: {type: string}, metadata: {type: object, properties: {name: {maxLength: 5}}}}}", 1),
@@ -328,6 +329,32 @@ func TestDefinitions(t *testing.T) {
 		check(t, old, tighter, both, "breaking max-properties-added v1alpha1")
 		delete(old, "status")
 		check(t, old, tighter, Options{}, "breaking max-properties-added v1alpha1")
+	})
+	t.Run("the storage version moves away from fields that are stored", func(t *testing.T) {
+		// v1alpha1 has a field that v1 lacks.
+		with := func(storage string, served bool) map[string]any {
+			wide := strings.Replace(alpha, "{type: object}", "{type: object, properties: {a: {type: string}}}", 1)
+			wide = strings.Replace(wide, "served: true", "served: "+strconv.FormatBool(served), 1)
+			all := v1 + wide
+			if storage == "v1alpha1" {
+				all = strings.NewReplacer("storage: true", "storage: false", "storage: false", "storage: true").Replace(all)
+			}
+			return versioned(t, head+"  versions:\n"+all)
+		}
+		const drops = "compatible storage-version-changed; breaking storage-version-drops v1alpha1 -> v1 .a"
+		stored, elsewhere := Options{StoredVersions: []string{"v1alpha1"}}, Options{StoredVersions: []string{"v1"}}
+		old, hidden := with("v1alpha1", true), with("v1alpha1", false)
+		check(t, old, with("v1", true), stored, drops)
+		check(t, old, with("v1", false), stored, drops+"; breaking version-unserved v1alpha1")
+		check(t, hidden, with("v1", false), stored, drops)
+		check(t, hidden, with("v1", false), Options{}, drops)
+		check(t, hidden, with("v1", false), elsewhere, "compatible storage-version-changed")
+		// Only stored objects have the fields of a version that is not served.
+		for _, f := range check(t, hidden, with("v1", false), stored, drops).Findings {
+			if f.Name == "storage-version-drops" && f.Breaks != StoredObjects {
+				t.Errorf("%s", f)
+			}
+		}
 	})
 	t.Run("the whole definition", func(t *testing.T) {
 		only := versioned(t, head+"  versions:\n"+v1)

@@ -42,8 +42,10 @@
 //	conversion-rules-added, conversion-rules-changed C
 //	storage-version-changed C
 //	storage-version-drops B                     the storage version changes, and without a webhook it
-//	                                            drops fields of a served version: new objects lose
-//	                                            them at once, existing ones at their next write
+//	                                            drops fields of a served version, or of one that
+//	                                            objects may be stored in: new objects lose them at
+//	                                            once, existing ones at their next write, such as a
+//	                                            migration's
 //	stored-version-removed B                    status.storedVersions has the version (crdify)
 //	version-removed B                           C if it was not served, and the live
 //	                                            status.storedVersions is known
