@@ -11,6 +11,8 @@ const (
 	// byClients: the finding breaks clients, but no stored object. A return to an earlier
 	// definition is safe, since its clients still exist.
 	byClients
+	// byBoth: the objects show whether the finding harms them, and it breaks clients as well.
+	byBoth
 	// byVersion: the finding breaks clients of one version. The objects show who writes in
 	// that version.
 	byVersion
@@ -33,7 +35,13 @@ var classes = map[string]class{
 	"status-subresource-added": byClients, "status-subresource-removed": byClients,
 	"scale-subresource-removed": byClients, "scale-subresource-changed": byClients, "selectable-field-removed": byClients,
 	"connection-keys-narrowed": byClients, "type-widened": byClients,
+
+	// Whoever applies a part of an atomic list or map removes the parts of others.
+	"list-type-changed": byBoth, "list-map-keys-changed": byBoth, "map-type-changed": byBoth,
 }
+
+// byObjects reports whether objects may be harmed, and their fields show who writes them.
+func (c class) byObjects() bool { return c == byData || c == byBoth }
 
 // Clears reports whether a breaking finding harms nobody, as far as the objects show.
 // back reports whether the new definition was in use before, with its clients. A finding
@@ -61,7 +69,7 @@ func (s *Survey) clear(t *Toll, back bool) bool {
 		return false
 	case t.class == byVersion:
 		return back && t.Written == 0 && t.Kept == 0
-	case t.class == byClients:
+	case t.class == byClients || t.class == byBoth:
 		return back
 	}
 	return true

@@ -269,12 +269,12 @@ func (s *Survey) Doubts() []string {
 	return all
 }
 
-// Others returns the names of the findings that concern clients instead of objects; none
-// if there are no objects.
+// Others returns the names of the findings that concern clients, whatever the objects show;
+// none if there are no objects.
 func (s *Survey) Others() []string {
 	var names []string
 	for _, t := range s.Tolls {
-		if s.Looked > 0 && (t.class == byClients || t.class == byVersion || t.class == never) && !slices.Contains(names, t.Name) {
+		if s.Looked > 0 && (t.class == byClients || t.class == byBoth || t.class == byVersion || t.class == never) && !slices.Contains(names, t.Name) {
 			names = append(names, t.Name)
 		}
 	}

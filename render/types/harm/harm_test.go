@@ -254,6 +254,53 @@ func TestClears(t *testing.T) {
 	}
 }
 
+// If server-side apply merges a list or a map another way, those who apply parts of it may
+// remove each other's. No object shows that, but objects show who they are, and objects may
+// be invalid as well.
+func TestMerging(t *testing.T) {
+	list := func(keywords string) string {
+		return definition("{type: object, properties: {m: {type: array, maxItems: 9, " + keywords + "items: {type: object, x-kubernetes-map-type: atomic, required: [a, b], properties: {a: {type: string, maxLength: 9}, b: {type: string, maxLength: 9}}}}}}")
+	}
+	mapping := func(keywords string) string {
+		return definition("{type: object, properties: {m: {type: object, " + keywords + "additionalProperties: {type: string}}}}")
+	}
+	const set, by = "x-kubernetes-list-type: set, ", "x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [%s], "
+	byA, byAB := fmt.Sprintf(by, "a"), fmt.Sprintf(by, "a, b")
+	const atomic, granular = "x-kubernetes-map-type: atomic, ", ""
+	const one, twice, sameA = "{m: [{a: x, b: y}]}", "{m: [{a: x, b: y}, {a: x, b: y}]}", "{m: [{a: x, b: y}, {a: x, b: z}]}"
+	for _, tt := range []struct {
+		name, old, new, object, finding string
+		harmed                          int
+	}{
+		{"a map becomes atomic", mapping(granular), mapping(atomic), "{m: {a: x}}", "map-type-changed", 0},
+		{"a map becomes granular", mapping(atomic), mapping(granular), "{m: {a: x}}", "map-type-changed", 0},
+		{"a set becomes atomic", list(set), list(""), one, "list-type-changed", 0},
+		{"an atomic list becomes a set", list(""), list(set), one, "list-type-changed", 0},
+		{"an atomic list with an element twice becomes a set", list(""), list(set), twice, "list-type-changed", 1},
+		{"other keys", list(byAB), list(byA), one, "list-map-keys-changed", 0},
+		{"other keys, which two elements share", list(byAB), list(byA), sameA, "list-map-keys-changed", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, findings := survey(t, tt.old, tt.new, harm.Stays, thing("x", tt.object, `{"f:spec": {"f:m": {}}}`))
+			if len(findings) != 1 || findings[0].Name != tt.finding || s.Harmed != tt.harmed {
+				t.Fatalf("findings %v: %s", findings, s.Text(9))
+			}
+			if s.Clears(findings[0], false) || s.Clears(findings[0], true) != (tt.harmed == 0) {
+				t.Errorf("cleared: %v, going back %v", s.Clears(findings[0], false), s.Clears(findings[0], true))
+			}
+			if tt.harmed > 0 {
+				return
+			}
+			if want := "harms no object today (1 object looked at), but clients: " + tt.finding; s.Text(9) != want {
+				t.Errorf("%s\nwant %s", s.Text(9), want)
+			}
+			if want := tt.finding + " .spec.m: written by kubectl, whose next write counts"; strings.Join(s.Warnings(), "; ") != want {
+				t.Errorf("warnings %q", s.Warnings())
+			}
+		})
+	}
+}
+
 // A survey without harm names the doubts, and for a removed version the objects that were
 // written in it and their writers.
 func TestTexts(t *testing.T) {

@@ -216,7 +216,7 @@ func (j *Judge) choose(before, after types.Definition) error {
 	}
 	for i := range j.findings {
 		f := &j.findings[i]
-		if f.class != byData || !slices.ContainsFunc(f.versions, func(v string) bool { return v != j.list }) {
+		if !f.class.byObjects() || !slices.ContainsFunc(f.versions, func(v string) bool { return v != j.list }) {
 			continue
 		}
 		switch v := f.versions[0]; {

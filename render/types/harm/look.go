@@ -184,7 +184,7 @@ func (j *Judge) writers(object string, managers []*manager) {
 			if known || len(t.by) == mostKnown {
 				continue
 			}
-			if inVersion || f.class == byData && len(f.path) > 0 && m.owns(m.fields, nil, f.path, true) {
+			if inVersion || f.class.byObjects() && len(f.path) > 0 && m.owns(m.fields, nil, f.path, true) {
 				t.by = append(t.by, m.name)
 			}
 		}

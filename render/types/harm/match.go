@@ -44,7 +44,7 @@ func (f *finding) last() string {
 // causes reports whether a finding may cause a harm: the kind fits, and one of the fields
 // is the other or in it.
 func (f *finding) causes(h Harm, path field.Path) bool {
-	if v := f.last(); v != "" && h.Version != "" && v != h.Version || f.class != byData && f.class != byNone {
+	if v := f.last(); v != "" && h.Version != "" && v != h.Version || !f.class.byObjects() && f.class != byNone {
 		return false
 	}
 	// A null that is no longer allowed gets the default as well.
