@@ -595,6 +595,11 @@ func TestStorageMoves(t *testing.T) {
 			"harms nobody today (1 object looked at)",
 		},
 		{
+			"an object with the field's old default, and the older version fills in another one", beta("v1beta1", defaulted) + status("v1beta1"), beta("v1", strings.Replace(defaulted, "default: y", "default: z", 1)),
+			strings.Replace(thing("x", "{a: x, b: y}", `{"f:spec": {"f:b": {}}}`), "{apiVersion: example.org/v1,", "{apiVersion: example.org/v1beta1,", 1),
+			"harms 1 of 1 object: default/x .spec.b would be dropped, owned by kubectl",
+		},
+		{
 			"an object with another value", beta("v1beta1", defaulted) + status("v1beta1"), beta("v1", defaulted), object("v1beta1", "{a: x, b: z}"),
 			"harms 1 of 1 object: default/x .spec.b would be dropped",
 		},

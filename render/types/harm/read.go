@@ -85,7 +85,7 @@ func read(tree map[string]any, s *validate.Schema) error {
 func (j *Judge) compare(version string, tree, was, is map[string]any) []located {
 	var all []located
 	changes := differences(was, is, nil)
-	filled := j.refilled(version, was, changes)
+	filled := refilled(j.old[version], was, changes)
 	for _, d := range changes {
 		h := located{Harm{Version: version, Path: text(d.path)}, d.path}
 		switch {
@@ -124,10 +124,10 @@ func (j *Judge) ruled(ctx context.Context, version string, _, is map[string]any)
 	return append(all, invalid...), err
 }
 
-// refilled returns an object without the fields that it loses, with the defaults of the
-// old definition; nil if there is no old definition or it fails.
-func (j *Judge) refilled(version string, was map[string]any, changes []difference) map[string]any {
-	if j.old[version] == nil {
+// refilled returns an object without the fields that it loses, with the defaults of a
+// schema; nil if there is no schema or it fails.
+func refilled(s *validate.Schema, was map[string]any, changes []difference) map[string]any {
+	if s == nil {
 		return nil
 	}
 	again := exact.Clone(was)
@@ -136,13 +136,13 @@ func (j *Judge) refilled(version string, was map[string]any, changes []differenc
 			without(again, d.path)
 		}
 	}
-	if err := j.old[version].Default(again); err != nil {
+	if err := s.Default(again); err != nil {
 		return nil
 	}
 	return again
 }
 
-// restores reports whether the old definition's default is the value of the field.
+// restores reports whether a default is the value of the field.
 func restores(filled map[string]any, d difference) bool {
 	v, ok := d.path.In(filled)
 	return ok && equal(v, d.old)
@@ -207,7 +207,7 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 	}
 	var all []located
 	changes := differences(before, now, nil)
-	filled := j.refilled(version, before, changes)
+	filled := refilled(j.old[version], before, changes)
 	for _, d := range changes {
 		h := located{Harm{Version: version, Path: text(d.path)}, d.path}
 		switch {
@@ -236,11 +236,12 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 
 // dropped returns the fields that a version hid, and that are lost once the object is
 // stored in it. before and now are the readings of the object in that version, and was and
-// is those in the listed one. A field that the listed version loses as well is a harm there.
+// is those in the listed one. A field that the listed version loses as well is a harm there,
+// and its new default may give the value back.
 func (j *Judge) dropped(version string, before, was, is, now map[string]any) []located {
 	var all []located
 	changes := differences(was, now, nil)
-	filled := j.refilled(j.list, was, changes)
+	filled := refilled(j.new[j.list], was, changes)
 	for _, d := range changes {
 		_, seen := d.path.In(before)
 		_, stays := d.path.In(is)
