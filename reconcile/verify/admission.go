@@ -65,15 +65,15 @@ func Hooks(tree map[string]any) []Admission {
 			ID:    kind.ID("", manifest.Text(tree, "metadata", "name")),
 			Name:  manifest.Text(hook, "name"),
 			Form:  hash(form),
-			What:  fmt.Sprintf("asks %s, failurePolicy %s", host(where), manifest.Text(form, "failurePolicy")),
+			What:  fmt.Sprintf("asks %s, failurePolicy %s", Host(where), manifest.Text(form, "failurePolicy")),
 			rules: admissionRules(manifest.List(form, "rules")),
 		})
 	}
 	return all
 }
 
-// host returns a URL without user, path and parameters, which may hold a credential.
-func host(where string) string {
+// Host returns a URL without user, path and parameters, which may hold a credential.
+func Host(where string) string {
 	scheme, rest, ok := strings.Cut(where, "://")
 	if !ok {
 		return where

@@ -166,7 +166,7 @@ func TestCompare(t *testing.T) {
 				dev.widget().Conversion, prod.widget().Conversion, staging.widget().Conversion = "h1:a", "h1:a", "h1:a"
 				prod.widget().Converted = "other conversion rules (h1:b)"
 			},
-			want: []string{"Widget.acme.example: not converted by the declared rules in prod"},
+			want: []string{"Widget.acme.example: not converted as declared in prod"},
 			what: "asks other conversion rules (h1:b)",
 		},
 		{

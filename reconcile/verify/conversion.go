@@ -2,6 +2,7 @@ package verify
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -9,7 +10,25 @@ import (
 	"gitopsd.dev/render/types"
 )
 
-// conversion compares live conversions of a type's objects with the rendered rules, and the
+// ConverterOf returns the address of a definition's conversion webhook with the API server's
+// defaults: a URL, or "service <namespace>/<name>:<port><path>". It leaves out the CA bundle,
+// which others fill in. It is empty if no webhook converts, and if the address is left to
+// others.
+func ConverterOf(definition map[string]any) string {
+	spec := manifest.Mapping(definition, "spec", "conversion")
+	if manifest.Text(spec, "strategy") != "Webhook" {
+		return ""
+	}
+	client := manifest.Mapping(spec, "webhook", "clientConfig")
+	service := manifest.Mapping(client, "service")
+	if service == nil {
+		return manifest.Text(client, "url")
+	}
+	service = filled(service, map[string]any{"port": int64(443)})
+	return fmt.Sprintf("service %s/%s:%v%s", manifest.Text(service, "namespace"), manifest.Text(service, "name"), service["port"], cmp.Or(manifest.Text(service, "path"), "/"))
+}
+
+// conversion compares live conversions of a type's objects with the rendered ones, and the
 // rules of clusters with each other. Rules belong to a schema: clusters with different
 // schemas are not compared.
 func (c *comparison) conversion(id manifest.ID, all []here) {

@@ -62,6 +62,8 @@ type Definition struct {
 	// Conversion is the digest of the conversion rules that the definition is rendered
 	// with, empty if there are none.
 	Conversion string
+	// Converter is the address of the rendered conversion webhook, as [ConverterOf] writes it.
+	Converter string
 	// Converted is the live way of conversion in words; empty if it is the rendered one.
 	Converted string
 	// Behaviour acts on the rendered types; nil if unknown.
@@ -74,7 +76,7 @@ type Definition struct {
 	Composed *behaviour.Identity
 }
 
-// asRendered reports whether the live types and conversion rules are the rendered ones.
+// asRendered reports whether the live types and their conversion are the rendered ones.
 func (d *Definition) asRendered() bool {
 	return d.Converted == "" && slices.Equal(d.Rendered, d.Live)
 }

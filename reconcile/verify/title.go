@@ -62,7 +62,7 @@ var titles = map[Kind]string{
 	NotApplied:         "what was declared is not applied yet in {odd}",
 	Drifted:            "changed by somebody in {odd}",
 	SchemaDiffers:      "the schema differs {between}",
-	ConversionDrifted:  "not converted by the declared rules in {odd}",
+	ConversionDrifted:  "not converted as declared in {odd}",
 	ConversionDiffers:  "the conversion rules differ {between}",
 	Missing:            "missing in {odd}",
 	WebhookDrifted:     "not as declared in {odd}",

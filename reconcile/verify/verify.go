@@ -82,7 +82,7 @@ const (
 	// SchemaDiffers: clusters have different types of one name.
 	SchemaDiffers Kind = "schema-differs"
 	// ConversionDrifted: the API server does not have objects converted by the rendered
-	// conversion rules.
+	// conversion rules, or asks another webhook than the rendered one.
 	ConversionDrifted Kind = "conversion-drifted"
 	// ConversionDiffers: clusters with the same type convert its objects by different
 	// rules.
@@ -283,7 +283,7 @@ var advice = map[Kind]string{
 	NotApplied:         "commit it, and wait for `gitopsd run`; if it does not come, its status says why",
 	Drifted:            "see who changed the definition; gitopsd puts it right unless the cluster is suspended or only reports drift, or objects use what was added, which `gitopsd plan` shows",
 	SchemaDiffers:      "declare the same version in these clusters: what one accepts another refuses or drops",
-	ConversionDrifted:  "see who changed the definition; gitopsd puts it right unless the cluster is suspended or only reports drift, or objects use what was added, which `gitopsd plan` shows. Until then objects lose fields in other versions than their own",
+	ConversionDrifted:  "see who changed the definition; gitopsd puts it right unless the cluster is suspended or only reports drift, or objects use what was added, which `gitopsd plan` shows. Until then objects lose fields in other versions than their own, or somebody else's server reads and rewrites them",
 	ConversionDiffers:  "make the rules the same in these clusters: one object reads differently in another version",
 	Missing:            "see what `gitopsd plan` says of the cluster; until then its API does not exist there",
 	WebhookDrifted:     "see who changed the configuration: what it checks or fills in differs from what was declared",

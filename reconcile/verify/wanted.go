@@ -77,7 +77,7 @@ func (r *Repository) definition(ctx context.Context, c *desired.Unit, w *Facts, 
 		}
 		return types.Sum(all)
 	})
-	d.Conversion = conversion.Rules(o.Tree())
+	d.Conversion, d.Converter = conversion.Rules(o.Tree()), ConverterOf(o.Tree())
 	w.Definitions[o.ID()] = d
 	if d.Behaviour, err = index.Of(o); err != nil {
 		d.Misnamed = true

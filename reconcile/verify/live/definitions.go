@@ -34,9 +34,10 @@ type known struct {
 	resources          []string
 	types              []types.Type
 	// converts reports whether a webhook converts objects. Its address may name the digest
-	// of conversion rules, asks, and a cluster, in.
-	converts bool
-	asks, in string
+	// of conversion rules, asks, and a cluster, in. converter is all of the address
+	// ([verify.ConverterOf]).
+	converts            bool
+	asks, in, converter string
 }
 
 // envelope is the part of a definition that is always decoded.
@@ -189,6 +190,7 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	k.resources, k.scope = verify.Resources(defined)
 	k.converts = defined.Converts
 	k.in, k.asks = conversion.Asked(tree)
+	k.converter = verify.ConverterOf(tree)
 	if k.types, err = types.Sorted(tree); err != nil {
 		return nil, err
 	}
@@ -198,18 +200,18 @@ func (r *Reader) read(t kube.Type, e *envelope) (*known, error) {
 	return k, nil
 }
 
-// converted returns the live way of conversion in words if it is not the rendered one. It is
-// empty for definitions without conversion rules, live or rendered.
+// converted returns the live way of conversion in words; empty if it is the rendered one. Only
+// the whole address proves that: anybody's server may have a path with the digest of the rules.
 func (k *known) converted(d *verify.Definition, cluster string) string {
 	switch {
-	case d.Conversion == k.asks && (k.asks == "" || k.in == cluster):
+	case d.Conversion == k.asks && (k.asks == "" || k.in == cluster) && (d.Converter == "" || d.Converter == k.converter):
 		return ""
 	case k.asks != "" && k.in != cluster:
 		return "conversion rules of cluster " + k.in
-	case k.asks != "":
+	case k.asks != "" && k.asks != d.Conversion:
 		return "other conversion rules (" + verify.Brief(k.asks) + ")"
 	case k.converts:
-		return "another webhook"
+		return "another webhook (" + verify.Host(k.converter) + ")"
 	}
 	return "nothing"
 }
