@@ -143,6 +143,8 @@ func plainName(name string) string {
 
 // volumes collects the ConfigMaps and Secrets that a pod's containers refer to.
 type volumes struct {
+	// plain returns the form of a name in settings.
+	plain    func(name string) string
 	found    map[Reference]bool
 	settings []Part
 	// mounted are the volumes with references.
@@ -155,14 +157,14 @@ func (v *volumes) read(pod map[string]any) {
 	for _, item := range manifest.List(pod, "volumes") {
 		volume, _ := item.(map[string]any)
 		name := manifest.Text(volume, "name")
-		var plain []any
+		var from []any
 		add := func(kind manifest.GroupKind, object string, source map[string]any) {
 			if object == "" {
 				return
 			}
 			v.found[Reference{kind, object, ""}] = true
 			items, _ := source["items"].([]any)
-			plain = append(plain, []any{kind.Kind, plainName(object), items})
+			from = append(from, []any{kind.Kind, v.plain(object), items})
 		}
 		one := func(source map[string]any) {
 			if m := manifest.Mapping(source, "configMap"); m != nil {
@@ -177,9 +179,9 @@ func (v *volumes) read(pod map[string]any) {
 			projected, _ := source.(map[string]any)
 			one(projected)
 		}
-		if plain != nil {
+		if from != nil {
 			v.mounted[name] = true
-			v.settings = append(v.settings, Part{"volume " + name, string(sources.DigestOf(manifest.AppendJSON(nil, plain)))})
+			v.settings = append(v.settings, Part{"volume " + name, string(sources.DigestOf(manifest.AppendJSON(nil, from)))})
 		}
 	}
 }

@@ -17,6 +17,10 @@ type Template struct {
 	Images []Part
 	// Settings are the settings of all containers; see [Identity].
 	Settings []Part
+	// Exact are the settings with the names of ConfigMaps and Secrets as written. In Settings
+	// a name has no suffix that kustomize generated, since clusters are compared by contents.
+	// Within one cluster another suffix is another object.
+	Exact []Part
 	// References are the ConfigMaps and Secrets that settings or files come from,
 	// sorted, each once.
 	References []Reference
@@ -26,8 +30,16 @@ type Template struct {
 
 // FromPodSpec reads the containers of a pod's spec.
 func FromPodSpec(spec map[string]any) Template {
+	t := fromPodSpec(spec, plainName)
+	t.Exact = fromPodSpec(spec, func(name string) string { return name }).Settings
+	return t
+}
+
+// fromPodSpec reads a pod's spec without Exact. plain returns the form of a ConfigMap's or
+// Secret's name in settings.
+func fromPodSpec(spec map[string]any, plain func(name string) string) Template {
 	var t Template
-	sources := new(volumes)
+	sources := &volumes{plain: plain}
 	sources.read(spec)
 	for _, item := range slices.Concat(manifest.List(spec, "containers"), manifest.List(spec, "initContainers")) {
 		c, ok := item.(map[string]any)
@@ -36,7 +48,7 @@ func FromPodSpec(spec map[string]any) Template {
 		}
 		name := manifest.Text(c, "name")
 		t.Images = append(t.Images, Part{name, manifest.Text(c, "image")})
-		t.Settings = append(t.Settings, settings(name, c)...)
+		t.Settings = append(t.Settings, settings(name, c, plain)...)
 		sources.container(name, c)
 	}
 	t.Settings = append(t.Settings, sources.settings...)
@@ -53,7 +65,7 @@ func FromWorkload(tree map[string]any) Template {
 }
 
 // settings returns a container's command, arguments and environment.
-func settings(container string, c map[string]any) []Part {
+func settings(container string, c map[string]any, plain func(name string) string) []Part {
 	var names []string
 	values := make(map[string][]any)
 	add := func(name string, value any) {
@@ -71,13 +83,13 @@ func settings(container string, c map[string]any) []Part {
 		variable, _ := e.(map[string]any)
 		name := "variable " + manifest.Text(variable, "name")
 		if source := variable["valueFrom"]; source != nil {
-			add(name, plainSource(source))
+			add(name, plainSource(source, plain))
 		} else {
 			add(name, manifest.Text(variable, "value"))
 		}
 	}
 	for _, f := range manifest.List(c, "envFrom") {
-		add("envFrom", plainSource(f))
+		add("envFrom", plainSource(f, plain))
 	}
 	parts := make([]Part, len(names))
 	for i, name := range names {
@@ -116,14 +128,14 @@ func arguments(args []any, add func(name string, value any)) {
 }
 
 // plainSource returns the source of a variable's value without the API server's
-// defaults, and without the hash in a generated name.
-func plainSource(source any) any {
+// defaults, and with the plain form of names.
+func plainSource(source any, plain func(name string) string) any {
 	m, _ := source.(map[string]any)
-	plain := make(map[string]any, len(m))
+	all := make(map[string]any, len(m))
 	for kind, v := range m {
 		fields, ok := v.(map[string]any)
 		if !ok {
-			plain[kind] = v
+			all[kind] = v
 			continue
 		}
 		kept := make(map[string]any, len(fields))
@@ -132,13 +144,13 @@ func plainSource(source any) any {
 				continue
 			}
 			if name, ok := v.(string); ok && k == "name" {
-				v = plainName(name)
+				v = plain(name)
 			}
 			kept[k] = v
 		}
-		plain[kind] = kept
+		all[kind] = kept
 	}
-	return plain
+	return all
 }
 
 // ImageDigest returns the digest in an image's name or in the image ID of a container's

@@ -45,6 +45,8 @@ type controller struct {
 	*verify.Controller
 	selector labels.Selector
 	provider string
+	// rendered is the template of the rendered workload.
+	rendered behaviour.Template
 	// template is that of the live workload; nil if there is none.
 	template *behaviour.Template
 }
@@ -132,7 +134,7 @@ func newController(o *manifest.Object, facts *verify.Controller) (*controller, e
 	if err == nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
 		err = errors.New("it selects no pods")
 	}
-	c := &controller{Controller: facts}
+	c := &controller{Controller: facts, rendered: behaviour.FromWorkload(o.Tree())}
 	if err == nil {
 		c.selector, err = metav1.LabelSelectorAsSelector(&s)
 	}
@@ -221,6 +223,9 @@ func (c *controller) add(p *pod, elsewhere bool) {
 			}
 		}
 	}
+	if !elsewhere {
+		settings = c.renamed(settings, p)
+	}
 	for i := range c.Instances {
 		j := &c.Instances[i]
 		if j.Elsewhere == elsewhere && slices.Equal(j.Images, images) && slices.Equal(j.Settings, settings) {
@@ -230,6 +235,20 @@ func (c *controller) add(p *pod, elsewhere bool) {
 		}
 	}
 	c.Instances = append(c.Instances, verify.Instance{Pod: name, Pods: 1, Images: images, Settings: settings, Elsewhere: elsewhere})
+}
+
+// renamed returns settings of a pod with a mark on those that are as rendered but for the
+// suffix that kustomize generated for the name of a ConfigMap or Secret. The object of that
+// name may be gone or hold anything.
+func (c *controller) renamed(settings []behaviour.Part, p *pod) []behaviour.Part {
+	other := behaviour.Differing(c.rendered.Exact, p.template.Exact)
+	marked := slices.Clone(settings)
+	for i, s := range marked {
+		if slices.Contains(other, s.Name) && slices.Contains(c.rendered.Settings, s) {
+			marked[i].Value = "another object than rendered"
+		}
+	}
+	return marked
 }
 
 // pods reads pods that have not ended.

@@ -135,6 +135,40 @@ func TestInstances(t *testing.T) {
 	}
 }
 
+// A pod runs with the ConfigMap or Secret that was rendered, and not with one whose name differs
+// by the suffix that kustomize generated.
+func TestGeneratedNames(t *testing.T) {
+	const rendered, other = "settings-hhhhhhhhh2", "settings-2222222222"
+	for _, tt := range []struct{ name, rendered, spec, live, want string }{
+		{"the same", rendered, "envFrom: [{configMapRef: {name: NAME}}]", rendered, ""},
+		{"with a default of the API server", rendered, "env: [{name: A, valueFrom: {configMapKeyRef: {name: NAME, key: a}}}, {name: B, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.name}}}]", rendered, ""},
+		{"another content", rendered, "envFrom: [{configMapRef: {name: NAME}}]", other, "c envFrom"},
+		{"a Secret", rendered, "env: [{name: A, valueFrom: {secretKeyRef: {name: NAME, key: a}}}, {name: B, value: b}]", other, "c variable A"},
+		{"a plain name in place of a generated one", rendered, "envFrom: [{secretRef: {name: NAME}}]", "settings", "c envFrom"},
+		{"a generated name in place of a plain one", "settings", "envFrom: [{secretRef: {name: NAME}}]", other, "c envFrom"},
+		{"a volume", rendered, "volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, projected: {sources: [{configMap: {name: NAME}}]}}, {name: none, emptyDir: {}", other, "volume v"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := func(name string) string {
+				text := "containers: [{name: c, image: 'i:v1', " + strings.ReplaceAll(tt.spec, "NAME", name) + "}]"
+				return "spec: {" + text + "}"
+			}
+			o := manifesttest.Object(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, "+spec(tt.rendered)+"}}}")
+			c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The live workload names what its pods do.
+			live := behaviour.FromPodSpec(manifesttest.Tree(t, "{"+spec(tt.live)+"}")["spec"].(map[string]any))
+			c.template = &live
+			c.add(newPod(manifesttest.Tree(t, "{metadata: {name: p, namespace: ns, labels: {app: x}}, "+spec(tt.live)+", status: {"+runs+"}}")), false)
+			if have := strings.Join(behaviour.Differing(c.Wanted.Settings, c.Instances[0].Settings), ", "); have != tt.want {
+				t.Errorf("differing %q, want %q", have, tt.want)
+			}
+		})
+	}
+}
+
 // The platforms of an image are looked up once, where the lock does not have them
 // and something else than the image runs.
 func TestPlatforms(t *testing.T) {
