@@ -231,6 +231,23 @@ func TestCompare(t *testing.T) {
 			what: "prod: pod a/b: ImagePullBackOff",
 		},
 		{
+			name: "not all containers run",
+			change: func(_, prod, _ *Facts) {
+				prod.controller().Instances[0].Partly = true
+				prod.controller().Waiting = []string{"pod a/b: container proxy: CrashLoopBackOff"}
+			},
+			want: []string{both + "nothing acts on them in prod: the controller does not run"},
+			what: "prod: pod a/b: container proxy: CrashLoopBackOff",
+		},
+		{
+			name: "another image, and not all containers run",
+			change: func(_, prod, _ *Facts) {
+				prod.controller().Instances = []Instance{running("9")}
+				prod.controller().Instances[0].Partly = true
+			},
+			want: []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},
+		},
+		{
 			name: "nothing is to run",
 			change: func(dev, prod, staging *Facts) {
 				for _, c := range []*Facts{dev, prod, staging} {

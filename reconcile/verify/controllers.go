@@ -96,7 +96,7 @@ func (x *images) judge(c *Controller) verdict {
 		}
 		return v
 	case len(c.Instances) == 1:
-		return x.instance(c, c.Instances[0])
+		return x.whole(c, x.instance(c, c.Instances[0]))
 	}
 	var whats []string
 	for _, i := range c.Instances {
@@ -109,6 +109,19 @@ func (x *images) judge(c *Controller) verdict {
 		whats = append(whats, "the same a second time")
 	}
 	v.problem, v.what = TwoControllers, strings.Join(whats, ", and ")
+	return v
+}
+
+// whole adds to the verdict on the only instance that it lacks a running container: the
+// workload as rendered does not run then.
+func (x *images) whole(c *Controller, v verdict) verdict {
+	switch {
+	case !c.Instances[0].Partly:
+	case v.problem != "":
+		v.details = append(v.details, c.Waiting...)
+	default:
+		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs all of its containers", slices.Clone(c.Waiting)
+	}
 	return v
 }
 
@@ -148,6 +161,8 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 		digest, hasDigest := behaviour.ImageDigest(id)
 		rendered, err := sources.ParseDigest(p.Value)
 		switch {
+		case id == "" && i.Partly:
+			// It was never started.
 		case err != nil && hasDigest:
 			same = append(same, p.Name+" "+string(digest))
 			runs = append(runs, p.Value+" ("+sources.Abbreviate(string(digest))+")")

@@ -107,7 +107,8 @@ type Controller struct {
 	// that only this run can compare ([behaviour.Config]). Rights are those of its account
 	// ([behaviour.Rights]).
 	ConfigMaps, Secrets, Rights Context
-	// Waiting are some pods that do not run, with their reasons.
+	// Waiting are some pods that do not run, or not with all of the workload's containers,
+	// with their reasons.
 	Waiting []string
 	// Held are the images that the live workload itself has in place of the rendered ones,
 	// and who set them, in words. New pods get them, too.
@@ -127,6 +128,8 @@ type Instance struct {
 	// Settings are as in [behaviour.Identity], without those that admission added to the
 	// pod.
 	Settings []behaviour.Part
+	// Partly reports whether no pod runs all of the rendered containers.
+	Partly bool
 	// Elsewhere reports whether it belongs to another workload with the labels of the same
 	// package.
 	Elsewhere bool

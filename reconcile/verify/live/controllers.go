@@ -25,6 +25,9 @@ import (
 // gitopsd runs.
 const functionLabel = manifest.GroupPackages + "/function"
 
+// function is the container of a Function.
+const function = "package-runtime"
+
 // mostWaiting is how many pods that do not run are reported for a controller.
 const mostWaiting = 3
 
@@ -35,9 +38,15 @@ type pod struct {
 	template        behaviour.Template
 	// images are the image IDs of containers, by name.
 	images []behaviour.Part
-	// running reports whether a container runs; waiting is why none does.
+	// containers are those that run until the pod ends.
+	containers []container
+}
+
+// container is the state of a container. reason is why it does not run; may be empty.
+type container struct {
+	name    string
 	running bool
-	waiting string
+	reason  string
 }
 
 // controller is a rendered workload while its pods are looked for.
@@ -204,13 +213,28 @@ func managedFields(tree map[string]any) *metav1.ObjectMeta {
 // add adds a pod to the instance that runs the same.
 func (c *controller) add(p *pod, elsewhere bool) {
 	name := p.namespace + "/" + p.name
-	switch {
-	case p.running:
-	case p.waiting == "" || elsewhere:
+	// A sidecar that admission added runs while the controller does not.
+	var template []behaviour.Part
+	if c.template != nil {
+		template = c.template.Images
+	}
+	declared := p.of(c.Wanted.Images)
+	ours := p.of(c.Wanted.Images, template)
+	if elsewhere || len(ours) == 0 {
+		declared, ours = nil, p.containers
+	}
+	if !slices.ContainsFunc(ours, container.runs) {
+		if !elsewhere {
+			c.Waiting = append(c.Waiting, "pod "+name+": "+why(ours))
+		}
 		return
-	default:
-		c.Waiting = append(c.Waiting, "pod "+name+": "+p.waiting)
-		return
+	}
+	partly := false
+	for _, d := range declared {
+		if !d.running {
+			partly = true
+			c.Waiting = append(c.Waiting, fmt.Sprintf("pod %s: container %s: %s", name, d.name, cmp.Or(d.reason, "it does not run")))
+		}
 	}
 	settings, images := p.template.Settings, p.images
 	if c.template != nil && !elsewhere {
@@ -231,10 +255,30 @@ func (c *controller) add(p *pod, elsewhere bool) {
 		if j.Elsewhere == elsewhere && slices.Equal(j.Images, images) && slices.Equal(j.Settings, settings) {
 			j.Pods++
 			j.Pod = min(j.Pod, name)
+			j.Partly = j.Partly && partly
 			return
 		}
 	}
-	c.Instances = append(c.Instances, verify.Instance{Pod: name, Pods: 1, Images: images, Settings: settings, Elsewhere: elsewhere})
+	c.Instances = append(c.Instances, verify.Instance{Pod: name, Pods: 1, Images: images, Settings: settings, Partly: partly, Elsewhere: elsewhere})
+}
+
+// of returns the containers whose names are in one of the lists.
+func (p *pod) of(lists ...[]behaviour.Part) []container {
+	return slices.DeleteFunc(slices.Clone(p.containers), func(c container) bool {
+		return len(behaviour.Only([]behaviour.Part{{Name: c.name}}, lists...)) == 0
+	})
+}
+
+func (c container) runs() bool { return c.running }
+
+// why returns why none of containers runs.
+func why(containers []container) string {
+	for _, c := range containers {
+		if c.reason != "" {
+			return c.reason
+		}
+	}
+	return "its containers do not run"
 }
 
 // renamed returns settings of a pod with a mark on those that are as rendered but for the
@@ -279,26 +323,18 @@ func newPod(tree map[string]any) *pod {
 	}
 	for _, field := range []string{"containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"} {
 		for _, s := range manifest.List(tree, "status", field) {
-			container, _ := s.(map[string]any)
-			state := manifest.Mapping(container, "state")
+			status, _ := s.(map[string]any)
+			name, state := manifest.Text(status, "name"), manifest.Mapping(status, "state")
 			if field == "ephemeralContainerStatuses" && state["running"] == nil {
 				continue // it has ended, and stays in the status as long as the pod
 			}
-			p.images = append(p.images, behaviour.Part{Name: manifest.Text(container, "name"), Value: manifest.Text(container, "imageID")})
-			if field != "containerStatuses" {
-				continue
-			}
-			if state["running"] != nil {
-				p.running = true
-			} else if p.waiting == "" {
-				p.waiting = manifest.Text(state, "waiting", "reason")
+			p.images = append(p.images, behaviour.Part{Name: name, Value: manifest.Text(status, "imageID")})
+			if field == "containerStatuses" {
+				p.containers = append(p.containers, container{name, state["running"] != nil, manifest.Text(state, "waiting", "reason")})
 			}
 		}
 	}
 	slices.SortFunc(p.images, func(a, b behaviour.Part) int { return cmp.Compare(a.Name, b.Name) })
-	if !p.running {
-		p.waiting = cmp.Or(p.waiting, "its containers do not run")
-	}
 	return p
 }
 
@@ -309,7 +345,7 @@ func (in *reading) functions(ctx context.Context) (map[string]string, error) {
 	err := in.pods(ctx, kube.ListOptions{Selector: functionLabel}, func(p *pod) {
 		name := p.labels[functionLabel]
 		for _, i := range p.images {
-			if p.running && i.Name == "package-runtime" && !slices.Contains(all[name], i.Value) {
+			if i.Name == function && slices.ContainsFunc(p.of([]behaviour.Part{i}), container.runs) && !slices.Contains(all[name], i.Value) {
 				all[name] = append(all[name], i.Value)
 			}
 		}

@@ -25,31 +25,70 @@ const (
 	waits = "phase: Pending, containerStatuses: [{name: c, state: {waiting: {reason: ImagePullBackOff}}}]"
 )
 
-// Which pods count as running a controller, and what is said of the others.
+// Which pods count as running a controller, and what is said of the others. The containers of
+// its workload decide, and not those that admission added to a pod.
 func TestPods(t *testing.T) {
-	for _, tt := range []struct{ name, status, want string }{
-		{"running", runs, "running c=i@sha256:aa"},
-		{"not ready", runs + ", conditions: [{type: Ready, status: 'False'}]", "running c=i@sha256:aa"},
-		{"waiting", waits, "waiting ImagePullBackOff"},
-		{"not started", "phase: Pending", "waiting its containers do not run"},
-		{"done", "phase: Succeeded", ""},
-		{"one of two", "containerStatuses: [{name: c, imageID: a, state: {running: {}}}, {name: d, imageID: b, state: {waiting: {reason: CrashLoopBackOff}}}]", "running c=a d=b"},
-		{"initializing", "initContainerStatuses: [{name: i, imageID: a, state: {running: {}}}], containerStatuses: [{name: c, state: {waiting: {reason: PodInitializing}}}]", "waiting PodInitializing"},
+	const proxy = "{name: proxy, imageID: p, state: {running: {}}}"
+	for _, tt := range []struct{ name, containers, status, want string }{
+		{"running", "c", runs, "running c=i@sha256:aa"},
+		{"not ready", "c", runs + ", conditions: [{type: Ready, status: 'False'}]", "running c=i@sha256:aa"},
+		{"waiting", "c", waits, "waiting ImagePullBackOff"},
+		{"not started", "c", "phase: Pending", "waiting its containers do not run"},
+		{"between two starts", "c", "containerStatuses: [{name: c, imageID: a, state: {terminated: {}}}]", "waiting its containers do not run"},
+		{"done", "c", "phase: Succeeded", ""},
+		{"one of two", "c d", "containerStatuses: [{name: c, imageID: a, state: {running: {}}}, {name: d, imageID: b, state: {waiting: {reason: CrashLoopBackOff}}}]", "partly c=a d=b waiting container d: CrashLoopBackOff"},
+		{"two of two", "c d", "containerStatuses: [{name: c, imageID: a, state: {running: {}}}, {name: d, imageID: b, state: {running: {}}}]", "running c=a d=b"},
+		{"a sidecar alone", "c", "containerStatuses: [" + proxy + ", {name: c, imageID: a, state: {waiting: {reason: CrashLoopBackOff}}}]", "waiting CrashLoopBackOff"},
+		{"beside a sidecar", "c", "containerStatuses: [" + proxy + ", {name: c, imageID: a, state: {running: {}}}]", "running c=a"},
+		{"beside a sidecar that waits", "c", "containerStatuses: [{name: c, imageID: a, state: {running: {}}}, {name: proxy, state: {waiting: {reason: ImagePullBackOff}}}]", "running c=a"},
+		{"initializing", "c", "initContainerStatuses: [{name: i, imageID: a, state: {running: {}}}], containerStatuses: [{name: c, state: {waiting: {reason: PodInitializing}}}]", "waiting PodInitializing"},
+		{"beside a sidecar that is an init container", "c", "initContainerStatuses: [" + proxy + "], containerStatuses: [{name: c, state: {waiting: {reason: ImagePullBackOff}}}]", "waiting ImagePullBackOff"},
+		{"other containers", "c", "containerStatuses: [{name: other, imageID: a, state: {running: {}}}]", "running"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			have := ""
-			if p := newPod(podTree(t, "p", "", tt.status)); p != nil && p.running {
-				have = "running"
-				for _, i := range p.images {
-					have += " " + i.Name + "=" + i.Value
-				}
-			} else if p != nil {
-				have = "waiting " + p.waiting
+			var containers []string
+			for _, name := range strings.Fields(tt.containers) {
+				containers = append(containers, "{name: "+name+", image: i}")
 			}
-			if have != tt.want {
-				t.Errorf("have %q, want %q", have, tt.want)
+			o := manifesttest.Object(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {spec: {containers: ["+strings.Join(containers, ", ")+"]}}}}")
+			c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.template = &c.rendered
+			if p := newPod(podTree(t, "p", "", tt.status)); p != nil {
+				c.add(p, false)
+			}
+			var have []string
+			for _, i := range c.Instances {
+				have = append(have, map[bool]string{false: "running", true: "partly"}[i.Partly])
+				for _, image := range i.Images {
+					have = append(have, image.Name+"="+image.Value)
+				}
+			}
+			for _, w := range c.Waiting {
+				have = append(have, "waiting "+strings.TrimPrefix(w, "pod ns/p: "))
+			}
+			if text := strings.Join(have, " "); text != tt.want {
+				t.Errorf("have %q, want %q", text, tt.want)
 			}
 		})
+	}
+}
+
+// One pod that runs all containers is enough.
+func TestPartly(t *testing.T) {
+	o := manifesttest.Object(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {spec: {containers: [{name: c, image: 'i:v1'}, {name: d, image: i}]}}}}")
+	c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.template = &c.rendered
+	for _, state := range []string{"{waiting: {}}", "{running: {}}", "{waiting: {}}"} {
+		c.add(newPod(podTree(t, "p", "", "containerStatuses: [{name: c, imageID: a, state: {running: {}}}, {name: d, imageID: b, state: "+state+"}]")), false)
+	}
+	if len(c.Instances) != 1 || c.Instances[0].Partly || len(c.Waiting) != 2 {
+		t.Errorf("instances %v, waiting %v", c.Instances, c.Waiting)
 	}
 }
 
