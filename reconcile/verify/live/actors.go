@@ -9,9 +9,12 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/verify"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources"
@@ -145,8 +148,8 @@ type access struct {
 	workloads        map[workload]bool
 	// controllers are the declared ones by definition.
 	controllers map[manifest.ID]manifest.ID
-	// declared reports whether the repository declares a workload for the cluster.
-	declared func(manifest.ID) bool
+	// declared returns what the repository declares for the cluster; nil if nothing.
+	declared func(manifest.ID) *declaration
 	// known are the accounts that the repository names, silent those of gitopsd.
 	known, silent []string
 }
@@ -188,7 +191,7 @@ func (a *access) actors() *verify.Actors {
 		if all {
 			continue
 		}
-		if a.declared(w.id) || slices.Contains(a.known, w.account) {
+		if d := a.declared(w.id); d != nil && d.account == w.account || slices.Contains(a.known, w.account) {
 			types := make(map[manifest.ID]bool)
 			for _, g := range grants {
 				note("", g, w.id, func(id manifest.ID) { types[id] = true })
@@ -280,7 +283,7 @@ func (in *reading) actors(ctx context.Context) error {
 	a := &access{
 		targets: make(targets), accounts: make(map[string][]grant), groups: make(map[string][]grant),
 		workloads: make(map[workload]bool), controllers: make(map[manifest.ID]manifest.ID), silent: []string{own},
-		declared: func(id manifest.ID) bool { return in.wanted.Objects.Get(id) != nil },
+		declared: in.declared(),
 	}
 	if account := in.wanted.Spec.ServiceAccount; account != "" {
 		a.silent = append(a.silent, account)
@@ -427,7 +430,7 @@ func (in *reading) workloads(ctx context.Context, a *access) error {
 		if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
 			return nil
 		}
-		return add(workload{p.owner(a.workloads), p.Spec.account(p.Metadata.Namespace)})
+		return add(workload{a.owner(&p), p.Spec.account(p.Metadata.Namespace)})
 	})
 }
 
@@ -460,8 +463,72 @@ type ownedPod struct {
 	} `json:"status"`
 }
 
-// owner returns the workload of a pod: the Deployment of its ReplicaSet, the CronJob of its
-// Job if that is known, otherwise the controller in its metadata, or the pod itself.
+// owner returns the workload of a pod, or the pod itself. Anybody who may write a pod may write
+// that a declared object owns it. So the labels and the account of the pod must be those that
+// the declared workload gives its pods.
+func (a *access) owner(p *ownedPod) manifest.ID {
+	id := p.owner(a.workloads)
+	if d := a.declared(id); d != nil && !d.has(p) {
+		return manifest.Pod.ID(p.Metadata.Namespace, p.Metadata.Name)
+	}
+	return id
+}
+
+// declaration is what a rendered object gives its pods. It has no account if the object has no
+// pods.
+type declaration struct {
+	account  string
+	selector labels.Selector
+}
+
+// declare reads a rendered object. Kinds of others, such as a CloneSet, have the fields of a
+// Deployment.
+func declare(o *manifest.Object) *declaration {
+	id, spec := o.ID(), manifest.Mapping(o.Tree(), "spec")
+	if id.Is(manifest.CronJob) {
+		spec = manifest.Mapping(spec, "jobTemplate", "spec")
+	}
+	template := manifest.Mapping(spec, "template")
+	if id.Is(manifest.Pod) {
+		template = o.Tree()
+	}
+	if len(manifest.List(template, "spec", "containers")) == 0 {
+		return &declaration{}
+	}
+	d := &declaration{account: id.Namespace + "/" + behaviour.FromPodSpec(manifest.Mapping(template, "spec")).Account}
+	var err error
+	if d.selector, err = selectorOf(o); err != nil {
+		// The selector of a Job is made up by the API server.
+		set := make(labels.Set)
+		for k := range manifest.Mapping(template, "metadata", "labels") {
+			set[k] = manifest.Text(template, "metadata", "labels", k)
+		}
+		d.selector = labels.SelectorFromSet(set)
+	}
+	return d
+}
+
+// has reports whether a pod looks like one of the object's.
+func (d *declaration) has(p *ownedPod) bool {
+	return d.account == p.Spec.account(p.Metadata.Namespace) && d.selector.Matches(labels.Set(p.Metadata.Labels))
+}
+
+// declared returns a function that reads the rendered objects, each once.
+func (in *reading) declared() func(manifest.ID) *declaration {
+	all := make(map[manifest.ID]*declaration)
+	return func(id manifest.ID) *declaration {
+		d, known := all[id]
+		if o := in.wanted.Objects.Get(id); !known && o != nil {
+			d = declare(o)
+			all[id] = d
+		}
+		return d
+	}
+}
+
+// owner returns the owner of a pod by its metadata: the Deployment of its ReplicaSet, the
+// CronJob of its Job if that is known, otherwise its controller. It is the pod itself if there
+// is none, or one that never owns pods directly.
 func (p *ownedPod) owner(known map[workload]bool) manifest.ID {
 	m := &p.Metadata
 	for _, o := range m.Owners {
@@ -479,7 +546,9 @@ func (p *ownedPod) owner(known map[workload]bool) manifest.ID {
 				return job
 			}
 		}
-		return id
+		if !id.Is(manifest.Deployment, manifest.CronJob) {
+			return id
+		}
 	}
 	return manifest.Pod.ID(m.Namespace, m.Name)
 }

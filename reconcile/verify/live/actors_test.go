@@ -1,14 +1,17 @@
 package live
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
+	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 )
 
 var (
@@ -128,6 +131,14 @@ func TestActors(t *testing.T) {
 			want: "known: Deployment x/declared 2",
 		},
 		{
+			name: "declared with another account", accounts: map[string][]grant{"x/evil": {local}}, runs: []workload{{manifest.CronJob.ID("x", "declared"), "x/evil"}},
+			want: "widgets: CronJob x/declared as ServiceAccount x/evil by RoleBinding b in namespace x",
+		},
+		{
+			name: "of an object that has no pods", accounts: map[string][]grant{"x/evil": {local}}, runs: []workload{{manifest.ConfigMap.ID("x", "settings"), "x/evil"}},
+			want: "widgets: ConfigMap x/settings as ServiceAccount x/evil by RoleBinding b in namespace x",
+		},
+		{
 			name: "named by the Cluster", accounts: map[string][]grant{"x/default": {everywhere}}, runs: []workload{sleeper}, known: []string{"x/default", "x/gone"},
 			want: "known: Deployment x/sleeper 2; idle: x/gone",
 		},
@@ -151,7 +162,17 @@ func TestActors(t *testing.T) {
 				targets: compare, accounts: tt.accounts, groups: tt.groups, known: tt.known, silent: []string{own},
 				workloads:   map[workload]bool{{controller, "widgets/widgets"}: true},
 				controllers: map[manifest.ID]manifest.ID{widgets: controller, shelves: controller},
-				declared:    func(id manifest.ID) bool { return id == controller || id.Name == "declared" },
+				declared: func(id manifest.ID) *declaration {
+					switch {
+					case id == controller:
+						return &declaration{account: "widgets/widgets"}
+					case id.Name == "declared":
+						return &declaration{account: "x/default"}
+					case id.Is(manifest.ConfigMap):
+						return &declaration{}
+					}
+					return nil
+				},
 			}
 			for _, w := range tt.runs {
 				a.workloads[w] = true
@@ -184,7 +205,7 @@ func told(a *verify.Actors) string {
 
 // However many there are, the report stays short.
 func TestManyActors(t *testing.T) {
-	a := &access{targets: compare, accounts: make(map[string][]grant), workloads: make(map[workload]bool), declared: func(manifest.ID) bool { return false }}
+	a := &access{targets: compare, accounts: make(map[string][]grant), workloads: make(map[workload]bool), declared: func(manifest.ID) *declaration { return nil }}
 	for i := range 1000 {
 		account := fmt.Sprintf("ns/%d", i)
 		a.accounts[account] = []grant{{right: &right{types: []manifest.ID{widgets}}, by: "ClusterRoleBinding b"}}
@@ -207,6 +228,8 @@ func TestOwner(t *testing.T) {
 		{"Job", "nightly-123", "", "cronjob.batch/ns/nightly"},
 		{"Job", "once-123", "", "job.batch/ns/once-123"},
 		{"Rollout", "web", "", "rollout.argoproj.io/ns/web"},
+		{"Deployment", "web", "", "pod/ns/p"},
+		{"CronJob", "nightly", "", "pod/ns/p"},
 	} {
 		var p ownedPod
 		p.Metadata.Name, p.Metadata.Namespace = "p", "ns"
@@ -217,7 +240,7 @@ func TestOwner(t *testing.T) {
 				Kind       string `json:"kind"`
 				Name       string `json:"name"`
 				Controller bool   `json:"controller"`
-			}{map[string]string{"Job": "batch/v1", "Rollout": "argoproj.io/v1"}[tt.owner], tt.owner, tt.name, true})
+			}{map[string]string{"Job": "batch/v1", "CronJob": "batch/v1", "Rollout": "argoproj.io/v1"}[tt.owner], tt.owner, tt.name, true})
 			if p.Metadata.Owners[0].APIVersion == "" {
 				p.Metadata.Owners[0].APIVersion = "apps/v1"
 			}
@@ -225,5 +248,63 @@ func TestOwner(t *testing.T) {
 		if have := p.owner(known).String(); have != tt.want {
 			t.Errorf("%s %s: %s, want %s", tt.owner, tt.name, have, tt.want)
 		}
+	}
+}
+
+// A pod is a declared workload's only if it looks like one of its pods, whatever owner it says
+// it has.
+func TestDeclaredOwner(t *testing.T) {
+	const template = "template: {metadata: {labels: {app: x}}, spec: {serviceAccountName: x, containers: [{name: c, image: i}]}}"
+	set := manifesttest.Set(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, `+template+`}}
+---
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: i}]}}}}
+---
+{apiVersion: batch/v1, kind: Job, metadata: {name: once, namespace: ns}, spec: {`+template+`}}
+---
+{apiVersion: batch/v1, kind: CronJob, metadata: {name: nightly, namespace: ns}, spec: {jobTemplate: {spec: {`+template+`}}}}
+---
+{apiVersion: apps.kruise.io/v1alpha1, kind: CloneSet, metadata: {name: clones, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, `+template+`}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: alone}, spec: {serviceAccountName: x, containers: [{name: c, image: i}]}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, namespace: ns}}
+`)
+	in := &reading{wanted: &desired.Unit{Objects: set}}
+	a := &access{declared: in.declared(), workloads: map[workload]bool{{manifest.CronJob.ID("ns", "nightly"), "ns/x"}: true}}
+	for _, tt := range []struct{ name, labels, account, owner, want string }{
+		{"its own", "app: x, pod-template-hash: 5d4f", "x", "apps/v1 ReplicaSet x-5d4f", "deployment.apps/ns/x"},
+		{"another account", "app: x, pod-template-hash: 5d4f", "evil", "apps/v1 ReplicaSet x-5d4f", "pod/ns/p"},
+		{"other labels", "app: evil, pod-template-hash: 5d4f", "x", "apps/v1 ReplicaSet x-5d4f", "pod/ns/p"},
+		{"without a ReplicaSet", "app: x", "x", "apps/v1 Deployment x", "pod/ns/p"},
+		{"of a StatefulSet with the default account", "app: x", "", "apps/v1 StatefulSet db", "statefulset.apps/ns/db"},
+		{"of a StatefulSet with another account", "app: x", "evil", "apps/v1 StatefulSet db", "pod/ns/p"},
+		{"of a Job", "app: x, job-name: once", "x", "batch/v1 Job once", "job.batch/ns/once"},
+		{"of a Job with another account", "app: x, job-name: once", "evil", "batch/v1 Job once", "pod/ns/p"},
+		{"of a CronJob", "app: x", "x", "batch/v1 Job nightly-1", "cronjob.batch/ns/nightly"},
+		{"of a CronJob with other labels", "app: evil", "x", "batch/v1 Job nightly-1", "pod/ns/p"},
+		{"of another kind with pods", "app: x", "x", "apps.kruise.io/v1alpha1 CloneSet clones", "cloneset.apps.kruise.io/ns/clones"},
+		{"of a kind without pods", "app: x", "x", "v1 ConfigMap settings", "pod/ns/p"},
+		{"of a workload that is not declared", "app: evil", "evil", "apps/v1 StatefulSet other", "statefulset.apps/ns/other"},
+		{"of nobody", "app: x", "x", "", "pod/ns/p"},
+	} {
+		text := "{metadata: {name: p, namespace: ns, labels: {" + tt.labels + "}}, spec: {serviceAccountName: '" + tt.account + "'}}"
+		tree := manifesttest.Tree(t, text)
+		if f := strings.Fields(tt.owner); len(f) == 3 {
+			tree["metadata"].(map[string]any)["ownerReferences"] = []any{map[string]any{"apiVersion": f[0], "kind": f[1], "name": f[2], "controller": true}}
+		}
+		raw, err := json.Marshal(tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p ownedPod
+		if err := json.Unmarshal(raw, &p); err != nil {
+			t.Fatal(err)
+		}
+		if have := a.owner(&p).String(); have != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, have, tt.want)
+		}
+	}
+	if d := in.declared()(manifest.Pod.ID("alone", "p")); d == nil || d.account != "alone/x" {
+		t.Errorf("a declared pod: %v", d)
 	}
 }

@@ -138,20 +138,25 @@ func (in *reading) controllers(ctx context.Context) error {
 }
 
 func newController(o *manifest.Object, facts *verify.Controller) (*controller, error) {
-	var s metav1.LabelSelector
-	err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Mapping(o.Tree(), "spec", "selector"), &s)
-	if err == nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-		err = errors.New("it selects no pods")
-	}
 	c := &controller{Controller: facts, rendered: behaviour.FromWorkload(o.Tree())}
-	if err == nil {
-		c.selector, err = metav1.LabelSelectorAsSelector(&s)
-	}
-	if err != nil {
+	var err error
+	if c.selector, err = selectorOf(o); err != nil {
 		return nil, fmt.Errorf("%s: spec.selector: %w", o.ID(), err)
 	}
 	c.provider = cmp.Or(manifest.Text(o.Tree(), "spec", "template", "metadata", "labels", manifest.ProviderLabel), " ") // no label is " "
 	return c, nil
+}
+
+// selectorOf returns the selector of a workload's pods.
+func selectorOf(o *manifest.Object) (labels.Selector, error) {
+	var s metav1.LabelSelector
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Mapping(o.Tree(), "spec", "selector"), &s); err != nil {
+		return nil, err
+	}
+	if len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+		return nil, errors.New("it selects no pods")
+	}
+	return metav1.LabelSelectorAsSelector(&s)
 }
 
 // templates reads the pod templates of live workloads of a kind.
