@@ -177,22 +177,22 @@ type withoutConfig struct{ *filesystem.Storage }
 
 func (withoutConfig) Config() (*config.Config, error) { return config.NewConfig(), nil }
 
-func (d *Directory) resolve(rev string) (h plumbing.Hash, err error) {
-	d.local.mu.Lock()
-	defer d.local.mu.Unlock()
-	defer func() {
-		if p := recover(); p != nil { // go-git's, on revisions like ^ alone
-			err = errors.New("it is not a revision that is understood here")
+func (d *Directory) resolve(rev string) (plumbing.Hash, error) {
+	return fresh(d.local, func() (h plumbing.Hash, err error) {
+		defer func() {
+			if p := recover(); p != nil { // go-git's, on revisions like ^ alone
+				err = errors.New("it is not a revision that is understood here")
+			}
+		}()
+		d.local.storage.Reindex()
+		repo, err := gogit.Open(withoutConfig{d.local.storage}, nil)
+		if err != nil {
+			return h, err
 		}
-	}()
-	d.local.storage.Reindex()
-	repo, err := gogit.Open(withoutConfig{d.local.storage}, nil)
-	if err != nil {
-		return h, err
-	}
-	found, err := repo.ResolveRevision(plumbing.Revision(rev))
-	if err != nil {
-		return h, err
-	}
-	return *found, nil
+		found, err := repo.ResolveRevision(plumbing.Revision(rev))
+		if err != nil {
+			return h, err
+		}
+		return *found, nil
+	})
 }
