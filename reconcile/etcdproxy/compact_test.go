@@ -7,6 +7,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"gitopsd.dev/testscripts/etcdserver"
 )
 
 // Compact hides earlier revisions from the tenant, and from no other.
@@ -75,7 +77,14 @@ func TestWatchBelowFloor(t *testing.T) { both(t, testWatchBelowFloor) }
 func testWatchBelowFloor(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	a := newTenantIn(t, "a")
+	// One of its own: if a user is created meanwhile, a watch that is requested while others are unanswered is
+	// refused, see [watching].
+	s, err := etcdserver.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	a := newTenantOf(t, s, "a")
 	p := serve(t, Config{}, a)
 	c := p.client(t, a)
 	first, err := c.Put(ctx, "k", "0")
@@ -126,19 +135,19 @@ func testWatchBelowFloor(t *testing.T) {
 		case got.Created && got.Canceled:
 			refused++
 			if got.WatchId != -1 || got.CancelReason == "" || len(created) != 2 {
-				t.Errorf("refused: %v", got)
+				t.Fatalf("refused: %v", got)
 			}
 		case got.Created:
 			created = append(created, got.WatchId)
 		case got.Canceled:
 			compacted++
 			if got.WatchId != 9 || got.CompactRevision != floor {
-				t.Errorf("canceled: %v", got)
+				t.Fatalf("canceled: %v", got)
 			}
 		default:
 			events += len(got.Events)
 			if got.WatchId != 10 || string(got.Events[0].Kv.Value) != "1" {
-				t.Errorf("event: %v", got)
+				t.Fatalf("event: %v", got)
 			}
 		}
 	}
