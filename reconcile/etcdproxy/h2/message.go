@@ -64,7 +64,10 @@ func (m *message) received() int {
 
 // grow takes memory for size bytes.
 func (m *message) grow(size int, pool mem.BufferPool) {
-	room := pool.Get(size)
+	room := new([]byte) // for nothing gRPC's pools may give the memory of a large message
+	if size > 0 {
+		room = pool.Get(size)
+	}
 	*room = (*room)[:0]
 	if m.room != nil {
 		*room = append(*room, *m.room...)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 )
 
@@ -53,6 +54,13 @@ func TestSmallMessages(t *testing.T) {
 	}
 	begun, read, ended := make(chan *Stream, 1), make(chan struct{}), make(chan error, 1)
 	var c counter
+	pool, err := mem.NewBinaryTieredBufferPool(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 8 { // large messages of others
+		pool.Put(new(make([]byte, 8*window)))
+	}
 	s := serve(t, func(s *Stream) error {
 		begun <- s
 		<-read
@@ -67,7 +75,7 @@ func TestSmallMessages(t *testing.T) {
 			ended <- err
 			return err
 		}
-	}, func(cfg *ServerConfig) { cfg.Count = c.count })
+	}, func(cfg *ServerConfig) { cfg.Count, cfg.Pool = c.count, pool })
 	p := client(t, s.addr)
 	p.open(1, false)
 	p.sendAll(1, false, data[:window-100])
