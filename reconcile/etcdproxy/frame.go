@@ -61,7 +61,7 @@ func rewritten(size int, write func(dst []byte) ([]byte, error)) (frame, error) 
 
 // rewrittenInto is rewritten with a function that makes a buffer from memory of the pool.
 func rewrittenInto(buffer func(*[]byte) mem.Buffer, size int, write func(dst []byte) ([]byte, error)) (frame, error) {
-	room := pool.Get(size)
+	room := pool.Get(max(size, 1)) // for 0 it gives the memory of any large message
 	if cap(*room) > size+size/8 && size > smallResponse/2 {
 		// Large messages take exactly what is counted for them.
 		pool.Put(room)
