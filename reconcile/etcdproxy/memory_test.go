@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,9 +99,12 @@ func testLargeResponses(t *testing.T) {
 type waiting struct {
 	open
 	until chan struct{}
+	now   atomic.Int64 // how many wait
 }
 
-func (w waiting) Enter(ctx context.Context, _ *Call) (Passage, error) {
+func (w *waiting) Enter(ctx context.Context, _ *Call) (Passage, error) {
+	w.now.Add(1)
+	defer w.now.Add(-1)
 	select {
 	case <-w.until:
 		return nil, nil
@@ -115,9 +119,9 @@ func TestRequestsHeld(t *testing.T) { both(t, testRequestsHeld) }
 func testRequestsHeld(t *testing.T) {
 	t.Parallel()
 	a, b := newTenantIn(t, "a"), newTenantIn(t, "b")
-	gate := waiting{until: make(chan struct{})}
-	p := serve(t, Config{Gate: gate, Limits: Limits{UnreadBytes: 4 << 20}}, a, b)
-	large := &pb.PutRequest{Key: []byte("k"), Value: []byte(strings.Repeat("v", 1<<20))}
+	gate := &waiting{until: make(chan struct{})}
+	p := serve(t, Config{Gate: gate, Limits: Limits{UnreadBytes: 7 << 19}}, a, b)
+	large := &pb.PutRequest{Key: []byte("k"), Value: []byte(strings.Repeat("v", 1000<<10))}
 	put := func(x tenantIn, r *pb.PutRequest) chan error {
 		kv, ended := pb.NewKVClient(p.plain(t, x.certificate(t))), make(chan error, 1)
 		go func() {
@@ -127,17 +131,21 @@ func testRequestsHeld(t *testing.T) {
 		return ended
 	}
 	var held []chan error
-	for range 4 {
-		held = append(held, put(a, large))
+	hold := func(x tenantIn) {
+		held = append(held, put(x, large))
+		waitFor(t, fmt.Sprintf("request %d to wait", len(held)), func() bool { return int(gate.now.Load()) == len(held) })
 	}
-	waitFor(t, "four requests to wait", func() bool { return p.asked.Load() > 4<<20 })
-	if err := <-put(a, large); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "hold as much as they may") {
+	for range 4 { // one by one: while it is rewritten, a request takes twice the memory
+		hold(a)
+	}
+	more := put(a, large)
+	waitFor(t, "one more to end", func() bool { return len(more) > 0 })
+	if err := <-more; status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "hold as much as they may") {
 		t.Errorf("one more: %v", err)
 	}
-	neighbour := put(b, large)
-	waitFor(t, "the neighbour's request to wait", func() bool { return p.asked.Load() > 5<<20 })
+	hold(b)
 	close(gate.until)
-	for _, ended := range append(held, neighbour) {
+	for _, ended := range held {
 		if err := <-ended; err != nil {
 			t.Errorf("a request that waited: %v", err)
 		}

@@ -62,11 +62,16 @@ func (m *message) received() int {
 	return len(*m.room)
 }
 
-// grow takes memory for size bytes.
+// grow takes memory for size bytes. For none, or for more than the largest size that they have, gRPC's pools may give
+// the memory of a message that was much larger; that is not taken.
 func (m *message) grow(size int, pool mem.BufferPool) {
-	room := new([]byte) // for nothing gRPC's pools may give the memory of a large message
+	room := new([]byte)
 	if size > 0 {
 		room = pool.Get(size)
+	}
+	if cap(*room) > 2*max(size, 1<<20) {
+		pool.Put(room)
+		room = new(make([]byte, 0, size))
 	}
 	*room = (*room)[:0]
 	if m.room != nil {

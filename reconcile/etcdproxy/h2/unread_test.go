@@ -256,3 +256,22 @@ func TestPatience(t *testing.T) {
 		t.Errorf("after the window was closed: %s", got)
 	}
 }
+
+// A message takes no more memory than about twice its size, whatever the pool has of larger ones.
+func TestMemoryOfOthers(t *testing.T) {
+	const large = 16 << 20
+	pool, err := mem.NewBinaryTieredBufferPool(10, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size, most := range map[int]int{0: 0, 1: 1 << 10, 1<<20 + 1: 2<<20 + 2, 3 << 20: 6 << 20} {
+		for range 8 {
+			pool.Put(new(make([]byte, large)))
+		}
+		var m message
+		m.grow(size, pool)
+		if got := cap(*m.room); got < size || got > most {
+			t.Errorf("a message of %d bytes takes %d", size, got)
+		}
+	}
+}
