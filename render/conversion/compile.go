@@ -149,6 +149,7 @@ func (c *compiler) rule(s scope, r rules.Rule) *rule {
 	if s.item {
 		err = c.itemTarget(s, r, out)
 	} else {
+		out.whole = true
 		err = writable(out.to)
 	}
 	if err == nil && !out.toKey {
@@ -189,7 +190,7 @@ func writable(to rules.Path) error {
 	case first != "metadata":
 		return nil
 	case len(to) == 3 && (to[1].Key == "labels" || to[1].Key == "annotations") && to[2].Key != manifest.ConversionStashAnnotation:
-		return nil
+		return qualified(to)
 	}
 	return fmt.Errorf(`%s: of metadata only labels and annotations can be written: metadata.annotations["example.org/name"]`, to)
 }

@@ -39,6 +39,9 @@ func (p *pair) forward(object map[string]any, budget *cel.Budget) (map[string]an
 		for _, name := range []string{"labels", "annotations"} {
 			texts, _ := written[name].(map[string]any)
 			delete(texts, manifest.ConversionStashAnnotation)
+			if name == "annotations" {
+				r.fitAnnotations(texts)
+			}
 			if before, given := copied[name].(map[string]any); len(texts) > 0 || given && len(before) == 0 {
 				copied[name] = texts
 			} else {
@@ -221,20 +224,25 @@ func (r *run) fields(m *mapping, fields map[string]any) map[string]any {
 	return out
 }
 
-// eval returns the value that a rule writes. present reports whether any field that the
+// eval returns the value that a rule writes, unless an API server would refuse it. present reports whether any field that the
 // rule reads is there; otherwise the value is only written if its parent exists.
 func (r *run) eval(rule *rule, self, key any) (v any, found, present bool) {
 	v, found, present = r.value(rule, self, key)
+	var err error
 	if found && (rule.fn != nil || rule.repeats) {
-		if err := r.room(v); err != nil {
-			r.fail(rule, err)
-			return nil, false, false
-		}
+		err = r.room(v)
+	}
+	if found && err == nil {
+		err = rule.labels(v)
+	}
+	if err != nil {
+		r.fail(rule, err)
+		return nil, false, false
 	}
 	return v, found, present
 }
 
-// value is eval without the limit of [run.room].
+// value is eval without the limits of [run.room] and [rule.labels].
 func (r *run) value(rule *rule, self, key any) (v any, found, present bool) {
 	var err error
 	from := [...]any{fromSelf: self, fromRoot: r.root, fromKey: key}

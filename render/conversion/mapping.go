@@ -71,9 +71,11 @@ type rule struct {
 	repeats bool
 	mapping *mapping
 	to      rules.Path
-	toKey   bool
-	schema  map[string]any
-	reads   []fieldRead
+	// whole is set if to begins at the object, and not at an element.
+	whole  bool
+	toKey  bool
+	schema map[string]any
+	reads  []fieldRead
 }
 
 // origin is the start of a path.

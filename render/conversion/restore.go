@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/validation"
+
 	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/conversion/stash"
 	"gitopsd.dev/render/conversion/structural"
@@ -125,6 +127,9 @@ func (r *restoration) apply(group []candidate) bool {
 			return false
 		}
 	}
+	if sizeOfTexts(manifest.Mapping(tree, "metadata", "annotations")) > validation.TotalAnnotationSizeLimitB {
+		return false
+	}
 	after, _ := r.back.forward(tree, r.budget)
 	if r.budget.Late() || !r.holds(after, r.before, r.source) {
 		return false
@@ -223,5 +228,5 @@ func (p *pair) unusable(e stash.Entry) string {
 	if err := structural.Fits(schema, e.Value, ""); err != nil {
 		return err.Error()
 	}
-	return ""
+	return unfit(e)
 }
