@@ -1,6 +1,7 @@
 package apply_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -68,4 +69,31 @@ func TestSurveyComposites(t *testing.T) {
 		t.Errorf("nobody uses it: %s: %s", s.Action, s.Reason)
 	}
 	b.applied(narrow)
+}
+
+// The versions in which composites are stored are known by the CRD that Crossplane made. One that it lists cannot be
+// removed, and others can.
+func TestStoredComposites(t *testing.T) {
+	b := newBed(t)
+	b.as("crossplane", xrds)
+	b.serves("apiextensions.crossplane.io", "CompositeResourceDefinition")
+	xrd := func(versions ...string) string {
+		text := "{apiVersion: apiextensions.crossplane.io/v2, kind: CompositeResourceDefinition, metadata: {name: leases.$NAME.example.org}, " +
+			"spec: {group: $NAME.example.org, scope: Namespaced, names: {kind: Lease, plural: leases}, versions: ["
+		for i, v := range versions {
+			last := fmt.Sprint(i == len(versions)-1)
+			text += "{name: " + v + ", served: " + last + ", referenceable: " + last + ", schema: {openAPIV3Schema: {type: object}}},"
+		}
+		return text + "]}}"
+	}
+	both, latest := b.set(xrd("v1beta1", "v1")), b.set(xrd("v1"))
+	_, results := b.apply(both)
+	b.want("results", results) // nothing waits for Crossplane
+	b.as("crossplane", versioned("Lease", "v1beta1"))
+	b.serves("$NAME.example.org", "Lease")
+	b.as("crossplane", versioned("Lease", "v1beta1", "v1"))
+	b.want("steps", b.steps(b.plan(latest, apply.PlanOptions{})), "refused compositeresourcedefinition.apiextensions.crossplane.io/leases.$NAME.example.org "+
+		"breaking: stored-version-removed; the API server removes no version that status.storedVersions lists: run `gitopsd migrate --yes leases.$NAME.example.org` before")
+	b.rawAt("PATCH", b.set(versioned("Lease", "v1beta1", "v1")).All()[0], "/status", "fieldManager=migrator", "application/merge-patch+json", []byte(`{"status": {"storedVersions": ["v1"]}}`))
+	b.want("steps", b.steps(b.plan(latest, apply.PlanOptions{})), "configure compositeresourcedefinition.apiextensions.crossplane.io/leases.$NAME.example.org changed in the repository")
 }

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,31 +156,38 @@ func Judges(ctx context.Context, cluster *kube.Client, live, wanted map[string]a
 		}
 	}
 	if d := types.Read(live); d.XRD {
-		opts.Stored = make(map[string][]string)
-		for _, plural := range []string{d.Names.Plural, d.Claims.Plural} {
-			if plural == "" {
-				continue
-			}
-			stored, err := storedVersions(ctx, cluster, plural+"."+d.Group)
-			if err != nil {
-				return nil, err
-			}
-			opts.Stored[plural] = stored
+		var missing string
+		var err error
+		if opts.Stored, missing, err = storedVersions(ctx, cluster, d); err != nil {
+			return nil, err
+		}
+		if missing != "" {
+			return nil, fmt.Errorf("the CRD %s is not there: Crossplane has not made it", missing)
 		}
 	}
 	return harm.New(live, wanted, findings, opts)
 }
 
-// storedVersions returns the status.storedVersions of a CRD that Crossplane made.
-func storedVersions(ctx context.Context, cluster *kube.Client, name string) ([]string, error) {
-	tree, _, err := get(ctx, cluster, manifest.CRD.ID("", name))
-	if kube.ClassOf(err) == kube.NotFound {
-		return nil, fmt.Errorf("the CRD %s is not there: Crossplane has not made it", name)
+// storedVersions returns the status.storedVersions of the CRDs that Crossplane makes of an XRD, by their plural name.
+// missing is the name of the first that is not there.
+func storedVersions(ctx context.Context, cluster *kube.Client, d types.Definition) (stored map[string][]string, missing string, err error) {
+	stored = make(map[string][]string)
+	for _, plural := range []string{d.Names.Plural, d.Claims.Plural} {
+		if plural == "" {
+			continue
+		}
+		name := plural + "." + d.Group
+		tree, _, err := get(ctx, cluster, manifest.CRD.ID("", name))
+		switch {
+		case kube.ClassOf(err) == kube.NotFound:
+			missing = cmp.Or(missing, name)
+		case err != nil:
+			return nil, "", err
+		default:
+			stored[plural] = types.Read(tree).StoredVersions()
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return types.Read(tree).StoredVersions(), nil
+	return stored, missing, nil
 }
 
 // Survey has judges look at all objects of their kinds. fates are other changes to the

@@ -49,7 +49,7 @@ func RefuseBreaking(p *Plan, allowed Allowed, byData bool) {
 			continue
 		}
 		names := prose.Some(refused, maxShownFindings)
-		cause, before, how := "breaking: "+names, storedAgain(refused, Migrates(s.Object)), wayOut(refused, where, note)
+		cause, before, how := "breaking: "+names, storedAgain(refused, s.ID, Migrates(s.Object)), wayOut(refused, where, note)
 		if s.Drift {
 			cause = s.Reason + "; correcting it is a breaking change: " + names
 		}
@@ -121,12 +121,16 @@ func joined(parts ...string) string {
 
 // storedAgain returns what must be done before a stored version can be removed; empty if
 // that is not among the refused findings. migrates reports whether the daemon stores the
-// objects again.
-func storedAgain(refused []string, migrates bool) string {
+// objects again; it does not for those of a CRD that Crossplane made.
+func storedAgain(refused []string, id manifest.ID, migrates bool) string {
 	if !slices.Contains(refused, compat.StoredVersionRemoved) {
 		return ""
 	}
-	return "the API server removes no version that status.storedVersions lists: " + migration(migrates, false)
+	how := migration(migrates, false)
+	if id.Is(manifest.XRD) {
+		how = "run `gitopsd migrate --yes " + id.Name + "` before"
+	}
+	return "the API server removes no version that status.storedVersions lists: " + how
 }
 
 // wayOut returns where and how refused findings can be allowed; empty if they cannot.

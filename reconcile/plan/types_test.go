@@ -110,7 +110,7 @@ func TestWayOut(t *testing.T) {
 		{[]string{"stored-version-removed"}, true, goesOn},
 		{[]string{"f1", "stored-version-removed"}, false, migrate + "; the annotation can allow the rest, with a line"},
 	} {
-		if got := joined(storedAgain(tt.refused, tt.migrates), wayOut(tt.refused, "the annotation", ", with a line")); got != tt.want {
+		if got := joined(storedAgain(tt.refused, manifest.CRD.ID("", "a"), tt.migrates), wayOut(tt.refused, "the annotation", ", with a line")); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.refused, got, tt.want)
 		}
 	}

@@ -291,12 +291,19 @@ const StoredVersionRemoved = "stored-version-removed"
 // removed reports a version that the new definition lacks.
 func (c *comparison) removed(v *types.Version, stored storage, new *definition) {
 	if stored.has(v.Name) {
+		migrate := "run `gitopsd migrate --yes"
+		for _, plural := range []string{new.Names.Plural, new.Claims.Plural} {
+			if new.XRD && plural != "" { // those that Crossplane made are migrated by name
+				migrate += " " + plural + "." + new.Group
+			}
+		}
+		migrate += "`"
 		detail := v.Name + " is the storage version"
 		switch {
 		case stored.known && v.Storage:
-			detail += ": make another one the storage version, then run `gitopsd migrate --yes`"
+			detail += ": make another one the storage version, then " + migrate
 		case stored.known:
-			detail = "status.storedVersions has " + v.Name + ": run `gitopsd migrate --yes`"
+			detail = "status.storedVersions has " + v.Name + ": " + migrate
 		}
 		c.add(Finding{Name: StoredVersionRemoved, Severity: Breaking, Version: v.Name, Breaks: everybody, Detail: detail})
 	}
