@@ -15,7 +15,7 @@
 //   - refusals: breaking changes of types (types.go), conversion rules with a
 //     counterexample (prove.go), objects that are pinned to another type (pins.go) or
 //     behaviour (controllers.go), and objects that their new types would not accept
-//     (validate.go);
+//     (validate.go) or not keep whole (kept.go);
 //   - the order of steps (stage.go), and dependencies between them (depends.go);
 //   - the difference between two objects, field by field (diff.go), without any
 //     value of a Secret;

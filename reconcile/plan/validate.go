@@ -69,7 +69,10 @@ const mostLive = 8
 //
 // If a mutating webhook or policy may change an object before the API server checks it,
 // only fields that its type does not have are refused.
+//
+// It also refuses the fields that the API server would accept and drop; see [refuseUnkept].
 func CheckObjects(ctx context.Context, p *Plan, check ObjectCheck) {
+	refuseUnkept(p)
 	spaces := newNamespaces(p)
 	if check.before == nil && len(spaces) == 0 && !writesTypes(p) {
 		return
