@@ -95,7 +95,7 @@ func Documents(u *desired.Unit) ([]Document, error) {
 		}
 	}
 	for name, c := range u.Conversions {
-		packed, err := bundle.Pack(c.Before.Tree(), c.Documents)
+		packed, err := bundle.Pack(c.Set, c.Before.Tree(), c.Documents)
 		if err != nil {
 			return nil, fmt.Errorf("cluster %s: conversion rules of %s: %w", u.Name, name, err)
 		}

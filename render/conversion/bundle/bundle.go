@@ -51,7 +51,7 @@ func ID(crd, digest string) manifest.ID {
 // Object returns the ConfigMap of a set that was compiled from definition and documents.
 // The error says that the rules or schemas are too large.
 func Object(set *conversion.Set, definition map[string]any, documents []conversion.Document) (*manifest.Object, error) {
-	data, err := Pack(definition, documents)
+	data, err := Pack(set, definition, documents)
 	if err != nil {
 		return nil, err
 	}
@@ -63,15 +63,19 @@ func Object(set *conversion.Set, definition map[string]any, documents []conversi
 	}, manifest.Origin{For: "spec.conversion of the Cluster"})
 }
 
-// Pack returns rules and the schemas of their definition as bytes. It leaves out fields
-// that do not matter to a conversion, so that most changes of a definition do not change
-// the bundle.
-func Pack(definition map[string]any, documents []conversion.Document) ([]byte, error) {
+// Pack returns the rules of a set and the schemas of their definition as bytes. It leaves
+// out fields that do not matter to a conversion, so that most changes of a definition do
+// not change the bundle.
+func Pack(set *conversion.Set, definition map[string]any, documents []conversion.Document) ([]byte, error) {
 	d := types.Read(definition)
 	name := manifest.Text(definition, "metadata", "name")
 	var versions []any
 	for _, v := range d.Versions() {
-		versions = append(versions, map[string]any{"name": v.Name, "schema": map[string]any{"openAPIV3Schema": v.Schema}})
+		version := map[string]any{"name": v.Name, "schema": map[string]any{"openAPIV3Schema": v.Schema}}
+		if slices.Contains(set.Versions(), v.Name) {
+			version["served"] = true // so that it is converted, even if no rule names it
+		}
+		versions = append(versions, version)
 	}
 	var trees []any
 	for _, doc := range documents {

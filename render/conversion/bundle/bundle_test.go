@@ -56,8 +56,8 @@ func TestRoundTrip(t *testing.T) {
 // change the bundle.
 func TestOnlyWhatMatters(t *testing.T) {
 	t.Parallel()
-	definition, documents, _ := example(t)
-	first, err := Pack(definition, documents)
+	definition, documents, set := example(t)
+	first, err := Pack(set, definition, documents)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,11 @@ func TestOnlyWhatMatters(t *testing.T) {
 	for _, v := range manifest.List(other, "spec", "versions") {
 		v.(map[string]any)["served"] = false
 	}
-	second, err := Pack(other, moved)
+	changed, err := conversion.Compile(other, moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Pack(changed, other, moved)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +106,8 @@ func pressed(text string) []byte {
 // Errors explain the fault without quoting the data.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
-	definition, documents, _ := example(t)
-	whole, err := Pack(definition, documents)
+	definition, documents, set := example(t)
+	whole, err := Pack(set, definition, documents)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,20 +138,20 @@ func TestGarbage(t *testing.T) {
 // If the rules do not fit into a ConfigMap, the error advises to shorten the descriptions.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
-	definition, documents, _ := example(t)
+	definition, documents, set := example(t)
 	noise := make([]byte, 2<<20)
 	random := rand.NewChaCha8([32]byte{})
 	_, _ = random.Read(noise) // never fails
 	version := manifest.List(definition, "spec", "versions")[0].(map[string]any)
 	manifest.Mapping(version, "schema", "openAPIV3Schema")["description"] = base64.StdEncoding.EncodeToString(noise)
-	if _, err := Pack(definition, documents); err == nil || !strings.Contains(err.Error(), "shorten the descriptions") {
+	if _, err := Pack(set, definition, documents); err == nil || !strings.Contains(err.Error(), "shorten the descriptions") {
 		t.Errorf("%v", err)
 	}
 }
 
 func FuzzUnpack(f *testing.F) {
-	definition, documents, _ := example(f)
-	whole, err := Pack(definition, documents)
+	definition, documents, set := example(f)
+	whole, err := Pack(set, definition, documents)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -164,8 +168,51 @@ func FuzzUnpack(f *testing.F) {
 // Pack refuses data that Unpack would refuse.
 func TestPackBounded(t *testing.T) {
 	t.Parallel()
+	_, _, set := example(t)
 	rules := map[string]any{"spec": map[string]any{"a": strings.Repeat("a", maxUnpacked)}}
-	if _, err := Pack(map[string]any{}, []conversion.Document{{Tree: rules}}); err == nil || !strings.Contains(err.Error(), "have 16 MiB, and the server reads 16 MiB") {
+	if _, err := Pack(set, map[string]any{}, []conversion.Document{{Tree: rules}}); err == nil || !strings.Contains(err.Error(), "have 16 MiB, and the server reads 16 MiB") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A version that no rule names, since its schema is that of the hub, is served, too.
+func TestUnnamedVersion(t *testing.T) {
+	definition := manifesttest.Tree(t, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.io}
+spec:
+  group: example.io
+  scope: Namespaced
+  names: {kind: Widget, plural: widgets}
+  versions:
+  - {name: v1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {title: {type: string, maxLength: 20}}}}}}}
+  - {name: v2beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {name: {type: string, maxLength: 20}}}}}}}
+  - {name: v2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {name: {type: string, maxLength: 20}}}}}}}
+`)
+	documents := []conversion.Document{{Origin: manifest.Origin{File: "rules.yaml", Line: 3}, Tree: manifesttest.Tree(t, `
+apiVersion: apis.kcp.dev/v1alpha1
+kind: APIConversionRules
+metadata: {name: widgets.example.io}
+spec:
+  hub: v2
+  conversions:
+  - {from: v1, to: v2, rules: [{from: v1.spec.title, to: spec.name}]}
+  - {from: v2, to: v1, rules: [{from: v2.spec.name, to: spec.title}]}
+`)}}
+	set, err := conversion.Compile(definition, documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := Object(set, definition, documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Read(o.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Digest() != set.Digest() {
+		t.Errorf("the server has versions %v by %s, the definition names %v by %s", again.Versions(), again.Digest(), set.Versions(), set.Digest())
 	}
 }
