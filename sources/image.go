@@ -210,13 +210,13 @@ func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
 // usualHost returns a repository, or its beginning, with the usual name of its registry.
 // Docker Hub has several, and 443 is the port without another.
 func usualHost(repository string) string {
-	host, path, whole := strings.Cut(repository, "/")
-	if !whole {
-		return repository
-	}
-	host = strings.TrimSuffix(host, ":443")
+	named, path, whole := strings.Cut(repository, "/")
+	host := strings.TrimSuffix(named, ":443")
 	if host == "index.docker.io" || host == "registry-1.docker.io" {
 		host = "docker.io"
+	}
+	if host == named && !whole {
+		return repository // perhaps the beginning of a name
 	}
 	return host + "/" + path
 }

@@ -34,6 +34,9 @@ type Waiting struct {
 	// Named is where Active's digest is declared, and Replaces is the entry that replaces
 	// packages with it, if one of these keeps the tag from moving.
 	Named, Replaces string
+	// Unread is a cluster that keeps the tag from moving, since its declaration of it
+	// cannot be read.
+	Unread string
 }
 
 // String describes what waits, where, and how to approve it.
@@ -41,6 +44,8 @@ func (w Waiting) String() string {
 	switch {
 	case w.Named != "":
 		return fmt.Sprintf("%s has a new revision %s, and %s names the former one: declare %s@%s there, with packagePullPolicy: Always, to activate it in all clusters", w.Ref, w.New, w.Named, w.Ref, w.New)
+	case w.Unread != "":
+		return fmt.Sprintf("%s has a new revision %s, and the former one stays while the declaration of it in cluster %s cannot be read", w.Ref, w.New, w.Unread)
 	case w.Replaces != "":
 		return fmt.Sprintf("%s has a new revision %s, and %s replaces another package with it: run `gitopsd lock` and commit the change to activate it", w.Ref, w.New, w.Replaces)
 	}
@@ -168,7 +173,11 @@ func (p *pass) allWaiting(requests []Request) []Waiting {
 		locked, _ := p.before.Digest(ref.Repository, ref.Version())
 		w := Waiting{Ref: ref, Active: sources.Pin{Ref: ref, Digest: locked}, New: use.waiting}
 		says := p.says(ref)
-		if w.Named = says.keeper(); w.Named == "" && says.replaces != nil {
+		switch w.Named = says.keeper(); {
+		case w.Named != "":
+		case use.unread != "":
+			w.Unread = use.unread
+		case says.replaces != nil:
 			w.Replaces = says.replaces.Place
 		}
 		for _, req := range requests {

@@ -14,8 +14,9 @@ import (
 // may name a digest beside the tag. What they say together is decided before the first
 // load starts, so that neither the order of clusters nor of loads matters:
 //
-//   - The lock's digest stays while a declaration names it, or while the package replaces
-//     another and no person reviews the change.
+//   - The lock's digest stays while a declaration names it, while the declaration of a
+//     cluster that has the tag cannot be read, or while the package replaces another and
+//     no person reviews the change.
 //   - Otherwise packagePullPolicy: Always activates the digest that declarations name, if
 //     all name the same, wherever the tag is declared.
 //   - A tag without a record gets that digest. If they name several, it gets none.
@@ -52,16 +53,6 @@ func (p *pass) note(cluster string, d *sources.Declaration, l *load) {
 	if l.ref.Tag == "" {
 		return
 	}
-	t := p.tagged[tagOf(l.ref)]
-	if t == nil {
-		t = &tagged{names: make(map[sources.Digest][]string)}
-		p.tagged[tagOf(l.ref)] = t
-	}
-	approved := l.ref.Digest != "" || !d.ManualActivation
-	t.moving = t.moving || d.PullPolicy == sources.PullAlways && approved && (l.by == nil || p.cfg.Approve)
-	if l.ref.Digest == "" {
-		return
-	}
 	place := "cluster " + cluster
 	switch {
 	case l.by != nil:
@@ -69,13 +60,33 @@ func (p *pass) note(cluster string, d *sources.Declaration, l *load) {
 	case d.Place() != "":
 		place += " (" + d.Place() + ")"
 	}
-	if !slices.Contains(t.names[l.ref.Digest], place) {
-		t.names[l.ref.Digest] = append(t.names[l.ref.Digest], place)
+	t := p.names(l.ref, place)
+	approved := l.ref.Digest != "" || !d.ManualActivation
+	t.moving = t.moving || d.PullPolicy == sources.PullAlways && approved && (l.by == nil || p.cfg.Approve)
+}
+
+// names notes the digest of a reference with a tag, if it has one, and where it is. It
+// returns what is known about the tag.
+func (p *pass) names(ref sources.Ref, place string) *tagged {
+	if ref.Tag == "" {
+		return new(tagged)
 	}
+	t := p.tagged[tagOf(ref)]
+	if t == nil {
+		t = &tagged{names: make(map[sources.Digest][]string)}
+		p.tagged[tagOf(ref)] = t
+	}
+	if ref.Digest != "" && !slices.Contains(t.names[ref.Digest], place) {
+		t.names[ref.Digest] = append(t.names[ref.Digest], place)
+	}
+	return t
 }
 
 // decide decides what the tags are that declarations name digests of.
 func (p *pass) decide() {
+	for _, s := range p.cfg.Rules.Selects {
+		p.names(s.Ref, s.Place)
+	}
 	for tag, t := range p.tagged {
 		if !p.updatesVersion(tag) {
 			t.locked, _ = p.before.Digest(tag.Repository, tag.Tag)
@@ -86,7 +97,7 @@ func (p *pass) decide() {
 				t.replaces = &p.cfg.Rules.Replaces[i]
 			}
 		}
-		if named := t.only(); p.cfg.Mode == Add && t.locked != "" && named != "" && t.moving && !t.stays() {
+		if named := t.only(); p.cfg.Mode == Add && t.locked != "" && named != "" && t.moving && !t.stays() && p.use(tag).unread == "" {
 			t.activated = named
 			p.forget(tag)
 		}

@@ -67,6 +67,10 @@ type use struct {
 	always bool // a cluster has packagePullPolicy: Always
 	never  bool // all clusters have packagePullPolicy: Never
 	manual bool // a cluster has revisionActivationPolicy: Manual
+	// unread is a cluster that has the version, and whose declaration of it is not known;
+	// empty if there is none.
+	unread string
+	stays  bool // it was not found out whether the tag has moved
 
 	now     sources.Digest // the tag's digest, once it was looked up
 	waiting sources.Digest // the digest that waits for approval
@@ -128,6 +132,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			}
 			if old != d.Ref {
 				if key, l, err := p.find(ctx, old, d.PullSecrets, req.Images); err == nil {
+					p.used(l.ref).manual = true
 					loads(key, l)
 				}
 				continue
@@ -136,11 +141,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			if err != nil {
 				continue // load returns the error again
 			}
-			u, known := p.uses[l.ref]
-			if !known {
-				u = &use{never: true}
-				p.uses[l.ref] = u
-			}
+			u := p.used(l.ref)
 			u.always = u.always || d.PullPolicy == sources.PullAlways
 			u.never = u.never && d.PullPolicy == sources.PullNever
 			u.manual = u.manual || d.ManualActivation
@@ -156,6 +157,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 				loads(key, l)
 			}
 		}
+		p.unread(req)
 	}
 	p.decide()
 	// References that are not used yet come last.
@@ -176,6 +178,27 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 		_ = g.Wait() // loads have their own errors
 	}
 	return nil
+}
+
+// used returns the use of a reference that a cluster declares.
+func (p *pass) used(ref sources.Ref) *use {
+	u, known := p.uses[ref]
+	if !known {
+		u = &use{never: true}
+		p.uses[ref] = u
+	}
+	return u
+}
+
+// unread notes the tags that a cluster has, and whose declarations are not known: they may name a digest, or wait for
+// approval.
+func (p *pass) unread(req Request) {
+	for _, s := range p.lines[req.Cluster] {
+		ref := versionRef(s.Repository, s.Version)
+		if ref.Tag != "" && (req.Failed || unreadable(req, s.Repository) != nil) {
+			p.used(ref).unread = req.Cluster
+		}
+	}
 }
 
 // use returns the use of a reference. A dependency's is the zero value.

@@ -253,6 +253,10 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 			return "", fmt.Errorf("%s is not what %s has for it, and %s replaces another package with it, which a person must approve; run `gitopsd lock` and commit the change",
 				ref, lockfile.Where(p.before.Line(key)), says.replaces.Place)
 		}
+		if u := p.use(tagOf(ref)); isLocked && locked != ref.Digest && says.moving && u.unread != "" {
+			return "", fmt.Errorf("%s is not what %s has for it, and the tag stays while the declaration of it in cluster %s cannot be read, which may name another digest; correct that first",
+				ref, lockfile.Where(p.before.Line(key)), u.unread)
+		}
 		if isLocked && locked != ref.Digest {
 			return "", &lockfile.Mismatch{Key: key, Line: p.before.Line(key), Locked: string(locked), Seen: string(ref.Digest), SeenIn: l.place(), Named: true}
 		}
@@ -304,16 +308,23 @@ func errNotLocked(ref sources.Ref) error {
 
 // moved looks a locked tag up again, for packagePullPolicy: Always. A moved tag is a new
 // revision, which revisionActivationPolicy activates. If the registry does not answer,
-// the locked revision stays.
+// the locked revision stays, for all clusters.
 func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sources.Digest, error) {
 	// Leave time for the locked digest.
 	look, cancel := context.WithTimeout(ctx, p.cfg.Timeout/2)
 	defer cancel()
+	use := p.use(l.ref)
+	if use.stays {
+		return locked, nil
+	}
 	now, err := p.now(look, l)
+	if err != nil {
+		use.stays = true
+	}
 	if err != nil || now == locked {
 		return locked, ctx.Err()
 	}
-	if use := p.use(l.ref); use.manual || p.says(l.ref).stays() {
+	if use.manual || use.unread != "" || p.says(l.ref).stays() {
 		use.waiting = now
 		return locked, nil
 	}
