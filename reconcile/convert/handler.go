@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,8 @@ type Config struct {
 
 // Handler answers ConversionReviews, v1. It is safe for concurrent use.
 //
-// A review fails only if its rules are not served, or if an object is not of their type. A
+// A review fails only if its rules are not served, if an object is not of their type, or if
+// there is so much to do that the rules take too long; nothing depends on the time else. A
 // request that is no review is answered with a status of 400 and above.
 type Handler struct {
 	table *Table
@@ -228,7 +230,7 @@ func (h *Handler) tell(set *conversion.Set, from, to string, report *conversion.
 		h.warn("a conversion rule failed on an object; its field is left out, and what it reads is kept", set, from, to, n.Path, "rule", n.Rule)
 	}
 	for _, n := range report.Dropped {
-		h.warn("a field of an object is lost by conversion: it is too large to be kept", set, from, to, n.Path, "bytes", n.Bytes)
+		h.warn("a field of an object is lost by conversion", set, from, to, n.Path, "bytes", n.Bytes, "reason", cmp.Or(n.Err, "it is too large to be kept"))
 	}
 }
 

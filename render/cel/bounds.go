@@ -23,7 +23,7 @@ const (
 	// each element.
 	maxSize  = 1 << 20
 	nodeSize = 8
-	// maxTime limits the time of an expression with loops.
+	// maxTime limits the time of a [Program] with loops.
 	maxTime = 5 * time.Second
 	// maxLoops limits the depth of loops such as map, exists and optMap, in one another and
 	// over the result of another: each doubles the time of cel-go's type checker.

@@ -11,17 +11,21 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// objectCost limits the cost of all expressions about one object together, in cel-go's
+// ObjectCost limits the cost of all expressions about one object together, in cel-go's
 // units. Light programs, which are known to cost little, have a limit of their own.
-const objectCost = 2_000_000
+const ObjectCost = 2_000_000
 
 const (
+	// objectTime limits the time of all expressions about an object, in all its forms. It
+	// is far longer than they take without much other work, as the same object should have
+	// the same result each time, and shorter than the 30 s that API servers wait.
+	objectTime = 20 * time.Second
 	// smallText is the size of small texts.
 	smallText = 1 << 10
 	// maxLight limits the cost of a light program, and maxLights the cost of all light
 	// programs about an object.
 	maxLight  = 5_000
-	maxLights = objectCost / 2
+	maxLights = ObjectCost / 2
 )
 
 // unknownSizes estimates no sizes.
@@ -69,7 +73,8 @@ func (f *Func) small(values []any) bool {
 type Budget struct {
 	ctx    context.Context
 	cancel context.CancelFunc
-	spent  uint64
+	// spent is the cost since the last Again, and before what was spent until then.
+	spent, before uint64
 	// lights is the largest cost that light programs may have had since the last Again.
 	// evaluated counts them all.
 	lights, evaluated uint64
@@ -83,7 +88,13 @@ type Budget struct {
 const lateCheck = 8
 
 // Again resets the cost, for the object in another form. The time continues.
-func (b *Budget) Again() { b.spent, b.lights = 0, 0 }
+func (b *Budget) Again() {
+	b.before = b.Total()
+	b.spent, b.lights = 0, 0
+}
+
+// Total returns the cost in all forms of the object. It does not depend on the time.
+func (b *Budget) Total() uint64 { return b.before + b.spent + b.lights }
 
 // Late reports whether the time is up. Every expression fails from then on.
 func (b *Budget) Late() bool { return b.late || b.ctx != nil && b.ctx.Err() != nil }
@@ -91,7 +102,7 @@ func (b *Budget) Late() bool { return b.late || b.ctx != nil && b.ctx.Err() != n
 // start sets the deadline, if it is not set.
 func (b *Budget) start() {
 	if b.end.IsZero() {
-		b.end = time.Now().Add(maxTime)
+		b.end = time.Now().Add(objectTime)
 	}
 }
 
@@ -103,19 +114,26 @@ func (b *Budget) Done() {
 }
 
 // ErrCost is the error of expressions about an object that cost too much together.
-var ErrCost = fmt.Errorf("the expressions about the object cost more than %d or take longer than %s", objectCost, maxTime)
+var ErrCost = fmt.Errorf("the expressions about the object cost more than %d", ObjectCost)
+
+// ErrTime is the error of expressions about an object that take too long together. They
+// may take less another time.
+var ErrTime = fmt.Errorf("the expressions about the object take longer than %s", objectTime)
 
 // Eval evaluates the expression with the values of the scope's variables, in their
 // order. The result has the types of package exact. The error is [ErrAbsent] for a field,
 // key or element that a value lacks, and for an optional result without value. It is
-// [ErrCost] if the budget is spent.
+// [ErrCost] if the budget is spent, and [ErrTime] if the time is up.
 func (f *Func) Eval(b *Budget, values ...any) (any, error) {
-	if b.spent > objectCost || b.Late() {
+	switch {
+	case b.Late():
+		return nil, ErrTime
+	case b.spent > ObjectCost:
 		return nil, ErrCost
 	}
 	v, err := f.eval(b, values)
 	if b.Late() {
-		return nil, ErrCost
+		return nil, ErrTime
 	}
 	if err != nil {
 		return nil, absence(err)
@@ -135,7 +153,7 @@ func (f *Func) eval(b *Budget, values []any) (ref.Val, error) {
 		if b.evaluated++; b.evaluated%lateCheck == 0 {
 			b.start()
 			if b.late = b.late || time.Now().After(b.end); b.late {
-				return nil, ErrCost
+				return nil, ErrTime
 			}
 		}
 		v, _, err := f.light.Eval(positional{f.names, values})

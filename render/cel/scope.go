@@ -102,10 +102,10 @@ func (s *Scope) Compile(text string) (*Func, error) {
 		return nil, err
 	}
 	estimator := &library.CostEstimator{SizeEstimator: unknownSizes{}}
-	if cost, err := s.env.EstimateCost(tree, estimator); err == nil && cost.Min > objectCost {
-		return nil, &Error{Msg: fmt.Sprintf("the expression costs at least %d; all about an object may cost %d", cost.Min, objectCost)}
+	if cost, err := s.env.EstimateCost(tree, estimator); err == nil && cost.Min > ObjectCost {
+		return nil, &Error{Msg: fmt.Sprintf("the expression costs at least %d; all about an object may cost %d", cost.Min, ObjectCost)}
 	}
-	program, err := s.env.Program(tree, cel.EvalOptions(cel.OptOptimize), cel.CostTracking(estimator), cel.CostLimit(objectCost),
+	program, err := s.env.Program(tree, cel.EvalOptions(cel.OptOptimize), cel.CostTracking(estimator), cel.CostLimit(ObjectCost),
 		cel.CustomDecoratorV2(bounded), cel.InterruptCheckFrequency(loopCheck))
 	if err != nil {
 		return nil, &Error{Msg: err.Error()}

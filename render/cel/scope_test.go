@@ -234,10 +234,10 @@ func TestLightTime(t *testing.T) {
 	for n := 0; err == nil && n <= lateCheck; n++ {
 		_, err = f.Eval(&b, map[string]any{"a": "a"})
 	}
-	if !errors.Is(err, ErrCost) || !b.Late() || b.spent > 0 {
+	if !errors.Is(err, ErrTime) || !b.Late() || b.spent > 0 {
 		t.Errorf("%v, late %t, spent %d", err, b.Late(), b.spent)
 	}
-	if _, err := f.Eval(&b, map[string]any{"a": "a"}); !errors.Is(err, ErrCost) {
+	if _, err := f.Eval(&b, map[string]any{"a": "a"}); !errors.Is(err, ErrTime) {
 		t.Errorf("after that: %v", err)
 	}
 }

@@ -46,7 +46,8 @@ type Report struct {
 	Stale []Note
 	// Ignored says which parts of the annotation no conversion wrote.
 	Ignored []Note
-	// Dropped are fields that did not fit into the stash. They are lost.
+	// Dropped are fields that did not fit into the stash, or that could not be tried. They
+	// are lost.
 	Dropped []Note
 	// Failed are rules that failed on a value. Their target fields are left out, and the
 	// values that they read are in the stash.
@@ -65,8 +66,8 @@ type Note struct {
 	Bytes int
 	// Rule is where the rule is written; empty for other notes.
 	Rule string
-	// Err says why a rule failed, why a field is stale or what is ignored; empty
-	// otherwise.
+	// Err says why a rule failed, why a field is stale or dropped, or what is ignored;
+	// empty for a field that was too large, and otherwise.
 	Err string
 }
 

@@ -39,6 +39,10 @@ func (s *Set) Convert(object map[string]any, to string) (converted map[string]an
 	defer budget.Done()
 	for i := range way[1:] {
 		object = s.pairs[[2]string{way[i], way[i+1]}].convert(object, budget, &report)
+		if budget.Late() {
+			// What was left out for want of time may come out the next time.
+			return nil, Report{}, fmt.Errorf("converting it to %s: %w", to, cel.ErrTime)
+		}
 	}
 	return object, report, nil
 }
@@ -57,7 +61,7 @@ func (p *pair) convert(object map[string]any, budget *cel.Budget, report *Report
 	out, failed := p.forward(object, budget)
 	report.Failed = append(report.Failed, failed...)
 	if entries := kept[p.to]; len(entries) > 0 {
-		restored, fresh, stale := p.restore(out, object, entries, budget)
+		restored, fresh, stale, untried := p.restore(out, object, entries, budget)
 		for _, e := range fresh {
 			report.Restored = append(report.Restored, note(e, ""))
 		}
@@ -65,6 +69,9 @@ func (p *pair) convert(object map[string]any, budget *cel.Budget, report *Report
 			if why, ok := stale[i]; ok {
 				report.Stale = append(report.Stale, note(e, why))
 			}
+		}
+		for _, e := range untried {
+			report.Dropped = append(report.Dropped, note(e, "too many fields of the annotation do not hold"))
 		}
 		out = restored
 	}

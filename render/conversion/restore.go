@@ -3,7 +3,6 @@ package conversion
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/validation"
 
@@ -15,34 +14,43 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// maxTries limits how often an object is converted to find the fields of a stash that
-// still hold, and maxTrying limits the time for it. The first try, with the whole stash,
-// is always made: if it holds, no field is lost. Anybody may have written the stash, and
-// an object that takes longer than an API server waits fails every LIST of its type.
+// Anybody may have written a stash, and an object that takes longer than an API server
+// waits fails every LIST of its type. So the search for the fields of a stash that still
+// hold has limits, which do not depend on the time: the same object has the same result
+// each time. The first try, with the whole stash, is always made: if it holds, no field is
+// lost.
 const (
-	maxTries  = 32
-	maxTrying = 5 * time.Second
+	// minTries may be made with an object of any size, and as many more as maxWork allows,
+	// by the number of values in the object.
+	minTries = 32
+	maxWork  = 2_000_000
+	// maxCost limits the cost of their expressions.
+	maxCost = 4 * cel.ObjectCost
+	// maxRounds is how often all is tried again without fields that hide others.
+	maxRounds = 4
 )
 
 // restore returns the object with the fields of the stash that still hold, those
-// fields, and for the index of each other entry the reason why it was not restored.
+// fields, and for the index of each other entry the reason why it was not restored;
+// untried are those that could not be tried any more.
 //
 // A field holds if the object, converted back with it, is the same as without it or
 // nearer to the source. Nor may it hide a field that the source has now; see
 // [pair.hides].
-func (p *pair) restore(object, source map[string]any, entries []stash.Entry, budget *cel.Budget) (restored map[string]any, kept []stash.Entry, stale map[int]string) {
+func (p *pair) restore(object, source map[string]any, entries []stash.Entry, budget *cel.Budget) (restored map[string]any, kept []stash.Entry, stale map[int]string, untried []stash.Entry) {
 	before, _ := p.back.forward(object, budget)
-	r := &restoration{pair: p, source: source, budget: budget, begun: time.Now(), stale: map[int]string{}}
-	candidates := r.usable(entries)
-	for {
+	r := &restoration{pair: p, source: source, budget: budget, spent: budget.Total(), size: countOf(object), stale: map[int]string{}}
+	candidates := r.usable(object, entries)
+	for round := 1; ; round++ {
 		r.object, r.before, r.kept = object, before, nil
+		r.first = round <= maxRounds
 		r.try(candidates)
 		if len(r.kept) == 0 {
-			return r.object, nil, r.stale
+			return r.object, nil, r.stale, r.untried
 		}
 		left := r.unhidden(candidates)
 		if len(left) == len(r.kept) {
-			return r.object, r.kept, r.stale
+			return r.object, r.kept, r.stale, r.untried
 		}
 		candidates = left // again, without those that hide fields
 	}
@@ -53,13 +61,33 @@ type restoration struct {
 	*pair
 	source map[string]any
 	budget *cel.Budget
-	begun  time.Time
-	tries  int
+	// spent is the cost before the search, and size the number of values in the object.
+	spent uint64
+	size  int
+	tries int
+	first bool // the next try is made in any case
 	// object has the fields in kept, and before is the object converted back.
 	object, before map[string]any
 	kept           []stash.Entry
 	// stale has the reasons why entries are not restored, by their index.
-	stale map[int]string
+	stale   map[int]string
+	untried []stash.Entry
+}
+
+// countOf returns the number of values in a tree.
+func countOf(v any) int {
+	n := 1
+	switch v := v.(type) {
+	case map[string]any:
+		for _, child := range v {
+			n += countOf(child)
+		}
+	case []any:
+		for _, child := range v {
+			n += countOf(child)
+		}
+	}
+	return n
 }
 
 // candidate is an entry of the stash with its index.
@@ -70,7 +98,7 @@ type candidate struct {
 
 // usable returns the entries that can be fields of the target. Parents come before their
 // fields, so that they do not overwrite them.
-func (r *restoration) usable(entries []stash.Entry) []candidate {
+func (r *restoration) usable(object map[string]any, entries []stash.Entry) []candidate {
 	var all []candidate
 	for i, e := range entries {
 		if why := r.unusable(e); why != "" {
@@ -80,7 +108,14 @@ func (r *restoration) usable(entries []stash.Entry) []candidate {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(len(a.entry.Path), len(b.entry.Path)) })
-	return all
+	tree := exact.Clone(object)
+	return slices.DeleteFunc(all, func(c candidate) bool {
+		applies := c.entry.Apply(tree)
+		if !applies { // what it is part of is gone
+			r.stale[c.index] = r.changed()
+		}
+		return !applies
+	})
 }
 
 // try restores a group of fields if all of them hold, or else those of each half that do.
@@ -88,9 +123,9 @@ func (r *restoration) try(group []candidate) {
 	if len(group) == 0 {
 		return
 	}
-	if why := r.exhausted(); why != "" {
+	if r.exhausted() {
 		for _, c := range group {
-			r.stale[c.index] = why
+			r.untried = append(r.untried, c.entry)
 		}
 		return
 	}
@@ -105,17 +140,13 @@ func (r *restoration) try(group []candidate) {
 	r.try(group[len(group)/2:])
 }
 
-// exhausted counts a try, and returns the reason why there may be no more of them; empty
-// if it may be made.
-func (r *restoration) exhausted() string {
-	r.tries++
-	switch {
-	case r.budget.Late():
-		return cel.ErrCost.Error()
-	case r.tries > maxTries, r.tries > 1 && time.Since(r.begun) > maxTrying:
-		return "too many fields of the stash do not hold"
+// exhausted counts a try, and reports whether it may not be made.
+func (r *restoration) exhausted() bool {
+	if r.tries++; r.first {
+		r.first = false
+		return false
 	}
-	return ""
+	return r.budget.Late() || r.budget.Total()-r.spent > maxCost || r.tries > minTries && r.tries*r.size > maxWork
 }
 
 // apply restores a group of fields, and reports whether all of them hold. Otherwise it
@@ -147,6 +178,7 @@ func (r *restoration) unhidden(candidates []candidate) []candidate {
 	hidden := r.hides(r.object, r.before, r.source, r.budget)
 	return slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool {
 		_, is := r.stale[c.index]
+		is = is || slices.ContainsFunc(r.untried, func(e stash.Entry) bool { return e.Path.String() == c.entry.Path.String() })
 		if !is && slices.ContainsFunc(hidden, func(path field.Path) bool { return overlap(c.entry.Path, path) }) {
 			r.stale[c.index], is = r.changed(), true
 		}
@@ -218,6 +250,9 @@ func (p *pair) unusable(e stash.Entry) string {
 			return "it is no field"
 		}
 		schema = next
+	}
+	if p.back.ignored.Covers(p.seenTo, e.Path) {
+		return "the rules drop or derive it"
 	}
 	if e.Path[0].Key == "metadata" && e.Path[len(e.Path)-1].Key == manifest.ConversionStashAnnotation {
 		return "it is the stash itself"

@@ -425,3 +425,57 @@ conversions:
 		}
 	}
 }
+
+// Elements that the other version removed do not keep the fields of the others from coming back, however many they are.
+func TestStashOfRemovedElements(t *testing.T) {
+	s := compile(t, txtar.Parse([]byte(both)))
+	in := widget(t, "apiVersion: v1\nspec: {}")
+	var ports []any
+	for i := range 60 {
+		ports = append(ports, map[string]any{"id": int64(i), "note": "a", "one": fmt.Sprint("x", i)})
+	}
+	in["spec"].(map[string]any)["ports"] = ports
+	out, _ := convert(t, s, in, "v2")
+	out = exact.Clone(out)
+	spec := out["spec"].(map[string]any)
+	all := spec["ports"].([]any)
+	var left []any
+	for i, p := range all {
+		if i%4 > 0 {
+			left = append(left, p)
+		}
+	}
+	spec["ports"] = left
+	back, report := convert(t, s, out, "v1")
+	for _, p := range back["spec"].(map[string]any)["ports"].([]any) {
+		p := p.(map[string]any)
+		if p["one"] != fmt.Sprint("x", p["id"]) {
+			t.Errorf("element %v has %v", p["id"], p["one"])
+		}
+	}
+	if want := len(all) - len(left); len(report.Stale) != want || len(report.Dropped) > 0 {
+		t.Errorf("%d fields are stale, want %d; dropped %v", len(report.Stale), want, report.Dropped)
+	}
+}
+
+// A field that rules derive or drop is not restored, whoever wrote the stash.
+func TestStashOfDerivedFields(t *testing.T) {
+	for rules, want := range map[string]string{
+		"{from: v1, to: v2, rules: [{from: \"v1.spec.size > 3 ? 'big' : 'small'\", to: spec.tier}], derive: [spec.tier]}\n- {from: v2, to: v1}": `"tier":"small"`,
+		"{from: v2, to: v1, drop: [spec.tier]}": "",
+	} {
+		s := compile(t, txtar.Parse([]byte(`
+-- v1 --
+spec: {type: object, properties: {size: {type: integer}}}
+-- v2 --
+spec: {type: object, properties: {size: {type: integer}, tier: {type: string}}}
+-- rules --
+conversions:
+- `+rules)))
+		in := widget(t, `{apiVersion: v1, metadata: {annotations: {gitopsd.dev/conversion-stash: '{"v2":[{"path":"spec.tier","value":"gold"}]}'}}, spec: {size: 1}}`)
+		out, report := convert(t, s, in, "v2")
+		if got := text(t, out); strings.Contains(got, "gold") || !strings.Contains(got, want) || len(report.Stale) != 1 {
+			t.Errorf("%s:\n%s\n%v", rules, got, report)
+		}
+	}
+}

@@ -357,6 +357,9 @@ func writeReport(w io.Writer, object *manifest.Object, r conversion.Report) {
 	})
 	say(r.Ignored, func(n conversion.Note) string { return n.Path + ": " + n.Err })
 	say(r.Dropped, func(n conversion.Note) string {
+		if n.Err != "" {
+			return fmt.Sprintf("%s is lost: %s", n.Path, n.Err)
+		}
 		return fmt.Sprintf("%s is lost: with its %d bytes the annotations would be too long", n.Path, n.Bytes)
 	})
 	say(r.Stashed, func(n conversion.Note) string {

@@ -44,6 +44,21 @@ func (i *Ignored) field(name string, kind string) *Ignored {
 // maxPath limits the length of the paths of differences; deeper differences are kept as
 // one value. Objects of open schemas may be nested without limit, and the paths of all
 // their levels together grow with the square of the depth.
+// Covers reports whether the field at a path, or one that it is part of, is ignored.
+func (i *Ignored) Covers(schema map[string]any, path field.Path) bool {
+	for _, s := range path {
+		if i.all() {
+			return true
+		}
+		if s.List {
+			i, schema = i.each(), structural.Element(schema)
+		} else {
+			i, schema = i.field(s.Key, structural.Kind(schema)), structural.Child(schema, s.Key)
+		}
+	}
+	return i.all()
+}
+
 const maxPath = 64
 
 // Differences returns the fields of a schema in which a differs from b, with the
