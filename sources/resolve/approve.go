@@ -34,6 +34,8 @@ type Waiting struct {
 	// Named is where Active's digest is declared, and Replaces is the entry that replaces
 	// packages with it, if one of these keeps the tag from moving.
 	Named, Replaces string
+	// Excluded says why New cannot be used, if an entry excludes it.
+	Excluded string
 	// Unread is a cluster that keeps the tag from moving, since its declaration of it
 	// cannot be read.
 	Unread string
@@ -42,6 +44,8 @@ type Waiting struct {
 // String describes what waits, where, and how to approve it.
 func (w Waiting) String() string {
 	switch {
+	case w.Excluded != "":
+		return fmt.Sprintf("%s has a new revision %s, which is %s; the former one stays", w.Ref, w.New, w.Excluded)
 	case w.Named != "":
 		return fmt.Sprintf("%s has a new revision %s, and %s names the former one: declare %s@%s there, with packagePullPolicy: Always, to activate it in all clusters", w.Ref, w.New, w.Named, w.Ref, w.New)
 	case w.Unread != "":
@@ -50,7 +54,7 @@ func (w Waiting) String() string {
 		return fmt.Sprintf("%s has a new revision %s, and %s replaces another package with it: run `gitopsd lock` and commit the change to activate it", w.Ref, w.New, w.Replaces)
 	}
 	if w.Active.Ref.Version() == w.Ref.Version() {
-		return fmt.Sprintf("%s has a new revision %s that waits for approval: declare %s@%s to activate it", w.Ref, w.New, w.Ref, w.New)
+		return fmt.Sprintf("%s has a new revision %s that waits for approval: declare %s@%s, with packagePullPolicy: Always, to activate it in all clusters", w.Ref, w.New, w.Ref, w.New)
 	}
 	return fmt.Sprintf("%s waits for approval in %s, where %s stays: %s", w.Ref, strings.Join(w.Clusters, ", "), w.Active.Ref.Version(), toApprove(w.Ref, w.New))
 }
@@ -174,6 +178,8 @@ func (p *pass) allWaiting(requests []Request) []Waiting {
 		w := Waiting{Ref: ref, Active: sources.Pin{Ref: ref, Digest: locked}, New: use.waiting}
 		says := p.says(ref)
 		switch w.Named = says.keeper(); {
+		case use.excluded != nil:
+			w.Excluded = use.excluded.String()
 		case w.Named != "":
 		case use.unread != "":
 			w.Unread = use.unread

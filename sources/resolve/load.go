@@ -71,6 +71,8 @@ type use struct {
 	// empty if there is none.
 	unread string
 	stays  bool // it was not found out whether the tag has moved
+	// excluded is the entry that excludes what the tag is now; nil if there is none.
+	excluded *rules.Exclude
 
 	now     sources.Digest // the tag's digest, once it was looked up
 	waiting sources.Digest // the digest that waits for approval

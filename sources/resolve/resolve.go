@@ -264,6 +264,8 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 			return "", errNotLocked(ref)
 		}
 		return ref.Digest, nil
+	case isLocked && p.cfg.Mode == Check && says.keeper() != "":
+		return locked, nil // what the registry has is not what is declared
 	case isLocked && p.cfg.Mode == Check:
 		now, err := p.now(ctx, l)
 		return locked, p.unchanged(ref, key, locked, now, err)
@@ -324,7 +326,8 @@ func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sourc
 	if err != nil || now == locked {
 		return locked, ctx.Err()
 	}
-	if use.manual || use.unread != "" || p.says(l.ref).stays() {
+	use.excluded = p.exclusion(sources.Ref{Repository: l.ref.Repository, Tag: l.ref.Tag, Digest: now})
+	if use.excluded != nil || use.manual || use.unread != "" || p.says(l.ref).stays() {
 		use.waiting = now
 		return locked, nil
 	}

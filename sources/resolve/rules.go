@@ -41,14 +41,19 @@ func (p *pass) excluded(ref sources.Ref) error {
 	if p.cfg.Rules.Replaced(ref) != nil {
 		return nil
 	}
+	if e := p.exclusion(ref); e != nil {
+		return fmt.Errorf("%s is %s; declare another version", ref, e)
+	}
+	return nil
+}
+
+// exclusion returns the entry that excludes a reference; nil if there is none.
+func (p *pass) exclusion(ref sources.Ref) *rules.Exclude {
 	e := p.cfg.Rules.Excluded(ref)
 	if e == nil && ref.Digest != "" {
 		e = p.alike(ref.Repository, ref.Digest)
 	}
-	if e == nil {
-		return nil
-	}
-	return fmt.Errorf("%s is %s; declare another version", ref, e)
+	return e
 }
 
 // alike returns the entry that excludes another version with the same digest in the lock,

@@ -35,9 +35,10 @@ func TestTagStays(t *testing.T) {
 		name      string
 		prod, dev Request
 		// failing are the pull secrets with which the tag cannot be looked up.
-		failing string
-		selects bool
-		text    string // in what waits, or in dev's error
+		failing  string
+		selects  bool
+		excludes bool
+		text     string // in what waits, or in dev's error
 	}{
 		{name: "the cluster cannot be read", prod: Request{Cluster: "prod", Failed: true}, dev: dev(nil), text: unread},
 		{name: "its declaration cannot be read", prod: unreadable(prod("v1")), dev: dev(nil), text: unread},
@@ -55,6 +56,7 @@ func TestTagStays(t *testing.T) {
 			return r
 		}(), dev: dev(func(d *sources.Declaration) { d.PullSecrets = []string{"b"} }), failing: "a"},
 		{name: "rules select its digest", prod: request("prod", "reg.io/p:v1"), dev: dev(nil), selects: true, text: "rules.yaml:1 names the former one"},
+		{name: "what it is now is excluded", prod: prod("v1"), dev: dev(nil), excludes: true, text: "reg.io/a:v1 has a new revision NEW, which is excluded: stolen key (rules.yaml:2); the former one stays"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -75,6 +77,13 @@ func TestTagStays(t *testing.T) {
 			}
 			if tt.selects {
 				cfg.Rules = rules.Rules{Selects: []rules.Select{{Ref: sources.Ref{Repository: repository, Tag: "v1", Digest: old}, Place: "rules.yaml:1"}}}
+			}
+			if tt.excludes {
+				digest, err := rules.ParseRange(string(now))
+				if err != nil {
+					t.Fatal(err)
+				}
+				cfg.Rules = rules.Rules{Excludes: []rules.Exclude{{Repository: repository, Versions: digest, Reason: "stolen key", Place: "rules.yaml:2"}}}
 			}
 			res := resolve(t, cfg, lock, tt.prod, tt.dev)
 			if got, _ := res.Lock.Digest(repository, "v1"); got != old {

@@ -72,8 +72,13 @@ func (c *Certificates) Follow(ctx context.Context) {
 // reload loads the files, and reports whether they have changed.
 func (c *Certificates) reload() (changed bool, err error) {
 	next, err := c.read()
-	if err != nil || c.now.Load().files == next.files {
+	before := c.now.Load()
+	switch {
+	case err != nil || before.files == next.files:
 		return false, err
+	case before.authority != nil && next.authority == nil && before.files[0] == next.files[0]:
+		// Perhaps it is replaced at this moment. Without it API servers would not trust the certificate.
+		return false, errors.New("ca.crt is gone, and tls.crt is the same; restart the process if it is not needed any more")
 	}
 	close(c.now.Swap(next).replaced)
 	return true, nil

@@ -148,6 +148,18 @@ func TestCertificates(t *testing.T) {
 	}
 	files = read()
 	writeFiles(t, dir, map[string][]byte{"tls.crt": files[0], "tls.key": files[1]})
+	if changed, err := c.reload(); changed || err == nil || c.Authority() == nil {
+		t.Errorf("the CA is gone for a moment: %t %v", changed, err)
+	}
+	writeCertificate(t, dir, newAuthority(t), "gitopsd.example.org")
+	data := func(name string) []byte {
+		text, err := os.ReadFile(filepath.Join(dir, "..data", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	writeFiles(t, dir, map[string][]byte{"tls.crt": data("tls.crt"), "tls.key": data("tls.key")})
 	if _, err := c.reload(); err != nil || c.Authority() != nil || c.Serves("gitopsd.example.org", time.Now()) != nil {
 		t.Errorf("without a CA: %v", err)
 	}
