@@ -12,6 +12,7 @@
 //     (storage.go; pure);
 //   - Kubernetes' own migration, where the cluster offers it (native.go);
 //   - gitopsd's own, where it does not, or where Kubernetes' failed (own.go);
+//   - the fields that objects would lose by it (loss.go);
 //   - the order of steps, and when status.storedVersions may be shortened (this file);
 //   - the removal of fields that objects keep for versions that are gone (forget.go);
 //   - the daemon's migrations, one CRD after the other in the background (keeper.go).
@@ -51,6 +52,9 @@ type Config struct {
 	// Settle is how old the last change of the CRD must be before objects are listed; 0 means
 	// DefaultSettle.
 	Settle time.Duration
+	// DropFields allows to store objects again that hold fields which the storage version
+	// does not have.
+	DropFields bool
 	// Progress, if set, is called from time to time, from one goroutine at a time.
 	Progress func(Progress)
 	// Log is required.
@@ -122,6 +126,8 @@ type Result struct {
 	// Failures are the objects that may still be stored in an old version, sorted by name. If
 	// there is one, status.storedVersions stays.
 	Failures []Failure `json:"failures,omitempty"`
+	// Losses is what objects would lose if they were stored again; then none was.
+	Losses []Loss `json:"losses,omitempty"`
 	// Stopped reports whether there were so many failures that objects were left untried.
 	Stopped bool `json:"stopped,omitempty"`
 }
@@ -229,6 +235,14 @@ func (m *Migrator) once(ctx context.Context, name string) (Result, error) {
 	}
 	if err := m.aggregated(ctx, s); err != nil {
 		return r, err
+	}
+	if !m.cfg.DropFields {
+		if r.Losses, err = m.Losses(ctx, s); err != nil {
+			return r, err
+		}
+		if len(r.Losses) > 0 {
+			return r, m.fault(s.Name, errors.New(Lossy(r.Losses, s.Version)), "move the values to fields that "+s.Version+" has, or run `gitopsd migrate --yes --drop-fields "+s.Name+"`, which loses them")
+		}
 	}
 	if r.Kubernetes, err = m.native(ctx, s); err == nil && !r.Kubernetes {
 		err = m.own(ctx, s, &r)

@@ -61,6 +61,10 @@ func stored(ctx context.Context, m *migrate.Migrator, s migrate.Storage, wanted 
 	if plan.Migrates(wanted.Get(manifest.CRD.ID("", s.Name))) {
 		by = "`gitopsd run`"
 	}
+	if losses, err := m.Losses(ctx, s); err == nil && len(losses) > 0 {
+		return fmt.Sprintf("%s: status.storedVersions has %s beside the storage version %s, for %s; to store them again would lose fields: %s",
+			s.Name, strings.Join(s.Old(), ", "), s.Version, objects, migrate.Lossy(losses, s.Version))
+	}
 	return fmt.Sprintf("%s: status.storedVersions has %s beside the storage version %s, for %s; %s stores them again, and until then the version cannot be removed",
 		s.Name, strings.Join(s.Old(), ", "), s.Version, objects, by)
 }

@@ -30,6 +30,7 @@ type migrateOptions struct {
 	settle  time.Duration
 	timeout time.Duration
 	forget  string
+	drop    bool
 }
 
 func newMigrate(g *global) *cobra.Command {
@@ -44,10 +45,13 @@ more. Nothing shortens the list by itself.
 
 Migrate lists the CRDs with old versions, by cluster, and changes nothing. With --yes
 it has the API server store every object again, and then removes the old versions from
-the list. The request changes nothing. But as with every write, the API server drops
-fields that the storage version does not have, and defaults and mutating webhooks
-apply. If a webhook or a policy refuses an object, migrate names it, stores the others
-again, and leaves the list as it is.
+the list. The request changes nothing, but as with every write, defaults and mutating
+webhooks apply. If a webhook or a policy refuses an object, migrate names it, stores the
+others again, and leaves the list as it is.
+
+As with every write, too, the API server drops fields that the storage version does not
+have, if nothing converts. If an object holds such a field in an old version, migrate
+names both and leaves all objects of the CRD as they are, unless --drop-fields is given.
 
 For a minute after a change of a CRD, requests that began before may still store in
 the old version: a migration waits that long.
@@ -85,6 +89,7 @@ something, and 1 for an error or if an object could not be stored again.`,
 	f.Float64Var(&o.rate, "rate", migrate.DefaultRate, "objects to write in a second, in each cluster; not for Kubernetes' own migration")
 	f.DurationVar(&o.settle, "settle", migrate.DefaultSettle, "how long to wait after a change of a CRD: longer than a request, and longer than an API server is behind")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "longest time for everything")
+	f.BoolVar(&o.drop, "drop-fields", false, "store objects again even if they hold fields that the storage version does not have, which are lost")
 	f.StringVar(&o.forget, "forget", "", "take off what the objects of the CRD keep for this version, which was removed from it")
 	o.output.register(cmd, "text", "json")
 	return cmd
@@ -268,7 +273,9 @@ func (o *migrateOptions) one(ctx context.Context, m *migrate.Migrator, p asked, 
 	case do:
 		one.Result, one.err = m.Run(ctx, s.Name)
 	case s.Blocked == "":
-		one.Objects, one.err = m.Count(ctx, s)
+		if one.Objects, one.err = m.Count(ctx, s); one.err == nil && !o.drop {
+			one.Losses, one.err = m.Losses(ctx, s)
+		}
 	}
 	if one.err != nil {
 		one.Error = problem.Message(one.err)
@@ -284,7 +291,7 @@ func (o *migrateOptions) with(ctx context.Context, g *global, p asked, progress 
 	}
 	defer cluster.Close()
 	name := cluster.Name()
-	m, err := migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Settle: o.settle, Log: g.log(false), Progress: func(at migrate.Progress) {
+	m, err := migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Settle: o.settle, DropFields: o.drop, Log: g.log(false), Progress: func(at migrate.Progress) {
 		switch {
 		case at.Wait > 0:
 			progress.step("%s: %s has just changed, waiting for %s", name, at.Name, at.Wait)
@@ -332,6 +339,9 @@ func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, e
 		for _, m := range found[i] {
 			t.Indented("  ", m.colour(), m.Name+": "+m.text())
 			writeFailures(t, m.Failures)
+			if len(m.Losses) > 0 && m.err == nil {
+				t.Indented("    ", show.Red, "not with --yes alone: "+migrate.Lossy(m.Losses, m.Version))
+			}
 			todo = todo || m.todo()
 		}
 	}

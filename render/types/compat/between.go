@@ -89,6 +89,10 @@ var drops = []string{
 	"field-removed", "pruning-on", "additional-properties-removed", "embedded-resource-removed", "type-changed", "type-narrowed",
 }
 
+// StorageVersionDrops is the finding that a new storage version lacks a field of another
+// version, and nothing converts. Its Version is both: "v1beta1 -> v1".
+const StorageVersionDrops = "storage-version-drops"
+
 // dropped reports fields of a served or stored version that the new storage version lacks.
 // New objects lose them at once, existing ones at their next write, which may be the
 // storage migration's.
@@ -96,7 +100,7 @@ func (c *comparison) dropped(ctx context.Context, d *definition, in, storage *ty
 	for _, f := range c.narrowed(ctx, d, *in, *storage) {
 		if slices.Contains(drops, f.Name) && f.Severity == Breaking {
 			f.Detail = f.Name + ": " + f.Detail
-			f.Name, f.Breaks, f.Advice = "storage-version-drops", everybody, advice["storage-version-drops"]
+			f.Name, f.Breaks, f.Advice = StorageVersionDrops, everybody, advice[StorageVersionDrops]
 			if !in.Served {
 				f.Breaks = StoredObjects
 			}
