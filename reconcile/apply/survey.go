@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,15 +68,15 @@ func (a *Applier) surveyTypes(ctx context.Context, p *plan.Plan, seen *view, liv
 		if meta == nil {
 			continue
 		}
+		if len(fates) == 0 {
+			fatesOf(p, fates)
+		}
 		of := newComparand(meta, s)
-		if known, ok := before[s.ID]; ok && !opts.DryRun && known.of == of && time.Since(known.survey.At) < surveyAge {
+		if known, ok := before[s.ID]; ok && !opts.DryRun && known.of == of && !changesObjects(s.ID, fates) && time.Since(known.survey.At) < surveyAge {
 			if s.Survey = known.survey; !plan.LetsThrough(s, opts.Allowed, opts.BreakingByData) {
 				a.surveyed[s.ID] = known
 				continue
 			}
-		}
-		if len(fates) == 0 {
-			fatesOf(p, fates)
 		}
 		survey, err := a.survey(within, s, lives, fates)
 		if kube.IsClusterWide(err) || ctx.Err() != nil {
@@ -92,11 +93,25 @@ func fatesOf(p *plan.Plan, fates map[manifest.ID]harm.Fate) {
 	for i := range p.Steps {
 		switch s := &p.Steps[i]; s.Action {
 		case plan.Configure:
-			fates[s.ID] = harm.Changes
+			if len(s.Object.Unknown()) == 0 {
+				fates[s.ID] = harm.Fate{Applied: s.Object, Force: s.Force}
+			}
 		case plan.Prune:
-			fates[s.ID] = harm.Goes
+			fates[s.ID] = harm.Fate{Goes: true}
 		}
 	}
+}
+
+// changesObjects reports whether a plan changes or deletes objects of a definition's group.
+// A survey that was made for another plan does not count for these.
+func changesObjects(definition manifest.ID, fates map[manifest.ID]harm.Fate) bool {
+	_, group, _ := strings.Cut(definition.Name, ".")
+	for id := range fates {
+		if id.Group == group {
+			return true
+		}
+	}
+	return false
 }
 
 // survey judges the objects of the types that a step changes or removes. The error is

@@ -183,7 +183,7 @@ func TestRefuseBreakingByObjects(t *testing.T) {
 		}
 		judge := judges[0]
 		for _, spec := range specs {
-			judge.Look(t.Context(), manifesttest.Tree(t, "{apiVersion: example.org/v1, kind: Thing, metadata: {name: x, namespace: default}, spec: "+spec+"}"), harm.Stays)
+			judge.Look(t.Context(), manifesttest.Tree(t, "{apiVersion: example.org/v1, kind: Thing, metadata: {name: x, namespace: default}, spec: "+spec+"}"), harm.Fate{})
 		}
 		return judge.Done(unknown)
 	}

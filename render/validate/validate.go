@@ -83,7 +83,7 @@ func (t *Type) create(ctx context.Context, tree map[string]any) (map[string]any,
 	if err != nil {
 		return nil, err
 	}
-	u, err := t.merge(t.empty(), patch)
+	u, err := t.merge(t.empty(), patch, true)
 	if err != nil {
 		return nil, err
 	}
@@ -107,15 +107,37 @@ func (t *Type) create(ctx context.Context, tree map[string]any) (map[string]any,
 // for [Type.Create].
 func (t *Type) Update(ctx context.Context, live, tree map[string]any) (err error) {
 	defer recovered(&err)
-	old, err := Decoded(live)
+	old, err := t.decoded(live)
 	if err != nil {
 		return err
 	}
+	return t.update(ctx, old, tree)
+}
+
+// Apply returns the live object as an apply of tree leaves it, with its defaults and
+// metadata.managedFields. It checks no limits and no rules. It fails if tree has unknown
+// fields or if one of the objects does not fit the type, and without force if other field
+// managers own what tree changes. live is as for [Type.Update]; it is not changed.
+func (t *Type) Apply(live, tree map[string]any, force bool) (applied map[string]any, err error) {
+	defer recovered(&err)
+	old, err := t.decoded(live)
+	if err != nil {
+		return nil, err
+	}
+	return t.apply(old, tree, force)
+}
+
+// decoded returns a copy of a live object as the API server reads it with the new type.
+func (t *Type) decoded(live map[string]any) (map[string]any, error) {
+	old, err := Decoded(live)
+	if err != nil {
+		return nil, err
+	}
 	if err := t.read(old); err != nil {
-		return err
+		return nil, err
 	}
 	defaulting.Default(old, t.structural)
-	return t.update(ctx, old, tree)
+	return old, nil
 }
 
 // Succeed checks an update if the live object is not known. The earlier object in the
@@ -130,7 +152,7 @@ func (t *Type) Succeed(ctx context.Context, before, tree map[string]any) (err er
 		return err
 	}
 	// The API server's defaults have no owner, so they stay.
-	old, err := t.merge(t.empty(), live)
+	old, err := t.merge(t.empty(), live, true)
 	if _, refused := errors.AsType[*Refusal](err); refused {
 		// The live object may have errors that are refused in a request, such as duplicate
 		// items of a set. Then its fields have no owner, and all of them stay.
@@ -146,14 +168,15 @@ func (t *Type) Succeed(ctx context.Context, before, tree map[string]any) (err er
 	return t.update(ctx, old.Object, tree)
 }
 
-func (t *Type) update(ctx context.Context, old, tree map[string]any) error {
+// apply returns old as an apply of tree leaves it. It does not change old.
+func (t *Type) apply(old, tree map[string]any, force bool) (map[string]any, error) {
 	patch, err := Decoded(tree)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	u, err := t.merge(&unstructured.Unstructured{Object: runtime.DeepCopyJSON(old)}, patch)
+	u, err := t.merge(&unstructured.Unstructured{Object: runtime.DeepCopyJSON(old)}, patch, force)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if t.status {
 		delete(u.Object, "status")
@@ -161,20 +184,28 @@ func (t *Type) update(ctx context.Context, old, tree map[string]any) error {
 			u.Object["status"] = was
 		}
 	}
-	correlated := common.NewCorrelatedObject(u.Object, old, &model.Structural{Structural: t.structural})
-	meta, errs := metaOf(u.Object)
+	return u.Object, nil
+}
+
+func (t *Type) update(ctx context.Context, old, tree map[string]any) error {
+	object, err := t.apply(old, tree, true)
+	if err != nil {
+		return err
+	}
+	correlated := common.NewCorrelatedObject(object, old, &model.Structural{Structural: t.structural})
+	meta, errs := metaOf(object)
 	was, _ := metaOf(old)
 	if meta != nil && was != nil {
 		meta.ResourceVersion = was.ResourceVersion
 		errs = append(errs, metavalidation.ValidateObjectMeta(meta, t.namespaced, metavalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
 	}
-	errs = append(errs, validation.ValidateCustomResourceUpdate(nil, u.Object, old, t.validator, validation.WithRatcheting(correlated))...)
-	errs = append(errs, t.scale.check(u.Object)...)
-	errs = append(errs, objectmeta.Validate(ctx, nil, u.Object, t.structural, false)...)
+	errs = append(errs, validation.ValidateCustomResourceUpdate(nil, object, old, t.validator, validation.WithRatcheting(correlated))...)
+	errs = append(errs, t.scale.check(object)...)
+	errs = append(errs, objectmeta.Validate(ctx, nil, object, t.structural, false)...)
 	if len(listtype.ValidateListSetsAndMaps(nil, t.structural, old)) == 0 {
-		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, t.structural, u.Object)...)
+		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, t.structural, object)...)
 	}
-	return t.refusal(ctx, u.Object, old, errs, cel.WithRatcheting(correlated))
+	return t.refusal(ctx, object, old, errs, cel.WithRatcheting(correlated))
 }
 
 // refusal runs the rules in CEL and returns the result of all checks.
@@ -235,8 +266,8 @@ func blocks(e *field.Error) bool {
 }
 
 // merge applies an object to the live one by server-side apply.
-func (t *Type) merge(live *unstructured.Unstructured, patch map[string]any) (*unstructured.Unstructured, error) {
-	merged, err := t.fields.Apply(live, &unstructured.Unstructured{Object: patch}, manager, true)
+func (t *Type) merge(live *unstructured.Unstructured, patch map[string]any, force bool) (*unstructured.Unstructured, error) {
+	merged, err := t.fields.Apply(live, &unstructured.Unstructured{Object: patch}, manager, force)
 	if err != nil {
 		text := err.Error()
 		switch {

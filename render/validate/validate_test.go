@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 )
 
@@ -198,5 +199,39 @@ func TestVerdicts(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An apply keeps the fields of other managers. It only changes them by force.
+func TestApply(t *testing.T) {
+	typ, err := Compile(definition(t, "apply", "{type: object, properties: {a: {type: integer}, b: {type: integer}, c: {type: integer, default: 7}}}", "", ""), "Widget", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	owned := func(manager, fields string) string {
+		return "{manager: " + manager + ", operation: Apply, apiVersion: " + group("apply") + "/v1, fieldsType: FieldsV1, fieldsV1: {f:spec: " + fields + "}}"
+	}
+	live := step{object: "metadata: {name: w, managedFields: [" + owned("gitopsd", "{f:a: {}}") + ", " + owned("kubectl", "{f:b: {}}") + "]}\nspec: {a: 1, b: 1}"}.tree(t, group("apply"))
+	before := text(t, live)
+	for _, tt := range []struct {
+		object, want string
+		force        bool
+	}{
+		{"spec: {a: 2}", `{"a":2,"b":1,"c":7}`, false},
+		{"spec: {c: 1}", `{"b":1,"c":1}`, false},
+		{"spec: {b: 2}", "", false},
+		{"spec: {b: 2}", `{"b":2,"c":7}`, true},
+		{"spec: {d: 2}", "", true},
+	} {
+		applied, err := typ.Apply(live, step{object: tt.object}.tree(t, group("apply")), tt.force)
+		if (err == nil) != (tt.want != "") {
+			t.Errorf("%s: %v", tt.object, err)
+		}
+		if err == nil && string(manifest.AppendJSON(nil, applied["spec"])) != tt.want {
+			t.Errorf("%s: have %v, want %s", tt.object, applied["spec"], tt.want)
+		}
+	}
+	if text(t, live) != before {
+		t.Error("the live object is changed")
 	}
 }

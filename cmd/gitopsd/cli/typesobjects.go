@@ -69,7 +69,7 @@ func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look looker
 					if err != nil {
 						return nil, fmt.Errorf("%s: %w", object.Origin(), err)
 					}
-					judge.Look(ctx, tree, harm.Stays)
+					judge.Look(ctx, tree, harm.Fate{})
 				}
 				all = append(all, judge.Done(nil))
 			}

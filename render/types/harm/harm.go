@@ -8,9 +8,9 @@
 // It owns
 //   - the vocabulary: harms to an object, and the survey of all objects of a type (this
 //     file);
-//   - the judge of a type's objects (judge.go), and the judgement of one object (look.go):
-//     both readings (read.go), their differences (trees.go), and changed defaults
-//     (defaults.go);
+//   - the judge of a type's objects (judge.go), and the judgement of one object (look.go),
+//     as it is and as the plan leaves it (subject.go): both readings (read.go), their
+//     differences (trees.go), and changed defaults (defaults.go);
 //   - the writers of a field, from metadata.managedFields (writers.go);
 //   - the sum of several surveys (sum.go);
 //   - the findings of compat that objects can clear (clear.go), and the findings that

@@ -187,7 +187,7 @@ func TestJudge(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, findings := survey(t, definition(tt.old), definition(tt.new), harm.Stays, tt.objects...)
+			s, findings := survey(t, definition(tt.old), definition(tt.new), harm.Fate{}, tt.objects...)
 			var have []string
 			for _, o := range s.Objects {
 				have = append(have, o.String())
@@ -236,7 +236,7 @@ func TestClears(t *testing.T) {
 		{"rules that kept fields in annotations", ruled, foreign, []string{v1}, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, findings := survey(t, tt.old, tt.new, harm.Stays, tt.objects...)
+			s, findings := survey(t, tt.old, tt.new, harm.Fate{}, tt.objects...)
 			for _, f := range findings {
 				if s.Clears(f, false) != tt.clears || s.Clears(f, true) != tt.back {
 					t.Errorf("%s: %v, going back %v", f, s.Clears(f, false), s.Clears(f, true))
@@ -244,7 +244,7 @@ func TestClears(t *testing.T) {
 			}
 		})
 	}
-	s, findings := survey(t, definition("{type: object, properties: {a: {type: string}}}"), definition("{type: object, properties: {a: {type: integer}}}"), harm.Stays)
+	s, findings := survey(t, definition("{type: object, properties: {a: {type: string}}}"), definition("{type: object, properties: {a: {type: integer}}}"), harm.Fate{})
 	s.Unknown = "nobody looked"
 	if s.Clears(findings[0], true) {
 		t.Error("an unknown survey clears")
@@ -281,7 +281,7 @@ func TestMerging(t *testing.T) {
 		{"other keys, which two elements share", list(byAB), list(byA), sameA, "list-map-keys-changed", 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, findings := survey(t, tt.old, tt.new, harm.Stays, thing("x", tt.object, `{"f:spec": {"f:m": {}}}`))
+			s, findings := survey(t, tt.old, tt.new, harm.Fate{}, thing("x", tt.object, `{"f:spec": {"f:m": {}}}`))
 			if len(findings) != 1 || findings[0].Name != tt.finding || s.Harmed != tt.harmed {
 				t.Fatalf("findings %v: %s", findings, s.Text(9))
 			}
@@ -341,7 +341,7 @@ func TestTexts(t *testing.T) {
 			"version-removed v1beta1: 2 objects keep fields for it that no other version has: default/a .spec.colour, default/d .spec",
 		},
 	} {
-		s, _ := survey(t, tt.old, tt.new, harm.Stays, tt.objects...)
+		s, _ := survey(t, tt.old, tt.new, harm.Fate{}, tt.objects...)
 		if have := s.Text(3); have != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, have, tt.want)
 		}
@@ -355,7 +355,7 @@ func TestTexts(t *testing.T) {
 func TestValuesAreNoDefaults(t *testing.T) {
 	old := definition("{type: object, default: {n: 1}, properties: {n: {type: integer}}}")
 	now := definition("{type: object, default: {n: 2}, properties: {n: {type: integer}, password: {type: string}}}")
-	s, _ := survey(t, old, now, harm.Stays, thing("a", "{n: 5, password: hunter2}", ""))
+	s, _ := survey(t, old, now, harm.Fate{}, thing("a", "{n: 5, password: hunter2}", ""))
 	if s.Harmed != 0 || strings.Contains(s.Text(9), "hunter2") {
 		t.Errorf("%s", s.Text(9))
 	}
@@ -375,7 +375,7 @@ func TestManifestInAnotherVersion(t *testing.T) {
 	beta := func(name, spec string) string {
 		return strings.Replace(thing(name, spec, ""), "example.org/v1", "example.org/v1beta1", 1)
 	}
-	s, _ := survey(t, old, now, harm.Stays, beta("large", "{a: 9}"), beta("small", "{a: 1}"))
+	s, _ := survey(t, old, now, harm.Fate{}, beta("large", "{a: 9}"), beta("small", "{a: 1}"))
 	if s.Unknown != "" || s.Text(9) != "harms 1 of 2 objects: default/large .spec.a is not valid any more: should be less than or equal to 3" {
 		t.Errorf("%s", s.Text(9))
 	}
@@ -388,36 +388,115 @@ func TestRemoved(t *testing.T) {
 	judge := judges[0]
 	for range 2 {
 		judge.Restart()
-		look(t, judge, harm.Stays, thing("a", "{}", `{"f:spec": {}}`))
+		look(t, judge, harm.Fate{}, thing("a", "{}", `{"f:spec": {}}`))
 	}
 	if s := judge.Done(nil); s.Text(1) != "harms 1 of 1 object: default/a would be deleted with its type, owned by kubectl" {
 		t.Errorf("%s", s.Text(1))
 	}
 }
 
-// Objects that a plan changes or deletes together with the type are not harmed.
-func TestFate(t *testing.T) {
-	old, now := definition("{type: object, properties: {a: {type: integer}}}"), definition("{type: object}")
-	ours := strings.Replace(thing("a", "{a: 1}", `{"f:spec": {"f:a": {}}}`), "manager: kubectl", "manager: gitopsd", 1)
-	for _, tt := range []struct {
-		object string
-		fate   harm.Fate
-		want   int
-	}{
-		{ours, harm.Stays, 1}, {ours, harm.Changes, 0}, {ours, harm.Goes, 0},
-		{thing("a", "{a: 1}", `{"f:spec": {"f:a": {}}}`), harm.Changes, 1},
-	} {
-		s, _ := survey(t, old, now, tt.fate, tt.object)
-		if s.Harmed != tt.want || tt.fate != harm.Stays && len(s.Relies) != 1-tt.want {
-			t.Errorf("%d: %s, relies on %v", tt.fate, s.Text(9), s.Relies)
-		}
+// by returns an object whose fields another manager owns, by server-side apply.
+func by(manager, object string) string {
+	return strings.Replace(object, "manager: kubectl, operation: Update", "manager: "+manager+", operation: Apply", 1)
+}
+
+// in returns an object in another version.
+func in(version, object string) string {
+	return strings.ReplaceAll(object, "example.org/v1,", "example.org/"+version+",")
+}
+
+// applies returns the fate of an object that gitopsd applies.
+func applies(t testing.TB, object string) harm.Fate {
+	t.Helper()
+	o, err := manifest.New(manifesttest.Tree(t, object), manifest.Origin{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	// A value of another manager stays.
-	limit := definition("{type: object, properties: {a: {type: integer, maximum: 0}}}")
-	for object, want := range map[string]int{ours: 0, strings.Replace(ours, "gitopsd", "kubectl", 1): 1} {
-		if s, _ := survey(t, old, limit, harm.Changes, object); s.Harmed != want {
-			t.Errorf("a limit: %s", s.Text(9))
-		}
+	return harm.Fate{Applied: o}
+}
+
+// Objects that a plan changes together with the type are harmed if they still are after
+// that.
+func TestChanged(t *testing.T) {
+	object := func(properties string) string { return "{type: object, properties: {" + properties + "}}" }
+	one, both := object("a: {type: string}"), object("a: {type: string}, b: {type: string}")
+	limited := object("a: {type: string}, b: {type: string, maxLength: 1}")
+	ports := object("ports: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [id], items: {type: object, required: [id], properties: {id: {type: integer}, name: {type: string}}}}")
+	defaulted := object("a: {type: string}, l: {type: array, items: {type: object, properties: {c: {type: integer}, b: {type: string, default: x}}}}")
+	moved := strings.NewReplacer("storage: false", "storage: true", "storage: true", "storage: false").Replace(withBeta(definition(one), both)) + "status: {storedVersions: [v1beta1]}\n"
+	second := func(spec string) string {
+		return strings.Replace(definition(both), "  versions:\n", "  versions:\n  - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: "+spec+"}}}}\n", 1)
+	}
+	const ab, a = `{"f:spec": {"f:a": {}, "f:b": {}}}`, `{"f:spec": {"f:a": {}}}`
+	const nobody = ""
+	for _, tt := range []struct {
+		name           string
+		old, new       string
+		object, change string
+		want           string // the harm; empty for none
+	}{
+		{"it gives up a field that goes", definition(both), definition(one), by("gitopsd", thing("x", "{a: x, b: w}", ab)), thing("x", "{a: x}", ""), nobody},
+		{"it keeps it", definition(both), definition(one), by("gitopsd", thing("x", "{a: x, b: w}", ab)), thing("x", "{a: z, b: w}", ""), ".spec.b would be dropped, owned by gitopsd"},
+		{"another manager has the field", definition(both), definition(one), thing("x", "{a: x, b: w}", ab), thing("x", "{a: x}", ""), ".spec.b would be dropped, owned by kubectl"},
+		{"nobody has the field", definition(both), definition(one), by("gitopsd", thing("x", "{a: x, b: w}", a)), thing("x", "{a: z}", ""), ".spec.b would be dropped"},
+
+		{"the storage version drops a field that it keeps", moved, withBeta(definition(one), both), in("v1beta1", by("gitopsd", thing("x", "{a: x, b: w}", ab))), in("v1beta1", thing("x", "{a: z, b: w}", "")), ".spec.b would be dropped, owned by gitopsd"},
+		{"the storage version drops a field that it gives up", moved, withBeta(definition(one), both), in("v1beta1", by("gitopsd", thing("x", "{a: x, b: w}", ab))), in("v1beta1", thing("x", "{a: x}", "")), nobody},
+		{"it moves to the storage version that drops a field", moved, withBeta(definition(one), both), in("v1beta1", by("gitopsd", thing("x", "{a: x, b: w}", ab))), thing("x", "{a: x}", ""), nobody},
+		{"a new version lacks a field that it keeps", definition(both), second(one), by("gitopsd", thing("x", "{a: x, b: w}", ab)), thing("x", "{a: z, b: w}", ""), ".spec.b would be dropped, owned by gitopsd"},
+		{"a new version lacks a field that it gives up", definition(both), second(one), by("gitopsd", thing("x", "{a: x, b: w}", ab)), thing("x", "{a: x}", ""), nobody},
+		{"it moves to the new version", definition(both), second(one), by("gitopsd", thing("x", "{a: x, b: w}", ab)), in("v2", thing("x", "{a: x}", "")), nobody},
+		{"a new version does not accept its value", definition(both), second(limited), by("gitopsd", thing("x", "{b: long}", ab)), thing("x", "{b: longer}", ""), ".spec.b is not valid any more: may not be more than 1 byte, owned by gitopsd"},
+		{"a new version accepts its next value", definition(both), second(limited), by("gitopsd", thing("x", "{b: long}", ab)), thing("x", "{b: w}", ""), nobody},
+
+		{"it corrects a value", definition(both), definition(limited), by("gitopsd", thing("x", "{b: long}", ab)), thing("x", "{b: w}", ""), nobody},
+		{"it changes another value", definition(both), definition(limited), by("gitopsd", thing("x", "{a: x, b: long}", ab)), thing("x", "{a: z, b: long}", ""), ".spec.b is not valid any more: may not be more than 1 byte, owned by gitopsd"},
+		{"it corrects a value that nobody owns", definition(both), definition(limited), by("gitopsd", thing("x", "{a: x, b: long}", a)), thing("x", "{a: z, b: w}", ""), nobody},
+		{"it leaves a value that nobody owns", definition(both), definition(limited), by("gitopsd", thing("x", "{a: x, b: long}", a)), thing("x", "{a: z}", ""), ".spec.b is not valid any more: may not be more than 1 byte"},
+		{"it leaves a value without managed fields", definition(both), definition(limited), thing("x", "{a: x, b: long}", ""), thing("x", "{a: x}", ""), ".spec.b is not valid any more: may not be more than 1 byte, owned by before-first-apply"},
+		{"it leaves a value of another manager", definition(both), definition(limited), thing("x", "{b: long}", `{"f:spec": {"f:b": {}}}`), thing("x", "{a: x}", ""), ".spec.b is not valid any more: may not be more than 1 byte, owned by kubectl"},
+		{"another manager's value is in the way", definition(both), definition(limited), thing("x", "{b: long}", ab), thing("x", "{b: w}", ""), ".spec.b is not valid any more: may not be more than 1 byte, owned by kubectl"},
+		{"it sets a field that is required now", definition(both), definition(strings.Replace(both, "properties", "required: [b], properties", 1)), by("gitopsd", thing("x", "{a: x}", a)), thing("x", "{a: x, b: w}", ""), nobody},
+		{"it still lacks a field that is required now", definition(both), definition(strings.Replace(both, "properties", "required: [b], properties", 1)), by("gitopsd", thing("x", "{a: x}", a)), thing("x", "{a: z}", ""), ".spec.b is not valid any more: is required"},
+
+		{"it keeps a field of an element that moves", definition(ports), definition(strings.Replace(ports, ", name: {type: string}", "", 1)),
+			by("gitopsd", thing("x", "{ports: [{id: 1, name: w}, {id: 2}]}", `{"f:spec": {"f:ports": {'k:{"id":1}': {".": {}, "f:id": {}, "f:name": {}}, 'k:{"id":2}': {".": {}, "f:id": {}}}}}`)),
+			thing("x", "{ports: [{id: 2}, {id: 1, name: w}]}", ""), ".spec.ports[1].name would be dropped, owned by gitopsd"},
+		{"the default of an element goes", definition(defaulted), definition(strings.Replace(defaulted, ", default: x", "", 1)),
+			by("gitopsd", thing("x", "{l: [{c: 1, b: x}]}", `{"f:spec": {"f:l": {}}}`)), thing("x", "{a: z, l: [{c: 1}]}", ""), ".spec.l[0].b may be dropped, owned by gitopsd"},
+		{"it gives up a field that goes, and sets one that the old type does not have", definition(both), definition(strings.Replace(both, "b:", "c:", 1)), by("gitopsd", thing("x", "{a: x, b: w}", ab)), thing("x", "{a: x, c: w}", ""), nobody},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if s, _ := survey(t, tt.old, tt.new, harm.Fate{}, tt.object); s.Harmed != 1 || len(s.Relies) > 0 {
+				t.Fatalf("without the change it %s, relies on %v", s.Text(9), s.Relies)
+			}
+			s, findings := survey(t, tt.old, tt.new, applies(t, tt.change), tt.object)
+			want := "harms nobody today (1 object looked at)"
+			if tt.want != "" {
+				want = "harms 1 of 1 object: default/x " + tt.want
+			}
+			if s.Text(9) != want {
+				t.Errorf("%s\nwant %s", s.Text(9), want)
+			}
+			if tt.want == "" && len(s.Relies) != 1 {
+				t.Errorf("relies on %v", s.Relies)
+			}
+			for _, f := range findings {
+				if tt.want == "" && !s.Clears(f, false) {
+					t.Errorf("%s is not cleared", f)
+				}
+			}
+		})
+	}
+	// A plan that takes over a value corrects it.
+	fate := applies(t, thing("x", "{b: w}", ""))
+	fate.Force = true
+	if s, _ := survey(t, definition(both), definition(limited), fate, thing("x", "{b: long}", ab)); s.Harmed != 0 || len(s.Relies) != 1 {
+		t.Errorf("%s, relies on %v", s.Text(9), s.Relies)
+	}
+	// An object that goes is not harmed.
+	if s, _ := survey(t, definition(both), definition(one), harm.Fate{Goes: true}, thing("x", "{b: w}", ab)); s.Harmed != 0 || len(s.Relies) != 1 {
+		t.Errorf("%s, relies on %v", s.Text(9), s.Relies)
 	}
 }
 
@@ -432,7 +511,7 @@ func TestBounds(t *testing.T) {
 	}
 	judge.Look(t.Context(), map[string]any{
 		"apiVersion": "example.org/v1", "kind": "Thing", "metadata": map[string]any{"name": "a", "managedFields": managed}, "spec": map[string]any{key: "long"},
-	}, harm.Stays)
+	}, harm.Fate{})
 	s := judge.Done(nil)
 	if s.Harmed != 1 || len(s.Objects[0].Harms[0].Owners) > 8 || len(s.Objects[0].String()) > 1000 || len(s.Tolls[0].Writers) > 8 {
 		t.Errorf("%.2000s", s.Text(1))
@@ -469,7 +548,7 @@ func TestLongLists(t *testing.T) {
 			}
 			judge := judges[0]
 			tree["metadata"].(map[string]any)["managedFields"] = managed
-			judge.Look(t.Context(), tree, harm.Stays)
+			judge.Look(t.Context(), tree, harm.Fate{})
 			if s := judge.Done(nil); s.Looked != 1 || s.Harmed != 0 || s.Unknown != "" {
 				t.Fatalf("%s", s.Text(1))
 			}
@@ -493,7 +572,7 @@ func TestTooMuchWrong(t *testing.T) {
 		return definition("{type: object, properties: {" + strings.Join(fields, ", ") + "}}")
 	}
 	for range 60 { // causes come in any order
-		s, findings := survey(t, of(fields), of(now), harm.Stays, thing("a", "{"+strings.Join(values, ", ")+"}", ""))
+		s, findings := survey(t, of(fields), of(now), harm.Fate{}, thing("a", "{"+strings.Join(values, ", ")+"}", ""))
 		if s.Clears(findings[0], true) {
 			t.Fatalf("cleared: %s", s.Text(9))
 		}
@@ -526,7 +605,7 @@ func TestStoredElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			judges, findings := compared(t, tt.old, tt.new, harm.Options{})
 			listed := judges[0].Versions()[0]
-			look(t, judges[0], harm.Stays, strings.Replace(thing("a", "{a: 1}", ""), "example.org/v1", "example.org/"+listed, 1))
+			look(t, judges[0], harm.Fate{}, strings.Replace(thing("a", "{a: 1}", ""), "example.org/v1", "example.org/"+listed, 1))
 			s := judges[0].Done(nil)
 			for _, f := range findings {
 				if f.Version != listed && f.Version != "" && s.Clears(f, true) {
@@ -541,16 +620,16 @@ func TestStoredElsewhere(t *testing.T) {
 func TestVersions(t *testing.T) {
 	with := func(v1, beta string) string { return withBeta(definition(v1), beta) }
 	const both, one = "{type: object, properties: {a: {type: integer}, b: {type: integer}}}", "{type: object, properties: {a: {type: integer}}}"
-	s, _ := survey(t, with(both, both), with(both, one), harm.Stays, thing("b", "{b: 1}", ""), thing("a", "{a: 1}", ""))
+	s, _ := survey(t, with(both, both), with(both, one), harm.Fate{}, thing("b", "{b: 1}", ""), thing("a", "{a: 1}", ""))
 	if s.Harmed != 1 || s.Objects[0].Harms[0].Version != "v1beta1" || s.Objects[0].Harms[0].Path != ".spec.b" {
 		t.Errorf("%s: %+v", s.Text(9), s.Objects)
 	}
 	old, now := with(both, both)+webhook, with(one, both)+webhook
-	s, findings := survey(t, old, now, harm.Stays, thing("a", "{a: 1}", ""))
+	s, findings := survey(t, old, now, harm.Fate{}, thing("a", "{a: 1}", ""))
 	if s.Harmed != 0 || s.Unknown != "" || !s.Clears(findings[0], false) {
 		t.Errorf("v1 with a webhook: %s", s.Text(9))
 	}
-	s, findings = survey(t, with(both, both)+webhook, with(one, one)+webhook, harm.Stays, thing("a", "{a: 1}", ""))
+	s, findings = survey(t, with(both, both)+webhook, with(one, one)+webhook, harm.Fate{}, thing("a", "{a: 1}", ""))
 	cleared := 0
 	for _, f := range findings {
 		if s.Clears(f, false) {
@@ -618,7 +697,7 @@ func TestStorageMoves(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, findings := survey(t, tt.old, tt.new, harm.Stays, tt.object)
+			s, findings := survey(t, tt.old, tt.new, harm.Fate{}, tt.object)
 			if s.Text(9) != tt.want {
 				t.Errorf("%s\nwant %s", s.Text(9), tt.want)
 			}
@@ -653,7 +732,7 @@ func TestEnded(t *testing.T) {
 		definition("{type: object, properties: {a: {type: integer, maximum: 3}}, x-kubernetes-validations: [{rule: 'true'}]}"), harm.Options{})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("that took too long"))
-	judges[0].Look(ctx, manifesttest.Tree(t, thing("a", "{a: 1}", "")), harm.Stays)
+	judges[0].Look(ctx, manifesttest.Tree(t, thing("a", "{a: 1}", "")), harm.Fate{})
 	if s := judges[0].Done(nil); s.Unknown != "that took too long" || s.Clears(findings[0], true) {
 		t.Errorf("%q", s.Unknown)
 	}
@@ -662,7 +741,7 @@ func TestEnded(t *testing.T) {
 // An object that is not of the type, or in no version of it, makes the survey unknown.
 func TestUnknown(t *testing.T) {
 	old, now := definition("{type: object, properties: {a: {type: integer}}}"), definition("{type: object}")
-	s, findings := survey(t, old, now, harm.Stays, strings.Replace(thing("a", "{}", ""), "example.org/v1", "example.org/v7", 1))
+	s, findings := survey(t, old, now, harm.Fate{}, strings.Replace(thing("a", "{}", ""), "example.org/v1", "example.org/v7", 1))
 	if !strings.Contains(s.Unknown, "default/a cannot be judged: it is in v7") || s.Clears(findings[0], true) {
 		t.Errorf("%q", s.Unknown)
 	}

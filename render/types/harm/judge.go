@@ -41,6 +41,9 @@ type Judge struct {
 	named    bool
 	opts     Options
 	findings []finding
+	// definition is the old one. types are its types by version, compiled when they are needed.
+	definition map[string]any
+	types      map[string]*validate.Type
 	// old and new are the compiled versions that are needed. gone is set if there is no new
 	// definition.
 	old, new map[string]*validate.Schema
@@ -116,6 +119,7 @@ func newJudge(old, new map[string]any, findings []compat.Finding, o Options) (*J
 	before, after := types.Read(old), types.Read(new)
 	j := &Judge{
 		group: before.Group, kind: before.Names.Kind, plural: before.Names.Plural, namespaced: before.Scope == "Namespaced", opts: o,
+		definition: old, types: make(map[string]*validate.Type),
 		gone: new == nil, converts: before.Converts || after.Converts,
 		old: make(map[string]*validate.Schema), new: make(map[string]*validate.Schema), served: make(map[string]bool), known: make(map[string]bool),
 		last: make(map[string]time.Time),

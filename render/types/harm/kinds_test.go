@@ -40,7 +40,7 @@ func TestLive(t *testing.T) {
 		{"no clock", time.Time{}, []string{written("a", "app", old)}, "maximum-added .spec.size: written by app, whose next write counts"},
 	} {
 		judges, findings := compared(t, definition("{type: object, properties: {size: {type: integer}}}"), definition("{type: object, properties: {size: {type: integer, maximum: 3}}}"), harm.Options{Now: tt.now})
-		look(t, judges[0], harm.Stays, tt.objects...)
+		look(t, judges[0], harm.Fate{}, tt.objects...)
 		s := judges[0].Done(nil)
 		if have := strings.Join(s.Warnings(), "; "); have != tt.want || !s.Clears(findings[0], false) {
 			t.Errorf("%s: %q, want %q", tt.name, have, tt.want)
@@ -75,8 +75,8 @@ func TestComposites(t *testing.T) {
 		if len(judges) != 2 || judges[0].Kind() != "XThing" || judges[0].Namespaced() || judges[1].Plural() != "things" || !judges[1].Namespaced() {
 			t.Fatalf("%d judges", len(judges))
 		}
-		look(t, judges[0], harm.Stays, composites...)
-		look(t, judges[1], harm.Stays, claims...)
+		look(t, judges[0], harm.Fate{}, composites...)
+		look(t, judges[1], harm.Fate{}, claims...)
 		return harm.Sum([]*harm.Survey{judges[0].Done(nil), judges[1].Done(nil)})
 	}
 	clears := func(s *harm.Survey, findings []compat.Finding) (n int) {
@@ -224,13 +224,13 @@ spec:
 		}
 		for range 2 { // the list starts over
 			j.Restart()
-			look(t, j, harm.Stays, tt.first...)
+			look(t, j, harm.Fate{}, tt.first...)
 		}
 		if tt.second != nil {
 			j.Begin("v2")
 			for range 2 {
 				j.Restart()
-				look(t, j, harm.Stays, tt.second...)
+				look(t, j, harm.Fate{}, tt.second...)
 			}
 		}
 		s := j.Done(nil)
@@ -258,7 +258,7 @@ spec:
 		if listed[0] == "v2" {
 			object = v2("a", "{name: a}", "")
 		}
-		look(t, j, harm.Stays, object)
+		look(t, j, harm.Fate{}, object)
 		if s := j.Done(nil); len(listed) != 1 || listed[0] == "v1" && cleared(s, findings) != "" {
 			t.Errorf("%s: listed in %s, cleared %s: %s", name, listed, cleared(s, findings), s.Text(5))
 		}

@@ -10,48 +10,47 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Fate is the plan's action on an object, beside changing its type.
-type Fate int
-
-const (
-	// Stays: none.
-	Stays Fate = iota
-	// Changes: gitopsd writes the object, and checks its new fields by the new type. Fields
-	// that it alone owned before cannot be harmed.
-	Changes
+// Fate is the plan's action on an object, beside changing its type. The zero value is none.
+type Fate struct {
 	// Goes: the object is deleted.
-	Goes
-)
+	Goes bool
+	// Applied is the manifest that gitopsd applies, if it changes the object. Force takes
+	// over fields of other field managers.
+	Applied *manifest.Object
+	Force   bool
+}
 
 // Look judges an object in the version of the current list, and adds it to the survey. It
-// may change the object. An object that cannot be judged makes the survey unknown.
+// may change the object. An object that cannot be judged makes the survey unknown. An
+// object that the plan changes is only harmed if it has and will have such a harm.
 func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 	first := j.list == j.lists[0]
 	if first {
 		j.survey.Looked++
 	}
 	object := Object{Namespace: manifest.Text(tree, "metadata", "namespace"), Name: manifest.Text(tree, "metadata", "name")}
-	if fate == Goes {
+	if fate.Goes {
 		j.relies(object)
 		return
 	}
 	if j.named {
 		object.Kind = j.kind
 	}
-	managers := managersOf(manifest.List(tree, "metadata", "managedFields"))
-	delete(manifest.Mapping(tree, "metadata"), "managedFields")
+	now := newSubject(tree)
 	if first {
-		j.writers(object.name(), managers)
+		j.writers(object.name(), now.managers)
 		j.keepers(object.name(), tree)
 	}
-	ended := func() bool {
-		if ctx.Err() != nil {
-			j.survey.Unknown = cmp.Or(j.survey.Unknown, context.Cause(ctx).Error())
+	err := j.judge(ctx, now)
+	if err == nil && fate.Applied != nil && len(now.harms) > 0 {
+		then := j.changed(ctx, now, fate)
+		if slices.ContainsFunc(now.harms, func(h located) bool { return !slices.ContainsFunc(then.harms, h.same) }) {
+			j.relies(object)
 		}
-		return ctx.Err() != nil
+		now = then
 	}
-	harms, err := j.object(ctx, tree)
-	if ended() {
+	if ctx.Err() != nil {
+		j.survey.Unknown = cmp.Or(j.survey.Unknown, context.Cause(ctx).Error())
 		return
 	}
 	if err != nil {
@@ -61,30 +60,17 @@ func (j *Judge) Look(ctx context.Context, tree map[string]any, fate Fate) {
 		return
 	}
 	hit := make([]bool, len(j.findings))
-	for _, h := range harms {
-		if ended() {
-			return
-		}
-		// A field that somebody owns is stored.
-		if h.Perhaps && slices.ContainsFunc(managers, func(m *manager) bool { return m.owns(m.fields, tree, h.at, false) }) {
-			continue
-		}
-		named := len(object.Harms) < mostHarms
-		if (named || fate == Changes) && (len(h.at) > 0 || h.Kind == Removed) {
-			h.Owners = owners(managers, tree, h.at)
-		}
-		if fate == Changes && excused(&h.Harm) {
-			j.relies(object)
-			continue
-		}
-		if !j.match(h, hit) {
-			continue
-		}
-		if h.Owners = h.Owners[:min(len(h.Owners), mostWriters)]; named {
-			object.Harms = append(object.Harms, h.Harm)
-		} else {
+	for _, h := range now.harms {
+		j.match(h, hit)
+		if len(object.Harms) == mostHarms {
 			object.More++
+			continue
 		}
+		if len(h.at) > 0 || h.Kind == Removed {
+			h.Owners = owners(now.managers, now.tree, h.at)
+			h.Owners = h.Owners[:min(len(h.Owners), mostWriters)]
+		}
+		object.Harms = append(object.Harms, h.Harm)
 	}
 	if len(object.Harms) == 0 {
 		return
@@ -124,15 +110,6 @@ func (j *Judge) harmed(o Object) {
 	}
 }
 
-// excused reports whether a harm does not count if gitopsd changes the object together
-// with the type: gitopsd checks the new values of fields that nobody else owns.
-func excused(h *Harm) bool {
-	if slices.ContainsFunc(h.Owners, func(name string) bool { return name != ourselves }) {
-		return false
-	}
-	return h.Kind == Invalid || h.Kind == Stuck || h.Kind == Lost && len(h.Owners) > 0
-}
-
 // relies notes that an object is unharmed only because of its fate.
 func (j *Judge) relies(o Object) {
 	id := manifest.ID{Group: j.group, Kind: j.kind, Namespace: o.Namespace, Name: o.Name}
@@ -141,24 +118,17 @@ func (j *Judge) relies(o Object) {
 	}
 }
 
-// match notes the findings that may cause a harm, and reports whether it is a harm: the
-// default of a new field harms nobody. If no finding causes a harm of another kind, no
-// finding is cleared.
-func (j *Judge) match(h located, hit []bool) bool {
+// match notes the findings that may cause a harm. If no finding does, no finding is cleared.
+func (j *Judge) match(h located, hit []bool) {
 	matched := false
 	for i := range j.findings {
 		if j.findings[i].causes(h.Harm, h.at) {
 			hit[i], matched = true, true
 		}
 	}
-	if matched {
-		return true
+	if !matched {
+		j.survey.unmatched++
 	}
-	if h.Kind == Defaulted {
-		return false
-	}
-	j.survey.unmatched++
-	return true
 }
 
 // writers notes the managers of an object that write the fields, or in the versions, of

@@ -19,6 +19,11 @@ type located struct {
 	at field.Path
 }
 
+// same reports whether two harms of an object are the same, except for the reason.
+func (h located) same(other located) bool {
+	return h.Kind == other.Kind && h.Version == other.Version && h.Path == other.Path
+}
+
 // object returns the harms to an object.
 func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, error) {
 	if j.gone {
