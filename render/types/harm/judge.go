@@ -245,8 +245,12 @@ func (j *Judge) compile(old, new map[string]any, before, after types.Definition)
 		concerned[v] = true
 	}
 	for i := range j.findings {
-		if v := j.findings[i].last(); v != "" && !j.converts {
+		f := &j.findings[i]
+		if v := f.last(); v != "" && !j.converts {
 			concerned[v] = true
+		}
+		if f.Name == "storage-version-drops" && !j.converts {
+			concerned[f.versions[0]] = true
 		}
 	}
 	for _, side := range []struct {

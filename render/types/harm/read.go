@@ -228,7 +228,15 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 		all = append(all, h)
 	}
 	if version == j.storage {
-		all = append(all, j.dropped(version, before, was, is, now)...)
+		lost, err := j.dropped(is, now)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range lost {
+			if !slices.ContainsFunc(all, h.same) {
+				all = append(all, h)
+			}
+		}
 	}
 	if j.old[version] == nil {
 		before = nil
@@ -239,20 +247,30 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 	return append(all, invalid...), err
 }
 
-// dropped returns the fields that a version hid, and that are lost once the object is
-// stored in it. before and now are the readings of the object in that version, and was and
-// is those in the listed one. A field that the listed version loses as well is a harm there,
-// and its new default may give the value back.
-func (j *Judge) dropped(version string, before, was, is, now map[string]any) []located {
+// dropped returns the fields that the new storage version drops for the readers of other
+// versions. is is the reading of the object in the listed version, and now is that in the
+// storage version.
+func (j *Judge) dropped(is, now map[string]any) ([]located, error) {
 	var all []located
-	changes := differences(was, now, nil)
-	filled := refilled(j.new[j.list], was, changes)
-	for _, d := range changes {
-		_, seen := d.path.In(before)
-		_, stays := d.path.In(is)
-		if d.inOld && !d.inNew && d.old != nil && !seen && stays && !restores(filled, d) {
-			all = append(all, located{Harm{Kind: Lost, Version: version, Path: text(d.path)}, d.path})
+	for _, v := range slices.Sorted(maps.Keys(j.old)) {
+		if v == j.storage || v != j.list && !j.served[v] {
+			continue
+		}
+		shown, again := exact.Clone(is), exact.Clone(now)
+		for _, tree := range []map[string]any{shown, again} {
+			tree["apiVersion"] = j.group + "/" + v
+			if s := j.new[v]; s != nil {
+				if err := read(tree, s); err != nil {
+					return nil, err
+				}
+			}
+		}
+		for _, d := range differences(shown, again, nil) {
+			// A default of the version may give the value back, or another one.
+			if _, stored := d.path.In(now); d.inOld && d.old != nil && !stored {
+				all = append(all, located{Harm{Kind: Lost, Version: j.storage, Path: text(d.path)}, d.path})
+			}
 		}
 	}
-	return all
+	return all, nil
 }
