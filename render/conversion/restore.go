@@ -263,5 +263,8 @@ func (p *pair) unusable(e stash.Entry) string {
 	if err := structural.Fits(schema, e.Value, ""); err != nil {
 		return err.Error()
 	}
-	return unfit(e)
+	if why := unfit(e); why != "" {
+		return why
+	}
+	return unsound(p.seenTo, e)
 }
