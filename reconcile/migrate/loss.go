@@ -117,7 +117,11 @@ func (m *Migrator) holders(ctx context.Context, s Storage, tree map[string]any, 
 	var failed error
 	again := func() { l.Objects, l.Some, failed = 0, nil, nil }
 	err := m.cfg.Cluster.ListFull(ctx, s.Type(version), kube.ListOptions{Page: m.cfg.page, Again: again}, func(object map[string]any) bool {
-		lost, err := lostFields(object, schemas)
+		decoded, err := validate.Decoded(object)
+		var lost []string
+		if err == nil {
+			lost, err = schemas[0].Drops(schemas[1], decoded)
+		}
 		if err != nil {
 			failed = err
 			return false
@@ -139,21 +143,6 @@ func (m *Migrator) holders(ctx context.Context, s Storage, tree map[string]any, 
 	all := slices.Sorted(maps.Keys(fields))
 	l.Fields = all[:min(len(all), mostFields)]
 	return l, err
-}
-
-// lostFields returns the fields of an object that the first schema does not have, and the
-// second does.
-func lostFields(object map[string]any, schemas [2]*validate.Schema) ([]string, error) {
-	decoded, err := validate.Decoded(object)
-	if err != nil {
-		return nil, err
-	}
-	lost, err := schemas[0].Unknown(decoded)
-	if err != nil || len(lost) == 0 {
-		return nil, err
-	}
-	own, err := schemas[1].Unknown(decoded)
-	return slices.DeleteFunc(lost, func(path string) bool { return slices.Contains(own, path) }), err
 }
 
 // Lossy says what objects would lose. to is the storage version.

@@ -66,27 +66,21 @@ func (s *storage) loses(o *manifest.Object) []string {
 	if s.version == "" || s.version == o.Version() {
 		return nil
 	}
-	tree := o.Tree()
-	lost := s.unknown(s.version, tree)
-	if len(lost) == 0 {
+	to, own := s.schema(s.version), s.schema(o.Version())
+	if to == nil || own == nil {
 		return nil
 	}
-	own := s.unknown(o.Version(), tree)
-	return slices.DeleteFunc(lost, func(path string) bool { return slices.Contains(own, path) })
-}
-
-// unknown returns the paths of an object's fields that a version does not have; none if its schema cannot be read, which
-// others report.
-func (s *storage) unknown(version string, tree map[string]any) []string {
-	if _, ok := s.schemas[version]; !ok {
-		s.schemas[version], _ = validate.CompileSchema(s.definition, version)
-	}
-	if s.schemas[version] == nil {
-		return nil
-	}
-	paths, err := s.schemas[version].Unknown(tree)
+	lost, err := to.Drops(own, o.Tree())
 	if err != nil {
 		return nil
 	}
-	return paths
+	return lost
+}
+
+// schema compiles the schema of a version; nil if it cannot be read, which others report.
+func (s *storage) schema(version string) *validate.Schema {
+	if _, ok := s.schemas[version]; !ok {
+		s.schemas[version], _ = validate.CompileSchema(s.definition, version)
+	}
+	return s.schemas[version]
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
@@ -121,6 +122,18 @@ func (s *Schema) Prune(tree map[string]any) (err error) {
 func (s *Schema) Unknown(tree map[string]any) (paths []string, err error) {
 	defer recovered(&err)
 	return pruning.PruneWithOptions(runtime.DeepCopyJSON(tree), s.structural, true, structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}), nil
+}
+
+// Drops returns the paths of the fields that an object has in a version with the schema own,
+// and that s does not have: they are lost if the object is stored in the version of s, and
+// nothing converts. The object is not changed.
+func (s *Schema) Drops(own *Schema, tree map[string]any) ([]string, error) {
+	lost, err := s.Unknown(tree)
+	if err != nil || len(lost) == 0 {
+		return nil, err
+	}
+	unknown, err := own.Unknown(tree)
+	return slices.DeleteFunc(lost, func(path string) bool { return slices.Contains(unknown, path) }), err
 }
 
 // Check checks an object against the schema, its list types and its rules in CEL, except
