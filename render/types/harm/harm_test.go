@@ -488,6 +488,22 @@ func TestChanged(t *testing.T) {
 			}
 		})
 	}
+	// Where a webhook converts, only fields in the version of the manifest are known.
+	drops := func(object string, fate harm.Fate) string {
+		s, _ := survey(t, withBeta(definition(both), both)+webhook, withBeta(definition(one), both)+webhook, fate, object)
+		return s.Text(9)
+	}
+	ours, gives := by("gitopsd", thing("x", "{a: x, b: w}", ab)), thing("x", "{a: x}", "")
+	const lost = "harms 1 of 1 object: default/x .spec.b would be dropped, owned by gitopsd"
+	for _, tt := range []struct{ name, object, change, want string }{
+		{"it gives up the field", ours, gives, "harms nobody today (1 object looked at)"},
+		{"its manifest is in another version", ours, in("v1beta1", gives), lost},
+		{"a manager wrote in another version", strings.Replace(ours, "example.org/v1, fieldsType", "example.org/v1beta1, fieldsType", 1), gives, lost},
+	} {
+		if have := drops(tt.object, applies(t, tt.change)); have != tt.want {
+			t.Errorf("with a webhook, %s: %s\nwant %s", tt.name, have, tt.want)
+		}
+	}
 	// A plan that takes over a value corrects it.
 	fate := applies(t, thing("x", "{b: w}", ""))
 	fate.Force = true

@@ -102,9 +102,15 @@ func (j *Judge) applied(now *subject, fate Fate) (map[string]any, error) {
 	tree["apiVersion"] = j.group + "/" + j.list
 	for _, item := range manifest.List(meta, "managedFields") {
 		entry, _ := item.(map[string]any)
-		if _, version := manifest.GroupVersion(manifest.Text(entry, "apiVersion")); !j.converts && j.known[version] {
-			entry["apiVersion"] = tree["apiVersion"]
+		_, version := manifest.GroupVersion(manifest.Text(entry, "apiVersion"))
+		// The API server forgets what managers own in versions that are removed.
+		if _, remains := j.served[version]; version == j.list || !remains || !j.known[version] {
+			continue
 		}
+		if j.converts {
+			return nil, fmt.Errorf("%s is not converted to %s here", version, j.list)
+		}
+		entry["apiVersion"] = tree["apiVersion"]
 	}
 	if err := schema.Prune(tree); err != nil {
 		return nil, err
