@@ -264,3 +264,40 @@ func TestPlatformsOfLateCluster(t *testing.T) {
 		}
 	}
 }
+
+// A pod whose second container was never started, as in a rolling update, is no other controller.
+func TestPodsThatStart(t *testing.T) {
+	o := manifesttest.Object(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {spec: {containers: [{name: c, image: 'i:v1'}, {name: d, image: 'j:v1'}]}}}}")
+	image := func(c string) string { return "sha256:" + strings.Repeat(c, 64) }
+	whole := "phase: Running, containerStatuses: [{name: c, imageID: 'i@" + image("a") + "', state: {running: {}}}, {name: d, imageID: 'j@" + image("b") + "', state: {running: {}}}]"
+	starts := "phase: Pending, containerStatuses: [{name: c, imageID: 'i@" + image("a") + "', state: {running: {}}}, {name: d, imageID: '', state: {waiting: {reason: ImagePullBackOff}}}]"
+	other := strings.Replace(starts, image("a"), image("c"), 1)
+	for _, tt := range []struct {
+		name string
+		pods []string
+		want int // instances
+	}{
+		{"one starts", []string{whole, starts}, 1},
+		{"in another order", []string{starts, whole}, 1},
+		{"both start", []string{starts, starts}, 1},
+		{"another image starts", []string{whole, other}, 2},
+		{"another image runs", []string{starts, strings.Replace(whole, image("b"), image("d"), 1), whole}, 2},
+	} {
+		c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.template = &c.rendered
+		starting := 0
+		for i, status := range tt.pods {
+			c.add(newPod(podTree(t, fmt.Sprint("p", i), "", status)), false)
+			starting += strings.Count(status, "ImagePullBackOff")
+		}
+		if len(c.Instances) != tt.want || len(c.Waiting) != starting || strings.Count(strings.Join(c.Waiting, "\n"), "ImagePullBackOff") != starting {
+			t.Errorf("%s: %+v, waiting %q", tt.name, c.Instances, c.Waiting)
+		}
+		if tt.want == 1 && c.Instances[0].Partly != (starting == len(tt.pods)) {
+			t.Errorf("%s: partly %t", tt.name, c.Instances[0].Partly)
+		}
+	}
+}
