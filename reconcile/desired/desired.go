@@ -56,7 +56,8 @@ type Config struct {
 	// repository, and takes precedence over the registry of clusters.
 	Local []Local
 	// Only names the clusters to compute; empty for all. The others keep
-	// their lines in the lock.
+	// their lines in the lock; their manifests are read, since what all clusters
+	// declare decides what a tag is.
 	Only []string
 	// Parallel bounds the clusters that are rendered at a time; 0 means 4.
 	Parallel int
@@ -118,6 +119,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 			return nil, fmt.Errorf("cluster %q is not registered in %s%s", name, sources.RegistryFile, s.Registry.Meant(name))
 		}
 	}
+	var beside []*Unit // what the others declare decides what a tag is, too
 	names := make([]string, len(s.Registry.Clusters))
 	for i, cl := range s.Registry.Clusters {
 		names[i] = cl.Name
@@ -128,10 +130,13 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 			u.publications, u.home = publications(s.Registry, cl.Name), s.Registry.PublishedTo(cl.Name)
 			u.Beside = names
 			s.Clusters = append(s.Clusters, u)
+		} else {
+			beside = append(beside, Registered(cl, commit.Hash))
 		}
 	}
-	wanted := make([]*render.Wanted, len(s.Clusters))
-	c.each(s.Clusters, func(i int, cl *Unit) {
+	all := slices.Concat(s.Clusters, beside)
+	wanted := make([]*render.Wanted, len(all))
+	c.each(all, func(i int, cl *Unit) {
 		if cl.Remove {
 			wanted[i] = new(render.Wanted)
 			return
@@ -143,7 +148,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 			cl.Err = err
 		}
 	})
-	if err := c.resolve(ctx, s, earlier, wanted); err != nil {
+	if err := c.resolve(ctx, s, earlier, all, wanted); err != nil {
 		return nil, err
 	}
 	c.each(s.Clusters, func(i int, cl *Unit) {

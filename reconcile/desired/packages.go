@@ -61,11 +61,11 @@ func (c *Computer) fetch(ctx context.Context, from sources.Origin, d sources.Dig
 }
 
 // resolve removes clusters that left the registry from the lock, and resolves the packages of
-// all others together.
-func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, wanted []*render.Wanted) error {
+// all others together. all are the clusters of s, followed by those that are only heard.
+func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, all []*Unit, wanted []*render.Wanted) error {
 	var requests []resolve.Request
-	for i, cl := range s.Clusters {
-		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil}
+	for i, cl := range all {
+		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil, Heard: i >= len(s.Clusters)}
 		if cl.Err == nil {
 			cl.Declared, cl.Images = wanted[i].Packages, wanted[i].Images
 			req.Declarations, req.Images, req.Unreadable = cl.Declared, cl.Images, wanted[i].Unreadable

@@ -197,6 +197,14 @@ func (p *pair) doubts(f rules.Field) (warnings []string) {
 		warnings = append(warnings, fmt.Sprintf("%s: %s of %s is kept in an annotation of the objects in version %s; whoever may write these can change it there, without a right to write their status",
 			f.Where, f.Path, p.from, p.to))
 	}
+	for i, s := range f.Path {
+		list, err := structural.In(p.seen, f.Path[:i], p.from)
+		if !s.Each || err != nil || structural.Kind(list) != structural.List || len(manifest.Texts(list, "x-kubernetes-list-map-keys")) > 0 {
+			continue
+		}
+		warnings = append(warnings, fmt.Sprintf("%s: %s of %s is in a list without keys; if any of its items changes in version %s, all of them lose it. Give %s x-kubernetes-list-type: map and x-kubernetes-list-map-keys",
+			f.Where, f.Path, p.from, p.to, f.Path[:i]))
+	}
 	if schema, err := structural.In(p.seen, f.Path, p.from); err == nil {
 		if at := structural.Unbounded(schema, f.Path.String()); at != "" {
 			warnings = append(warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s. Give it maxLength, maxItems or maxProperties",

@@ -17,8 +17,9 @@ import (
 // if they cannot read one converted object: a number that is not finite as a float64, more
 // than 10,000 levels, or an embedded object that is none.
 
-// maxDepth is how deep a field of a stash may be, with the path to it.
-const maxDepth = 5_000
+// maxDepth is how deep a field of a stash may be, with the path to it. The review around the
+// object has some levels, too.
+const maxDepth = 9_980
 
 // unsound returns the reason why API servers may not be able to read an object with an entry
 // of a stash; empty if they can. schema is the object's.

@@ -322,6 +322,27 @@ conversions:
 	}
 }
 
+// TestWarningOfList checks the warning about a preserved field of items that nothing identifies.
+func TestWarningOfList(t *testing.T) {
+	for keys, want := range map[string]string{
+		"": "rules.yaml:1: conversions[0].preserve[0]: spec.hosts[].secret of v1 is in a list without keys; if any of its items changes in version v2, all of them lose it. Give spec.hosts x-kubernetes-list-type: map and x-kubernetes-list-map-keys",
+		"x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [name], ": "",
+	} {
+		s := compile(t, txtar.Parse([]byte(`
+-- v1 --
+spec: {type: object, properties: {hosts: {type: array, `+keys+`items: {type: object, properties: {name: {type: string}, secret: {type: string, maxLength: 9}}}}}}
+-- v2 --
+spec: {type: object, properties: {hosts: {type: array, `+keys+`items: {type: object, properties: {name: {type: string}}}}}}
+-- rules --
+conversions:
+- {from: v1, to: v2, preserve: ["spec.hosts[].secret"]}
+`)))
+		if got := strings.Join(s.Warnings(), "\n"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestStashOfManyItems keeps a field of each of many items, and drops only those that do
 // not fit.
 func TestStashOfManyItems(t *testing.T) {

@@ -64,6 +64,9 @@ func (p *pass) unsettled(requests []Request, clusters map[string]*Resolution) *l
 		return left
 	}
 	for _, req := range requests {
+		if req.Heard {
+			continue
+		}
 		if !req.Failed && len(req.Unreadable) == 0 && len(clusters[req.Cluster].Errors) == 0 {
 			continue
 		}

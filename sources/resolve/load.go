@@ -116,7 +116,10 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 	}
 	byVersion := make(map[sources.Ref][]wanted)
 	peeks := make(map[sources.Ref][]wanted) // for references that wait for approval
-	loads := func(key loadKey, l *load) {
+	loads := func(req Request, key loadKey, l *load) {
+		if req.Heard {
+			return
+		}
 		version := versionRef(l.ref.Repository, l.ref.Version())
 		byVersion[version] = append(byVersion[version], wanted{key, func() { l.once.Do(func() { p.run(ctx, l) }) }})
 	}
@@ -126,7 +129,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 				continue
 			}
 			old, err := p.approved(req, d)
-			if unapproved := (*Unapproved)(nil); errors.As(err, &unapproved) || err == nil && old != d.Ref {
+			if unapproved := (*Unapproved)(nil); !req.Heard && (errors.As(err, &unapproved) || err == nil && old != d.Ref) {
 				peeks[d.Ref] = append(peeks[d.Ref], wanted{do: func() { p.peek(ctx, req, d) }})
 			}
 			if err != nil {
@@ -135,7 +138,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			if old != d.Ref {
 				if key, l, err := p.find(ctx, old, d.PullSecrets, req.Images); err == nil {
 					p.used(l.ref).manual = true
-					loads(key, l)
+					loads(req, key, l)
 				}
 				continue
 			}
@@ -148,7 +151,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			u.never = u.never && d.PullPolicy == sources.PullNever
 			u.manual = u.manual || d.ManualActivation
 			p.note(req.Cluster, &d, l)
-			loads(key, l)
+			loads(req, key, l)
 		}
 		for _, h := range p.held(req) {
 			key, l, err := p.find(ctx, h.ref, h.declaration.PullSecrets, req.Images)
@@ -156,7 +159,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 				return err
 			}
 			if h.err == nil {
-				loads(key, l)
+				loads(req, key, l)
 			}
 		}
 		p.unread(req)

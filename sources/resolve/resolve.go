@@ -134,6 +134,9 @@ type Request struct {
 	// Failed reports whether the cluster's manifests could not be read. The
 	// lock then keeps all its lines for the cluster.
 	Failed bool
+	// Heard reports whether the cluster is not resolved. What it declares counts for the
+	// others: a tag is one package in the whole fleet.
+	Heard bool
 }
 
 // Result is the result for all clusters. It is complete except for packages with errors.
@@ -196,7 +199,7 @@ func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, request
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if req.Failed {
+		if req.Failed || req.Heard {
 			continue
 		}
 		c, selections := p.cluster(ctx, req)

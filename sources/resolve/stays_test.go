@@ -109,3 +109,50 @@ func TestTagStays(t *testing.T) {
 		})
 	}
 }
+
+// What a tag is for one cluster is the same whether others are resolved, too, or only heard. Nothing is fetched for those.
+func TestHeard(t *testing.T) {
+	t.Parallel()
+	s := new(shelf)
+	old := s.put("reg.io/a:v1", "old")
+	lock := resolve(t, s.config(), new(lockfile.File), request("prod", "reg.io/a:v1"), request("dev", "reg.io/a:v1")).Lock
+	s.packages["reg.io/a:before"] = s.packages["reg.io/a:v1"]
+	now := s.put("reg.io/a:v1", "new")
+	s.put("reg.io/b:v1", "b")
+	for _, tt := range []struct {
+		name   string
+		prod   sources.Digest
+		dev    sources.Digest
+		always bool
+		want   sources.Digest
+	}{
+		{"the other moves it", "", now, true, now},
+		{"the other pins it", "", old, false, old},
+		{"it moves itself", now, "", true, now},
+	} {
+		prod, dev := request("prod", "reg.io/a:v1"), request("dev", "reg.io/a:v1", "reg.io/b:v1")
+		prod.Declarations[0].Ref.Digest, dev.Declarations[0].Ref.Digest = tt.prod, tt.dev
+		if tt.always {
+			prod.Declarations[0].PullPolicy, dev.Declarations[0].PullPolicy = sources.PullAlways, sources.PullAlways
+		}
+		whole := resolve(t, s.config(), lock, prod, dev)
+		cfg := s.config()
+		fetch := cfg.Fetch
+		cfg.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			if from.Repository == "reg.io/b" {
+				t.Errorf("%s: a package of the other cluster is fetched", tt.name)
+			}
+			return fetch(ctx, from, d)
+		}
+		dev.Heard = true
+		res := resolve(t, cfg, lock, prod, dev)
+		if res.Clusters["dev"] != nil || len(res.Clusters["prod"].Selected) != 1 {
+			t.Fatalf("%s: %+v", tt.name, res.Clusters)
+		}
+		for _, r := range []*Result{whole, res} {
+			if got := r.Clusters["prod"].Selected[0].Pin.Digest; got != tt.want {
+				t.Errorf("%s: prod gets %s, want %s", tt.name, got, tt.want)
+			}
+		}
+	}
+}
