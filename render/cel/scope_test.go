@@ -130,7 +130,8 @@ func TestObjectCost(t *testing.T) {
 			break
 		}
 	}
-	if !errors.Is(err, ErrCost) && (err == nil || !strings.Contains(err.Error(), "cost limit")) {
+	// A machine with much else to do comes to the limit of the time first.
+	if !errors.Is(err, ErrCost) && !errors.Is(err, ErrTime) && (err == nil || !strings.Contains(err.Error(), "cost limit")) {
 		t.Errorf("spent without end: %v", err)
 	}
 }
