@@ -3,6 +3,7 @@ package types
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,10 +147,27 @@ func throughServer(ctx context.Context, crds dynamic.ResourceInterface, tree map
 	if err != nil {
 		return nil, err
 	}
-	if live, err = crds.Get(ctx, live.GetName(), metav1.GetOptions{}); err != nil {
+	if live, err = established(ctx, crds, live.GetName()); err != nil {
 		return nil, err
 	}
 	return live.Object, remove(ctx, crds, live.GetName())
+}
+
+// established waits until the API server serves a definition, and returns it. If one is
+// deleted while its conditions are still written, the API server may notice that only when it
+// looks at all definitions again, every five minutes.
+func established(ctx context.Context, crds dynamic.ResourceInterface, name string) (*unstructured.Unstructured, error) {
+	for {
+		live, err := crds.Get(ctx, name, metav1.GetOptions{})
+		if err != nil || manifest.ConditionTrue(live.Object, "Established") {
+			return live, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: %w: %v", name, ctx.Err(), live.Object["status"])
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // remove deletes a definition, and waits until it is gone: another release has one of the
