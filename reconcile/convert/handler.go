@@ -47,7 +47,7 @@ type Config struct {
 // Handler answers ConversionReviews, v1. It is safe for concurrent use.
 //
 // A review fails only if its rules are not served, if an object is not of their type, or if
-// there is so much to do that the rules take too long; nothing depends on the time else. A
+// there is so much to do that the rules take too long. Nothing else depends on the time. A
 // request that is no review is answered with a status of 400 and above.
 type Handler struct {
 	table *Table

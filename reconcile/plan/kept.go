@@ -15,7 +15,7 @@ import (
 // refuseUnkept refuses the new and changed objects with fields that the API server would accept and drop: the version
 // of the object has them, and the version that objects are stored in does not, while nothing converts. An API server
 // refuses a field that no version has itself.
-func refuseUnkept(p *Plan) {
+func refuseUnkept(p *Plan, reportDrift bool) {
 	var defined map[schema.GroupKind]*Step
 	known := make(map[*Step]*storage)
 	for i := range p.Steps {
@@ -27,8 +27,8 @@ func refuseUnkept(p *Plan) {
 			defined = definers(p)
 		}
 		d := defined[kindOf(s.ID)]
-		if d == nil || d.Action != Create && d.Action != Configure && d.Action != Unchanged {
-			continue
+		if d == nil || d.Action != Create && d.Action != Configure && d.Action != Unchanged || d.Drift && reportDrift {
+			continue // what the definition will be is not known here
 		}
 		if known[d] == nil {
 			known[d] = storageOf(d.Object)

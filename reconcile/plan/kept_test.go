@@ -46,14 +46,15 @@ func TestUnkept(t *testing.T) {
 		{"in no version", twoVersions, plan.Unchanged, old("colour: a"), plan.Create, plan.Create, ""}, // as the API server says itself
 		{"converted", strings.Replace(twoVersions, "  scope:", "  conversion: {strategy: Webhook}\n  scope:", 1), plan.Unchanged, old("note: a"), plan.Create, plan.Create, ""},
 		{"converted by rules", strings.Replace(twoVersions, "{name: things.acme.example}", "{name: things.acme.example, annotations: {gitopsd.dev/conversion: h1}}", 1), plan.Unchanged, old("note: a"), plan.Create, plan.Create, ""},
+		{"the type has drifted, which stays", twoVersions, plan.Configure, old("note: a"), plan.Create, plan.Create, ""},
 		{"the type is refused", twoVersions, plan.Refused, old("note: a"), plan.Create, plan.Create, ""},
 	} {
 		definition, object := manifesttest.Objects(t, tt.definition)[0], manifesttest.Objects(t, tt.object)[0]
 		p := &plan.Plan{Steps: []plan.Step{
-			{Action: tt.defined, ID: definition.ID(), Object: definition},
+			{Action: tt.defined, ID: definition.ID(), Object: definition, Drift: tt.defined == plan.Configure},
 			{Action: tt.action, ID: object.ID(), Object: object},
 		}}
-		plan.CheckObjects(t.Context(), p, plan.ObjectCheck{})
+		plan.CheckObjects(t.Context(), p, plan.ObjectCheck{ReportDrift: true})
 		if s := p.Steps[1]; s.Action != tt.want || !strings.Contains(s.Reason, tt.reason) || tt.reason == "" && s.Reason != "" {
 			t.Errorf("%s: %s (%s)", tt.name, s.Action, s.Reason)
 		}

@@ -72,7 +72,7 @@ const mostLive = 8
 //
 // It also refuses the fields that the API server would accept and drop; see [refuseUnkept].
 func CheckObjects(ctx context.Context, p *Plan, check ObjectCheck) {
-	refuseUnkept(p)
+	refuseUnkept(p, check.ReportDrift)
 	spaces := newNamespaces(p)
 	if check.before == nil && len(spaces) == 0 && !writesTypes(p) {
 		return

@@ -21,6 +21,7 @@ package conversion
 import (
 	"errors"
 
+	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
 )
@@ -88,19 +89,21 @@ func Decode(data []byte) (map[string]any, error) {
 // ConvertJSON is [Set.Convert] for an object in JSON, which is decoded only if it must.
 // The errors are those of [Decode] and of Convert.
 func (s *Set) ConvertJSON(data []byte, to string) (converted []byte, report Report, err error) {
-	if converted, ok := s.byRoute(data, to); ok {
+	var budget cel.Budget
+	defer budget.Done()
+	if converted, ok := s.byRoute(&budget, data, to); ok {
 		return converted, Report{}, nil
 	}
-	return s.convertJSON(data, to)
+	return s.convertJSON(&budget, data, to)
 }
 
 // convertJSON decodes the object, converts and encodes it.
-func (s *Set) convertJSON(data []byte, to string) (converted []byte, report Report, err error) {
+func (s *Set) convertJSON(budget *cel.Budget, data []byte, to string) (converted []byte, report Report, err error) {
 	object, err := Decode(data)
 	if err != nil {
 		return nil, Report{}, err
 	}
-	object, report, err = s.Convert(object, to)
+	object, report, err = s.within(budget, object, to)
 	if err != nil {
 		return nil, Report{}, err
 	}

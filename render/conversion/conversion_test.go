@@ -11,6 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
@@ -117,7 +118,7 @@ func convert(t testing.TB, s *Set, object map[string]any, to string) (map[string
 // decoded.
 func routed(t testing.TB, s *Set, object, to string, want map[string]any, report Report) {
 	t.Helper()
-	converted, ok := s.byRoute([]byte(object), to)
+	converted, ok := s.byRoute(new(cel.Budget), []byte(object), to)
 	if !ok {
 		return
 	}

@@ -18,6 +18,13 @@ import (
 // set does not convert the object's kind or one of the versions; values of fields cause
 // no error.
 func (s *Set) Convert(object map[string]any, to string) (converted map[string]any, report Report, err error) {
+	var budget cel.Budget
+	defer budget.Done()
+	return s.within(&budget, object, to)
+}
+
+// within is Convert with a budget, whose time may have begun.
+func (s *Set) within(budget *cel.Budget, object map[string]any, to string) (converted map[string]any, report Report, err error) {
 	group, from := manifest.GroupVersion(manifest.Text(object, "apiVersion"))
 	kind := manifest.Text(object, "kind")
 	if group != s.group || kind != s.kind {
@@ -35,8 +42,6 @@ func (s *Set) Convert(object map[string]any, to string) (converted map[string]an
 	case s.pairs[[2]string{from, to}] == nil:
 		way = []string{from, s.hub, to}
 	}
-	budget := &cel.Budget{}
-	defer budget.Done()
 	for i := range way[1:] {
 		object = s.pairs[[2]string{way[i], way[i+1]}].convert(object, budget, &report)
 		if budget.Late() {

@@ -224,8 +224,9 @@ func (r *run) fields(m *mapping, fields map[string]any) map[string]any {
 	return out
 }
 
-// eval returns the value that a rule writes, unless an API server would refuse it. present reports whether any field that the
-// rule reads is there; otherwise the value is only written if its parent exists.
+// eval returns the value that a rule writes, unless an API server would refuse it. present
+// reports whether any field that the rule reads is there; otherwise the value is only
+// written if its parent exists.
 func (r *run) eval(rule *rule, self, key any) (v any, found, present bool) {
 	v, found, present = r.value(rule, self, key)
 	var err error

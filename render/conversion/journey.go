@@ -43,11 +43,9 @@ func (j *journey) done() {
 
 // byRoute converts an object as [Set.Convert] does, if it can take the route of its
 // pair; ok is false if it cannot, or if the object is not of the set's kind.
-func (s *Set) byRoute(data []byte, to string) (converted []byte, ok bool) {
+func (s *Set) byRoute(budget *cel.Budget, data []byte, to string) (converted []byte, ok bool) {
 	j := journeys.Get().(*journey)
 	defer j.done()
-	var budget cel.Budget
-	defer budget.Done()
 	if j.tape.Scan(data) != nil {
 		return nil, false
 	}
@@ -56,16 +54,16 @@ func (s *Set) byRoute(data []byte, to string) (converted []byte, ok bool) {
 		return nil, false
 	}
 	if p := s.pairs[[2]string{from, to}]; p != nil {
-		return p.byRoute(j, &budget)
+		return p.byRoute(j, budget)
 	}
 	first, second := s.pairs[[2]string{from, s.hub}], s.pairs[[2]string{s.hub, to}]
 	if first == nil || second == nil {
 		return nil, false
 	}
-	if converted, ok = first.byRoute(j, &budget); !ok || j.tape.Scan(converted) != nil {
+	if converted, ok = first.byRoute(j, budget); !ok || j.tape.Scan(converted) != nil {
 		return nil, false
 	}
-	return second.byRoute(j, &budget)
+	return second.byRoute(j, budget)
 }
 
 // version returns the version of an object; ok is false if the object is not of the

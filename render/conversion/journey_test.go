@@ -10,6 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -41,7 +42,7 @@ func TestRoutes(t *testing.T) {
 			_, to := manifest.GroupVersion(fmt.Sprint(want["apiVersion"]))
 			_, report := convert(t, s, in, to)
 			plain := without[name] || !reflect.DeepEqual(report, Report{})
-			if _, ok := s.byRoute([]byte(text(t, in)), to); ok == plain {
+			if _, ok := s.byRoute(new(cel.Budget), []byte(text(t, in)), to); ok == plain {
 				t.Errorf("%s: %s takes the route: %t", name, base, ok)
 			}
 		}
@@ -76,7 +77,7 @@ func TestConvertJSON(t *testing.T) {
 	}
 	for _, in := range []string{``, `{`, `[]`, `{"apiVersion":"example.io/v1","kind":"Gadget"}`, `{"apiVersion":"example.io/v3","kind":"Widget"}`, `{"kind":"Widget"}`} {
 		_, _, err := s.ConvertJSON([]byte(in), "v2")
-		if _, _, want := s.convertJSON([]byte(in), "v2"); err == nil || err.Error() != want.Error() {
+		if _, _, want := s.convertJSON(new(cel.Budget), []byte(in), "v2"); err == nil || err.Error() != want.Error() {
 			t.Errorf("%s: %v", in, err)
 		}
 	}
@@ -97,7 +98,7 @@ func TestThroughHub(t *testing.T) {
 			}
 			in := fmt.Sprintf(`{"apiVersion":"example.io/%s","kind":"Widget","metadata":{"name":"a"},"spec":{}}`, from)
 			have, _, err := s.ConvertJSON([]byte(in), to)
-			want, _, problem := s.convertJSON([]byte(in), to)
+			want, _, problem := s.convertJSON(new(cel.Budget), []byte(in), to)
 			if err != nil || problem != nil {
 				t.Fatal(err, problem)
 			}
@@ -106,7 +107,7 @@ func TestThroughHub(t *testing.T) {
 			if text(t, a) != text(t, b) {
 				t.Errorf("%s gives\n%s\nwant\n%s", in, have, want)
 			}
-			if _, ok := s.byRoute([]byte(in), to); ok {
+			if _, ok := s.byRoute(new(cel.Budget), []byte(in), to); ok {
 				taken++
 			}
 		}
@@ -126,7 +127,7 @@ func TestTogether(t *testing.T) {
 				title := strings.Repeat(fmt.Sprint(worker), i)
 				in := fmt.Sprintf(`{"apiVersion":"example.io/v1","kind":"Widget","spec":{"timeout":"%ds","title":"%s","ports":[{"id":%d,"note":"%[2]s"}]}}`, i, title, worker)
 				want := fmt.Sprintf(`{"apiVersion":"example.io/v2","kind":"Widget","spec":{"name":"%s","ports":[{"key":%d,"note":"%[1]s"}],"seconds":%[3]d}}`, title, worker, i)
-				if have, ok := s.byRoute([]byte(in), "v2"); string(have) != want || !ok {
+				if have, ok := s.byRoute(new(cel.Budget), []byte(in), "v2"); string(have) != want || !ok {
 					t.Errorf("%s gives\n%s (%t)\nwant\n%s", in, have, ok, want)
 				}
 			}

@@ -2,6 +2,7 @@ package conversion
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -20,10 +21,10 @@ import (
 // each time. The first try, with the whole stash, is always made: if it holds, no field is
 // lost.
 const (
-	// minTries may be made with an object of any size, and as many more as maxWork allows,
-	// by the number of values in the object.
+	// minTries may be made with an object of any size, and as many more as maxWork allows:
+	// the values of the object and the fields that are tried, for each try.
 	minTries = 32
-	maxWork  = 2_000_000
+	maxWork  = 200_000
 	// maxCost limits the cost of their expressions.
 	maxCost = 4 * cel.ObjectCost
 	// maxRounds is how often all is tried again without fields that hide others.
@@ -39,18 +40,18 @@ const (
 // [pair.hides].
 func (p *pair) restore(object, source map[string]any, entries []stash.Entry, budget *cel.Budget) (restored map[string]any, kept []stash.Entry, stale map[int]string, untried []stash.Entry) {
 	before, _ := p.back.forward(object, budget)
-	r := &restoration{pair: p, source: source, budget: budget, spent: budget.Total(), size: countOf(object), stale: map[int]string{}}
+	r := &restoration{pair: p, source: source, budget: budget, spent: budget.Total(), size: countOf(object), stale: map[int]string{}, untried: map[int]bool{}}
 	candidates := r.usable(object, entries)
 	for round := 1; ; round++ {
 		r.object, r.before, r.kept = object, before, nil
 		r.first = round <= maxRounds
 		r.try(candidates)
 		if len(r.kept) == 0 {
-			return r.object, nil, r.stale, r.untried
+			return r.object, nil, r.stale, r.given(entries)
 		}
 		left := r.unhidden(candidates)
 		if len(left) == len(r.kept) {
-			return r.object, r.kept, r.stale, r.untried
+			return r.object, r.kept, r.stale, r.given(entries)
 		}
 		candidates = left // again, without those that hide fields
 	}
@@ -62,16 +63,26 @@ type restoration struct {
 	source map[string]any
 	budget *cel.Budget
 	// spent is the cost before the search, and size the number of values in the object.
-	spent uint64
-	size  int
-	tries int
-	first bool // the next try is made in any case
+	spent       uint64
+	size        int
+	tries, work int
+	first       bool // the next try is made in any case
 	// object has the fields in kept, and before is the object converted back.
 	object, before map[string]any
 	kept           []stash.Entry
-	// stale has the reasons why entries are not restored, by their index.
+	// stale has the reasons why entries are not restored, and untried those that were given
+	// up, by their index.
 	stale   map[int]string
-	untried []stash.Entry
+	untried map[int]bool
+}
+
+// given returns the entries that were given up.
+func (r *restoration) given(entries []stash.Entry) []stash.Entry {
+	var all []stash.Entry
+	for _, i := range slices.Sorted(maps.Keys(r.untried)) {
+		all = append(all, entries[i])
+	}
+	return all
 }
 
 // countOf returns the number of values in a tree.
@@ -123,9 +134,9 @@ func (r *restoration) try(group []candidate) {
 	if len(group) == 0 {
 		return
 	}
-	if r.exhausted() {
+	if r.exhausted(len(group)) {
 		for _, c := range group {
-			r.untried = append(r.untried, c.entry)
+			r.untried[c.index] = true
 		}
 		return
 	}
@@ -140,13 +151,14 @@ func (r *restoration) try(group []candidate) {
 	r.try(group[len(group)/2:])
 }
 
-// exhausted counts a try, and reports whether it may not be made.
-func (r *restoration) exhausted() bool {
-	if r.tries++; r.first {
+// exhausted counts a try of some fields, and reports whether it may not be made.
+func (r *restoration) exhausted(fields int) bool {
+	r.tries++
+	if r.work += r.size + fields; r.first {
 		r.first = false
 		return false
 	}
-	return r.budget.Late() || r.budget.Total()-r.spent > maxCost || r.tries > minTries && r.tries*r.size > maxWork
+	return r.budget.Late() || r.budget.Total()-r.spent > maxCost || r.tries > minTries && r.work > maxWork
 }
 
 // apply restores a group of fields, and reports whether all of them hold. Otherwise it
@@ -178,7 +190,7 @@ func (r *restoration) unhidden(candidates []candidate) []candidate {
 	hidden := r.hides(r.object, r.before, r.source, r.budget)
 	return slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool {
 		_, is := r.stale[c.index]
-		is = is || slices.ContainsFunc(r.untried, func(e stash.Entry) bool { return e.Path.String() == c.entry.Path.String() })
+		is = is || r.untried[c.index]
 		if !is && slices.ContainsFunc(hidden, func(path field.Path) bool { return overlap(c.entry.Path, path) }) {
 			r.stale[c.index], is = r.changed(), true
 		}

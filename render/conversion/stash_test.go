@@ -479,6 +479,28 @@ func TestStashOfRemovedElements(t *testing.T) {
 	}
 }
 
+// The search for what still holds gives up a stash that somebody has written, and says so.
+func TestStashWithoutEnd(t *testing.T) {
+	const many = 300
+	s := compile(t, txtar.Parse([]byte(both)))
+	in := widget(t, "apiVersion: v2\nspec: {}")
+	var ports []any
+	var entries []string
+	for i := range many {
+		ports = append(ports, map[string]any{"key": int64(i), "note": "a"})
+		entries = append(entries, fmt.Sprintf(`{"path":"spec.ports[id=%d].note"}`, i))
+	}
+	in["spec"].(map[string]any)["ports"] = ports
+	manifest.Mapping(in, "metadata")["annotations"] = map[string]any{manifest.ConversionStashAnnotation: `{"v1":[` + strings.Join(entries, ",") + `]}`}
+	out, report := convert(t, s, in, "v1")
+	if len(report.Restored) > 0 || len(report.Dropped) == 0 || len(report.Dropped)+len(report.Stale) != many {
+		t.Errorf("restored %d, stale %d, dropped %d", len(report.Restored), len(report.Stale), len(report.Dropped))
+	}
+	if got := len(manifest.List(out, "spec", "ports")); got != many {
+		t.Errorf("%d ports are left", got)
+	}
+}
+
 // A field that rules derive or drop is not restored, whoever wrote the stash.
 func TestStashOfDerivedFields(t *testing.T) {
 	for rules, want := range map[string]string{

@@ -65,8 +65,10 @@ func newPass(cfg Config, lock, hint *lockfile.File) *pass {
 // goroutine at a time uses it.
 type use struct {
 	always bool // a cluster has packagePullPolicy: Always
-	never  bool // all clusters have packagePullPolicy: Never
-	manual bool // a cluster has revisionActivationPolicy: Manual
+	// declared and asks: clusters declare it, and one of these has another packagePullPolicy
+	// than Never.
+	declared, asks bool
+	manual         bool // a cluster has revisionActivationPolicy: Manual
 	// unread is a cluster that has the version, and whose declaration of it is not known;
 	// empty if there is none.
 	unread string
@@ -137,7 +139,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			}
 			if old != d.Ref {
 				if key, l, err := p.find(ctx, old, d.PullSecrets, req.Images); err == nil {
-					p.used(l.ref).manual = true
+					p.use(l.ref).manual = true
 					loads(req, key, l)
 				}
 				continue
@@ -146,9 +148,10 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			if err != nil {
 				continue // load returns the error again
 			}
-			u := p.used(l.ref)
+			u := p.use(l.ref)
+			u.declared = true
 			u.always = u.always || d.PullPolicy == sources.PullAlways
-			u.never = u.never && d.PullPolicy == sources.PullNever
+			u.asks = u.asks || d.PullPolicy != sources.PullNever
 			u.manual = u.manual || d.ManualActivation
 			p.note(req.Cluster, &d, l)
 			loads(req, key, l)
@@ -185,23 +188,16 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 	return nil
 }
 
-// used returns the use of a reference that a cluster declares.
-func (p *pass) used(ref sources.Ref) *use {
-	u, known := p.uses[ref]
-	if !known {
-		u = &use{never: true}
-		p.uses[ref] = u
-	}
-	return u
-}
+// never reports whether all clusters that declare the reference have packagePullPolicy: Never.
+func (u *use) never() bool { return u.declared && !u.asks }
 
-// unread notes the tags that a cluster has, and whose declarations are not known: they may name a digest, or wait for
-// approval.
+// unread notes the tags that a cluster has, and whose declarations are not known: they may
+// name a digest, or wait for approval.
 func (p *pass) unread(req Request) {
 	for _, s := range p.lines[req.Cluster] {
 		ref := versionRef(s.Repository, s.Version)
 		if ref.Tag != "" && (req.Failed || unreadable(req, s.Repository) != nil) {
-			p.used(ref).unread = req.Cluster
+			p.use(ref).unread = req.Cluster
 		}
 	}
 }

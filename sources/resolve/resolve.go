@@ -280,7 +280,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return "", errNotLocked(ref)
 	case says.only() != "":
 		return says.only(), nil
-	case use.never && !p.cfg.Approve: // a person may look it up
+	case use.never() && !p.cfg.Approve: // a person may look it up
 		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids looking it up; run `gitopsd lock`, or name a digest", ref)
 	}
 	now, err := p.now(ctx, l)

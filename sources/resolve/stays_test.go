@@ -110,6 +110,23 @@ func TestTagStays(t *testing.T) {
 	}
 }
 
+// A dependency that an unread cluster selects, too, is looked up if the lock has lost its digest: no declaration forbids that.
+func TestUnreadDependency(t *testing.T) {
+	t.Parallel()
+	s := new(shelf)
+	digest := s.put("reg.io/a:v1", "a")
+	s.put("reg.io/p:v1", "p", "reg.io/a v1")
+	lock := resolve(t, s.config(), new(lockfile.File), request("prod", "reg.io/p:v1"), request("dev", "reg.io/p:v1")).Lock
+	lock.Forget("reg.io/a", "v1")
+	res := resolve(t, s.config(), lock, Request{Cluster: "prod", Failed: true}, request("dev", "reg.io/p:v1"))
+	if errs := res.Clusters["dev"].Errors; len(errs) > 0 {
+		t.Errorf("dev: %v", errs)
+	}
+	if got, _ := res.Lock.Digest("reg.io/a", "v1"); got != digest {
+		t.Errorf("the lock has %q", got)
+	}
+}
+
 // What a tag is for one cluster is the same whether others are resolved, too, or only heard. Nothing is fetched for those.
 func TestHeard(t *testing.T) {
 	t.Parallel()
