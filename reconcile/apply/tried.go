@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +88,10 @@ func (a *Applier) tryOn(ctx context.Context, id manifest.ID, rules *render.Conve
 	stored.All = d.StoredVersions()
 	var served []string
 	for _, v := range d.Versions() {
-		if v.Served {
+		switch {
+		case v.Served && v.Storage:
+			served = append([]string{v.Name}, served...)
+		case v.Served:
 			served = append(served, v.Name)
 		}
 		if v.Storage {
@@ -100,8 +104,9 @@ func (a *Applier) tryOn(ctx context.Context, id manifest.ID, rules *render.Conve
 }
 
 // Try tries conversion rules on all objects of a type, read in the first served version
-// that the rules know. If it cannot try them all, the result has the reason. The error is
-// about the cluster as a whole.
+// that the rules know: the storage version, so that objects have what they keep for other
+// versions. If it cannot try them all, the result has the reason. The error is about the
+// cluster as a whole.
 func Try(ctx context.Context, cluster *kube.Client, t kube.Type, served []string, rules *render.Conversion) (*prove.Live, error) {
 	i := slices.IndexFunc(served, func(v string) bool { return slices.Contains(rules.Set.Versions(), v) })
 	if i < 0 {
@@ -113,9 +118,17 @@ func Try(ctx context.Context, cluster *kube.Client, t kube.Type, served []string
 		return &prove.Live{Version: t.Version, Stopped: err.Error()}, nil
 	}
 	next := time.Now().Add(triedEvery)
-	var stop error
+	var stop, unread error
 	err = cluster.ListFull(ctx, t, kube.ListOptions{Page: triedPage, Again: trial.Again}, func(tree map[string]any) bool {
-		if stop = trial.Try(ctx, tree); stop != nil {
+		stop = trial.Try(ctx, tree, func(ctx context.Context, version string) (map[string]any, error) {
+			other, err := readAs(ctx, cluster, t, served, tree, version)
+			if err == nil || ctx.Err() != nil || kube.IsClusterWide(err) {
+				return other, err
+			}
+			unread = cmp.Or(unread, err)
+			return nil, nil
+		})
+		if stop != nil {
 			return false
 		}
 		switch n := trial.Result().Objects; {
@@ -131,13 +144,31 @@ func Try(ctx context.Context, cluster *kube.Client, t kube.Type, served []string
 	switch {
 	case ctx.Err() != nil:
 		stop = context.Cause(ctx)
-	case kube.IsClusterWide(err):
-		return nil, err
-	case err != nil:
-		stop = errors.New(kube.MessageOf(err))
+	case kube.IsClusterWide(cmp.Or(err, stop)):
+		return nil, cmp.Or(err, stop)
+	case cmp.Or(err, stop, unread) != nil:
+		stop = errors.New(kube.MessageOf(cmp.Or(err, stop, unread)))
 	}
 	if stop != nil {
 		result.Stopped = "not all were tried: " + stop.Error()
 	}
 	return result, nil
+}
+
+// readAs reads an object in another version, as the cluster converts it now; nil if it
+// does not serve that.
+func readAs(ctx context.Context, cluster *kube.Client, t kube.Type, served []string, tree map[string]any, version string) (map[string]any, error) {
+	if !slices.Contains(served, version) {
+		return nil, nil
+	}
+	if err := kube.Sleep(ctx, triedEvery/10); err != nil {
+		return nil, err
+	}
+	t.Version = version
+	id := manifest.KindOf(tree).ID(manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name"))
+	other, _, err := cluster.Get(ctx, t, id)
+	if kube.IsMissing(err) {
+		return nil, nil
+	}
+	return other, err
 }

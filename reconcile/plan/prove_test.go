@@ -113,7 +113,7 @@ func TestRefuseTried(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, title := range map[string]string{"short": "short", "long": "hunter2hunter2hunter"} {
-		if err := trial.Try(t.Context(), manifesttest.Tree(t, "{apiVersion: example.io/v1, kind: Widget, metadata: {namespace: default, name: "+name+"}, spec: {title: "+title+"}}")); err != nil {
+		if err := trial.Try(t.Context(), manifesttest.Tree(t, "{apiVersion: example.io/v1, kind: Widget, metadata: {namespace: default, name: "+name+"}, spec: {title: "+title+"}}"), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -104,10 +104,9 @@ func (t *Trial) Result() *Live { return &t.live }
 // Again forgets what was found so far.
 func (t *Trial) Again() { t.live = Live{Version: t.live.Version} }
 
-// Try tries an object, which is not kept. It fails if the object is of no version of the
-// rules, or if ctx ends.
-func (t *Trial) Try(ctx context.Context, tree map[string]any) error {
-	findings, err := t.trial.Try(ctx, tree)
+// Try tries an object, which is not kept. See [proof.Trial.Try] for now and for errors.
+func (t *Trial) Try(ctx context.Context, tree map[string]any, now proof.Now) error {
+	findings, err := t.trial.Try(ctx, tree, now)
 	if err != nil {
 		return err
 	}

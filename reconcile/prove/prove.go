@@ -195,7 +195,7 @@ func Name(law proof.Law) string { return strings.ReplaceAll(string(law), " ", "-
 
 func names() []string {
 	var all []string
-	for _, law := range []proof.Law{proof.Total, proof.Metadata, proof.Leftovers, proof.Admitted, proof.RoundTrip, proof.Edits} {
+	for _, law := range []proof.Law{proof.Total, proof.Metadata, proof.Leftovers, proof.Admitted, proof.RoundTrip, proof.Edits, proof.Kept} {
 		all = append(all, Name(law))
 	}
 	return all
@@ -227,7 +227,11 @@ func (p *Proof) Why() string {
 
 // WayOut returns advice about broken laws, by their names.
 func (p *Proof) WayOut(laws []string) string {
-	text := fmt.Sprintf("Correct the rules, or have them drop or derive the field if that is meant, or annotate them (%s) with %s, a line \"%s:%s=<reason>\"",
+	text := "Correct the rules"
+	if slices.Contains(laws, Name(proof.Kept)) {
+		text = "Give the objects the field that the rules convert it to first, or keep it under preserve"
+	}
+	text += fmt.Sprintf(", or have them drop or derive the field if that is meant, or annotate them (%s) with %s, a line \"%s:%s=<reason>\"",
 		p.Origin, manifest.AllowBreakingAnnotation, p.Version, strings.Join(laws, "=<reason>\" and \""+p.Version+":"))
 	if p.Malformed != "" {
 		text += "; " + p.Malformed

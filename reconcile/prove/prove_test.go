@@ -11,6 +11,7 @@ import (
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/conversion/proof"
+	"gitopsd.dev/render/exact"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 )
@@ -32,19 +33,21 @@ spec:
 // one of the document.
 func rules(t *testing.T, read, annotation string) *render.Conversion {
 	t.Helper()
+	return compiled(t, annotation, `[
+  {from: v1, to: v2, rules: [{from: "`+read+`", to: spec.name}]},
+  {from: v2, to: v1, rules: [{from: v2.spec.name, to: spec.title}]}]`)
+}
+
+// keeps are conversions that keep title for v1 and name for v2.
+const keeps = "[{from: v1, to: v2, preserve: [spec.title]}, {from: v2, to: v1, preserve: [spec.name]}]"
+
+func compiled(t *testing.T, annotation, conversions string) *render.Conversion {
+	t.Helper()
 	o, err := manifest.New(manifesttest.Tree(t, definition), manifest.Origin{File: "crd.yaml", Line: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := manifesttest.Tree(t, `
-apiVersion: apis.kcp.dev/v1alpha1
-kind: APIConversionRules
-metadata: {name: widgets.example.io}
-spec:
-  conversions:
-  - {from: v1, to: v2, rules: [{from: "`+read+`", to: spec.name}]}
-  - {from: v2, to: v1, rules: [{from: v2.spec.name, to: spec.title}]}
-`)
+	tree := manifesttest.Tree(t, "{apiVersion: apis.kcp.dev/v1alpha1, kind: APIConversionRules, metadata: {name: widgets.example.io}, spec: {conversions: "+conversions+"}}")
 	if annotation != "" {
 		tree["metadata"].(map[string]any)["annotations"] = map[string]any{manifest.AllowBreakingAnnotation: annotation}
 	}
@@ -173,7 +176,7 @@ func TestLive(t *testing.T) {
 	try := func(name, title string) {
 		t.Helper()
 		tree := manifesttest.Tree(t, "{apiVersion: example.io/v1, kind: Widget, metadata: {name: "+name+", namespace: default, managedFields: [{manager: kubectl}]}, spec: {title: "+title+"}}")
-		if err := trial.Try(t.Context(), tree); err != nil {
+		if err := trial.Try(t.Context(), tree, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -204,7 +207,76 @@ func TestLive(t *testing.T) {
 	if !r.Failed() || !strings.Contains(r.Why(), "v1 -> v2: the result is not valid (spec.name): widget.example.io/default/e") {
 		t.Errorf("beside many others: failed is %t, %q", r.Failed(), r.Why())
 	}
-	if err := trial.Try(t.Context(), manifesttest.Tree(t, "{apiVersion: example.io/v7, kind: Widget, metadata: {name: x}}")); err == nil || err.Error() != "the rules have no version v7" {
+	if err := trial.Try(t.Context(), manifesttest.Tree(t, "{apiVersion: example.io/v7, kind: Widget, metadata: {name: x}}"), nil); err == nil || err.Error() != "the rules have no version v7" {
 		t.Errorf("error: %v", err)
+	}
+}
+
+// Rules that no longer keep a field for another version, since they convert it, lose the
+// values that objects keep already. The objects are named.
+func TestKeptFieldsAreLost(t *testing.T) {
+	t.Parallel()
+	old := compiled(t, "", keeps)
+	object := func(version, spec string) map[string]any {
+		return manifesttest.Tree(t, "{apiVersion: example.io/"+version+", kind: Widget, metadata: {name: one, namespace: default}, spec: {"+spec+"}}")
+	}
+	convert := func(of *render.Conversion, object map[string]any, to string) map[string]any {
+		t.Helper()
+		converted, _, err := of.Set.Convert(object, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return converted
+	}
+	kept := convert(old, object("v2", "name: hunter2"), "v1")
+	both := exact.Clone(kept)
+	both["spec"] = map[string]any{"title": "another"}
+	same := exact.Clone(kept)
+	same["spec"] = map[string]any{"title": "hunter2"}
+	for _, tt := range []struct {
+		name       string
+		new        *render.Conversion
+		stored     map[string]any
+		want, asks string
+	}{
+		{"converted now", rules(t, renames, ""), kept, "v1 -> v2: spec.name, which the stash keeps, is lost", "v2"},
+		{"converted from another value", rules(t, renames, ""), both, "v1 -> v2: spec.name, which the stash keeps, is lost", "v2"},
+		{"converted from the same value", rules(t, renames, ""), same, "", ""},
+		{"kept as before", old, kept, "", ""},
+		{"nothing is kept", rules(t, renames, ""), object("v1", "title: a"), "", ""},
+		{"dropped on purpose", compiled(t, "", "[{from: v1, to: v2, preserve: [spec.title]}, {from: v2, to: v1, drop: [spec.name]}]"), kept, "", "v2"},
+	} {
+		trial, err := NewTrial(tt.new, "v1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := ""
+		now := func(_ context.Context, version string) (map[string]any, error) {
+			asked += version
+			return convert(old, tt.stored, version), nil
+		}
+		if err := trial.Try(t.Context(), tt.stored, now); err != nil {
+			t.Fatal(err)
+		}
+		have := ""
+		for _, f := range trial.Result().Findings {
+			have += f.Text
+		}
+		if have != tt.want || asked != tt.asks || strings.Contains(have, "hunter2") {
+			t.Errorf("%s: found %q and asked for %q, want %q and %q", tt.name, have, asked, tt.want, tt.asks)
+		}
+	}
+
+	// What clients cannot read now is not lost, and an error ends the trial.
+	trial, err := NewTrial(rules(t, renames, ""), "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := trial.Try(t.Context(), kept, func(context.Context, string) (map[string]any, error) { return nil, nil }); err != nil || trial.Result().Failed() {
+		t.Errorf("not served: error %v, %+v", err, trial.Result())
+	}
+	refused := errors.New("no")
+	if err := trial.Try(t.Context(), kept, func(context.Context, string) (map[string]any, error) { return nil, refused }); !errors.Is(err, refused) {
+		t.Errorf("error %v, want %v", err, refused)
 	}
 }

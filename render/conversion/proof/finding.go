@@ -25,6 +25,9 @@ const (
 	RoundTrip Law = "round trip"
 	// Edits: fields that are changed in the other version stay changed, and no others do.
 	Edits Law = "edits"
+	// Kept: a field that an object's stash keeps for another version, and that is shown
+	// there now, is shown there. Only a [Trial] tries it.
+	Kept Law = "kept"
 	// RuleFails: a rule failed on a value, which is kept. This is reported, but breaks no
 	// law.
 	RuleFails Law = "rule fails"
@@ -85,6 +88,8 @@ func (f Finding) Title() string {
 		return fmt.Sprintf("%s: the result is not valid: %s", there, f.Reason)
 	case RoundTrip:
 		return fmt.Sprintf("%s: %s does not come back as it was", back, field)
+	case Kept:
+		return fmt.Sprintf("%s: %s, which the stash keeps, is lost", there, field)
 	case Edits:
 		if f.back {
 			return fmt.Sprintf("%s: %s does not come back as it was after an edit of something else (%s)", back, field, f.Edit)

@@ -20,9 +20,9 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 const (
-	before = `{type: object, properties: {firstName: {type: string}, secret: {type: string}, size: {type: integer}, colors: {type: array, items: {type: object, properties: {name: {type: string}}}}}}`
-	after  = `{type: object, properties: {first: {type: string}, size: {type: integer}, colors: {type: array, items: {type: object, properties: {name: {type: string}}}}}}`
-	stash  = "example.com/stash"
+	before     = `{type: object, properties: {firstName: {type: string}, secret: {type: string}, size: {type: integer}, colors: {type: array, items: {type: object, properties: {name: {type: string}}}}}}`
+	after      = `{type: object, properties: {first: {type: string}, size: {type: integer}, colors: {type: array, items: {type: object, properties: {name: {type: string}}}}}}`
+	annotation = "example.com/stash"
 )
 
 // handWritten converts between the two schemas above like a hand-written webhook:
@@ -69,16 +69,16 @@ func (h handWritten) Convert(object map[string]any, to string) (map[string]any, 
 		if v, ok := spec[h.restores]; ok {
 			kept[h.restores] = v
 		}
-		if delete(annotations, stash); len(kept) > 0 {
+		if delete(annotations, annotation); len(kept) > 0 {
 			if annotations == nil {
 				annotations = make(map[string]any)
 				meta["annotations"] = annotations
 			}
-			annotations[stash] = string(manifest.AppendJSON(nil, kept))
+			annotations[annotation] = string(manifest.AppendJSON(nil, kept))
 		}
 	} else {
 		var kept map[string]any
-		if json.Unmarshal([]byte(manifest.Text(annotations, stash)), &kept) == nil && spec != nil {
+		if json.Unmarshal([]byte(manifest.Text(annotations, annotation)), &kept) == nil && spec != nil {
 			for name, v := range kept {
 				if spec[name] == nil || !h.absent {
 					spec[name] = v
@@ -86,7 +86,7 @@ func (h handWritten) Convert(object map[string]any, to string) (map[string]any, 
 			}
 		}
 		move("first", "firstName")
-		delete(annotations, stash)
+		delete(annotations, annotation)
 	}
 	if h.spoil != nil {
 		h.spoil(object, c, to)
@@ -220,7 +220,7 @@ func TestLaws(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			result, err := Run(t.Context(), Config{Rules: tt.rules, Documents: documents(t, cmp.Or(tt.drop, "[]")), Definition: crd(t, before, after), Most: 200, Stash: stash})
+			result, err := Run(t.Context(), Config{Rules: tt.rules, Documents: documents(t, cmp.Or(tt.drop, "[]")), Definition: crd(t, before, after), Most: 200, Stash: annotation})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -274,7 +274,7 @@ func TestFindingText(t *testing.T) {
 	}}
 	var b strings.Builder
 	for range 2 {
-		result, err := Run(t.Context(), Config{Rules: rules, Documents: documents(t, "[]"), Definition: crd(t, before, after), Most: 300, Stash: stash})
+		result, err := Run(t.Context(), Config{Rules: rules, Documents: documents(t, "[]"), Definition: crd(t, before, after), Most: 300, Stash: annotation})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -311,7 +311,7 @@ func TestGivenObjects(t *testing.T) {
 			delete(s, "first")
 		}
 	}}
-	result, err := Run(t.Context(), Config{Rules: rules, Definition: crd(t, before, after), Objects: []map[string]any{given}, Most: 100, Stash: stash})
+	result, err := Run(t.Context(), Config{Rules: rules, Definition: crd(t, before, after), Objects: []map[string]any{given}, Most: 100, Stash: annotation})
 	if err != nil || len(result.Findings) != 1 || result.Findings[0].Times != 1 || result.Findings[0].Law != RoundTrip {
 		t.Errorf("%v: %+v", err, result)
 	}
@@ -323,7 +323,7 @@ func BenchmarkRun(b *testing.B) {
 	d := crd(b, before, after)
 	objects := 0
 	for b.Loop() {
-		result, err := Run(b.Context(), Config{Rules: handWritten{}, Definition: d, Most: 500, Stash: stash})
+		result, err := Run(b.Context(), Config{Rules: handWritten{}, Definition: d, Most: 500, Stash: annotation})
 		if err != nil || len(result.Findings) > 0 {
 			b.Fatal(err, result.Findings)
 		}
@@ -348,7 +348,7 @@ func TestFindingOfItsObject(t *testing.T) {
 		}
 	}}
 	given := manifesttest.Tree(t, "{apiVersion: example.io/v1, kind: Widget, metadata: {name: a}, spec: {firstName: Ada, size: 3}}")
-	r, err := Run(t.Context(), Config{Rules: rules, Definition: crd(t, before, after), Objects: []map[string]any{given}, Most: 100, Stash: stash})
+	r, err := Run(t.Context(), Config{Rules: rules, Definition: crd(t, before, after), Objects: []map[string]any{given}, Most: 100, Stash: annotation})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestManyFindings(t *testing.T) {
 			delete(manifest.Mapping(c, "spec"), "first")
 		}
 	}}
-	r, err := Run(t.Context(), Config{Rules: loses, Definition: crd(t, before, after), Most: 50, Stash: stash})
+	r, err := Run(t.Context(), Config{Rules: loses, Definition: crd(t, before, after), Most: 50, Stash: annotation})
 	if err != nil {
 		t.Fatal(err)
 	}
