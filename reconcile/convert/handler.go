@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -54,8 +52,7 @@ type Handler struct {
 	log   *slog.Logger
 	stats stats
 	// working bounds the conversions at a time, large the bytes of large bodies.
-	working *semaphore.Weighted
-	large   *queue
+	working, large *queue
 	buffers sync.Pool
 
 	mu   sync.Mutex
@@ -69,7 +66,7 @@ func New(c Config) (*Handler, error) {
 	}
 	return &Handler{
 		table: c.Table, log: c.Log, told: make(map[string]time.Time),
-		working: semaphore.NewWeighted(int64(min(2*runtime.GOMAXPROCS(0), maxWorking))), large: newQueue(maxLarge),
+		working: newQueue(int64(min(2*runtime.GOMAXPROCS(0), maxWorking))), large: newQueue(maxLarge),
 		buffers: sync.Pool{New: func() any { return new([]byte) }},
 	}, nil
 }
@@ -138,10 +135,11 @@ func (h *Handler) serve(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	if err != nil {
 		return nil, &refusal{http.StatusBadRequest, "the body is no conversion review: " + err.Error()}
 	}
-	if err := h.working.Acquire(ctx, 1); err != nil {
+	release, err := h.working.acquire(ctx, clientOf(r), 1)
+	if err != nil {
 		return nil, err
 	}
-	defer h.working.Release(1)
+	defer release()
 	set := h.table.Find(name)
 	if set == nil {
 		crd, digest, _ := strings.Cut(name, "/")

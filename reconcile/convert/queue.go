@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// queue shares a number of bytes between clients. A client can make the server wait for bodies
-// that do not come. Since clients take turns, an API server then waits for at most one of
-// them.
+// queue shares a number between clients: of bytes, or of conversions at a time. A client can
+// make the server wait for bodies that do not come, or for objects that take seconds. Since
+// clients take turns, an API server then waits for at most one of them.
 type queue struct {
 	size int64
 	all  *semaphore.Weighted
 
 	mu sync.Mutex
-	// clients are those that have or wait for bytes.
+	// clients are those that have or wait for a part.
 	clients map[string]*client
 }
 
@@ -30,9 +30,9 @@ func newQueue(size int64) *queue {
 	return &queue{size: size, all: semaphore.NewWeighted(size), clients: make(map[string]*client)}
 }
 
-// acquire waits for bytes, first among the requests of the same client, then among all
-// clients. The error is the context's.
-func (q *queue) acquire(ctx context.Context, name string, bytes int64) (release func(), err error) {
+// acquire waits for n, first among the requests of the same client, then among all clients.
+// The error is the context's.
+func (q *queue) acquire(ctx context.Context, name string, n int64) (release func(), err error) {
 	q.mu.Lock()
 	c := q.clients[name]
 	if c == nil {
@@ -48,18 +48,18 @@ func (q *queue) acquire(ctx context.Context, name string, bytes int64) (release 
 			delete(q.clients, name)
 		}
 	}
-	if err := c.Acquire(ctx, bytes); err != nil {
+	if err := c.Acquire(ctx, n); err != nil {
 		leave()
 		return nil, err
 	}
-	if err := q.all.Acquire(ctx, bytes); err != nil {
-		c.Release(bytes)
+	if err := q.all.Acquire(ctx, n); err != nil {
+		c.Release(n)
 		leave()
 		return nil, err
 	}
 	return func() {
-		q.all.Release(bytes)
-		c.Release(bytes)
+		q.all.Release(n)
+		c.Release(n)
 		leave()
 	}, nil
 }

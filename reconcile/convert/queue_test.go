@@ -62,3 +62,54 @@ func TestSlowClient(t *testing.T) {
 		}
 	})
 }
+
+// Objects of one client that take long, in any number, keep an API server waiting for one of
+// them at most.
+func TestSlowObjects(t *testing.T) {
+	t.Parallel()
+	set := widgets(t, "count")
+	synctest.Test(t, func(t *testing.T) {
+		table := &Table{}
+		table.Hold("test", []*conversion.Set{set})
+		h, err := New(Config{Table: table, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := make(chan struct{})
+		for range 4 * maxWorking { // all conversions at a time, and many that wait
+			go func() {
+				release, err := h.working.acquire(t.Context(), "10.0.0.1", 1)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				<-end
+				release()
+			}()
+		}
+		synctest.Wait()
+		status := 0
+		go func() {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path(set), strings.NewReader(reviewOf("u", "example.io/v2", v1("a", "3"))))
+			r.Header.Set("Content-Type", "application/json")
+			r.RemoteAddr = "10.0.0.2:1000"
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			status = w.Code
+		}()
+		synctest.Wait()
+		if status != 0 {
+			t.Errorf("status %d while all conversions are under way", status)
+		}
+		end <- struct{}{}
+		synctest.Wait()
+		if status != http.StatusOK {
+			t.Errorf("status %d after one object of another client, want 200", status)
+		}
+		close(end)
+		synctest.Wait()
+		if len(h.working.clients) > 0 {
+			t.Errorf("%d clients are remembered", len(h.working.clients))
+		}
+	})
+}
