@@ -257,9 +257,7 @@ func (c *controller) add(p *pod, elsewhere bool) {
 	}
 	for i := range c.Instances {
 		j := &c.Instances[i]
-		same, ok := sameImages(j.Images, images)
-		if ok && j.Elsewhere == elsewhere && slices.Equal(j.Settings, settings) {
-			j.Images = same
+		if j.Elsewhere == elsewhere && slices.Equal(j.Images, images) && slices.Equal(j.Settings, settings) {
 			j.Pods++
 			j.Pod = min(j.Pod, name)
 			j.Partly = j.Partly && partly
@@ -267,24 +265,6 @@ func (c *controller) add(p *pod, elsewhere bool) {
 		}
 	}
 	c.Instances = append(c.Instances, verify.Instance{Pod: name, Pods: 1, Images: images, Settings: settings, Partly: partly, Elsewhere: elsewhere})
-}
-
-// sameImages reports whether pods run the same images, as far as these are known, and returns
-// them: a container that was never started, as in a rolling update, has none.
-func sameImages(a, b []behaviour.Part) ([]behaviour.Part, bool) {
-	if len(a) != len(b) {
-		return nil, false
-	}
-	same := slices.Clone(a)
-	for i, other := range b {
-		switch {
-		case same[i].Name != other.Name, same[i].Value != "" && other.Value != "" && same[i].Value != other.Value:
-			return nil, false
-		case same[i].Value == "":
-			same[i] = other
-		}
-	}
-	return same, true
 }
 
 // of returns the containers whose names are in one of the lists.
