@@ -68,6 +68,31 @@ func running(id string) Instance {
 	}
 }
 
+// beside returns a pod with the image IDs of two containers, "" for one without.
+func beside(id, proxy string) Instance {
+	i := running(id)
+	i.Images = []behaviour.Part{{Name: "package-runtime"}, {Name: "proxy"}}
+	for n, id := range []string{id, proxy} {
+		if id != "" {
+			i.Images[n].Value = "mirror.example.org/w@" + string(digest(id))
+		}
+	}
+	return i
+}
+
+// half returns a pod in which only the containers with an image ID were started.
+func half(id, proxy string) Instance {
+	i := beside(id, proxy)
+	i.Partly = true
+	return i
+}
+
+// replicas sets the pods of a controller that is rendered with two containers.
+func (c *Controller) replicas(all ...Instance) {
+	c.Wanted.Images = append(c.Wanted.Images, behaviour.Part{Name: "proxy", Value: string(digest("4"))})
+	c.Instances, c.Waiting = all, []string{"pod a/b: container proxy: ImagePullBackOff"}
+}
+
 func (c *Facts) widget() *Definition { return c.Definitions[definitionID("Widget")] }
 
 func (c *Facts) controller() *Controller {
@@ -246,6 +271,49 @@ func TestCompare(t *testing.T) {
 				prod.controller().Instances[0].Partly = true
 			},
 			want: []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},
+		},
+		{
+			name: "a second replica that is half started",
+			change: func(dev, prod, staging *Facts) {
+				dev.controller().replicas(beside("1", "4"))
+				prod.controller().replicas(half("2", ""), beside("1", "4"), half("1", ""))
+				staging.controller().replicas(beside("1", "4"))
+			},
+		},
+		{
+			name:   "two replicas that are half started, each with another container",
+			change: func(_, prod, _ *Facts) { prod.controller().replicas(half("1", ""), half("", "4")) },
+			want:   []string{both + "nothing acts on them in prod: the controller does not run"},
+			what:   "prod: pod a/b: container proxy: ImagePullBackOff",
+		},
+		{
+			name:   "a second replica that is half started with another image",
+			change: func(_, prod, _ *Facts) { prod.controller().replicas(beside("1", "4"), half("9", "")) },
+			want:   []string{both + "two controllers act on them at once in prod"},
+			what:   "prod: pod a/b: container proxy: ImagePullBackOff",
+		},
+		{
+			name: "a second replica that is half started with other settings",
+			change: func(_, prod, _ *Facts) {
+				second := half("1", "")
+				second.Settings = nil
+				prod.controller().replicas(beside("1", "4"), second)
+			},
+			want: []string{both + "two controllers act on them at once in prod"},
+		},
+		{
+			name:   "a second replica without an image ID",
+			change: func(_, prod, _ *Facts) { prod.controller().replicas(beside("1", "4"), beside("1", "")) },
+			want:   []string{both + "two controllers act on them at once in prod"},
+			what:   "no image ID reported",
+		},
+		{
+			name: "replicas on nodes of several platforms, one of which has the image from elsewhere",
+			change: func(_, prod, _ *Facts) {
+				third := running("1")
+				third.Images = []behaviour.Part{{Name: "package-runtime", Value: "reg.io/widgets@" + string(digest("1"))}}
+				prod.controller().Instances = []Instance{running("1"), running("2"), running("3"), third}
+			},
 		},
 		{
 			name: "nothing is to run",

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,26 +84,32 @@ type verdict struct {
 // judge compares a running controller with the rendered one.
 func (x *images) judge(c *Controller) verdict {
 	v := verdict{what: x.wanted(c)}
-	own := slices.IndexFunc(c.Instances, func(i Instance) bool { return !i.Elsewhere })
+	instances := x.joined(c)
+	own := slices.IndexFunc(instances, func(i Instance) bool { return !i.Elsewhere })
 	switch {
-	case len(c.Instances) == 0 && c.Idle:
+	case len(instances) == 0 && c.Idle:
 		v.images = "idle"
 		v.what += ", no replica wanted"
 		return v
 	case own < 0:
 		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs", slices.Clone(c.Waiting)
-		for _, i := range c.Instances {
+		for _, i := range instances {
 			v.details = append(v.details, fmt.Sprintf("in its place, pod %s runs %s", pods(i), x.instance(c, i).what))
 		}
 		return v
-	case len(c.Instances) == 1:
-		return x.whole(c, x.instance(c, c.Instances[0]))
+	case len(instances) == 1:
+		return x.whole(c, instances[0])
 	}
 	var whats []string
-	for _, i := range c.Instances {
+	partly := false
+	for _, i := range instances {
 		w := x.instance(c, i)
 		whats = append(whats, w.what)
 		v.details = append(v.details, fmt.Sprintf("pod %s runs %s", pods(i), w.what))
+		partly = partly || i.Partly
+	}
+	if partly {
+		v.details = append(v.details, c.Waiting...)
 	}
 	slices.Sort(whats)
 	if whats = slices.Compact(whats); len(whats) == 1 {
@@ -112,11 +119,76 @@ func (x *images) judge(c *Controller) verdict {
 	return v
 }
 
-// whole adds to the verdict on the only instance that it lacks a running container: the
-// workload as rendered does not run then.
-func (x *images) whole(c *Controller, v verdict) verdict {
+// joined returns the instances of a controller, and makes one of those that run the same. The
+// nodes of one cluster may report an image by different repositories and platforms.
+func (x *images) joined(c *Controller) []Instance {
+	var all []Instance
+	for _, i := range c.Instances {
+		i.Images = slices.Clone(i.Images)
+		for n, p := range i.Images {
+			i.Images[n].Value = x.plain(c, p)
+		}
+		all = append(all, i)
+	}
+	// First those with most IDs: one without some may be like several of them.
+	missing := func(i Instance) (n int) {
+		for _, p := range i.Images {
+			if i.unstarted(p) {
+				n++
+			}
+		}
+		return n
+	}
+	slices.SortStableFunc(all, func(a, b Instance) int { return cmp.Compare(missing(a), missing(b)) })
+	var joined []Instance
+	for _, i := range all {
+		n := slices.IndexFunc(joined, func(j Instance) bool { return j.like(i) })
+		if n < 0 {
+			joined = append(joined, i)
+			continue
+		}
+		j := &joined[n]
+		j.Pods += i.Pods
+		j.Partly = j.Partly && i.Partly
+		for k, p := range i.Images {
+			j.Images[k].Value = cmp.Or(j.Images[k].Value, p.Value)
+		}
+	}
+	return joined
+}
+
+// unstarted reports whether a container was never started, so that its image has no ID yet.
+func (i *Instance) unstarted(p behaviour.Part) bool { return i.Partly && p.Value == "" }
+
+// like reports whether two instances run the same, as far as their containers were started.
+func (i *Instance) like(j Instance) bool {
+	return i.Elsewhere == j.Elsewhere && slices.Equal(i.Settings, j.Settings) &&
+		slices.EqualFunc(i.Images, j.Images, func(p, q behaviour.Part) bool {
+			return p == q || p.Name == q.Name && (i.unstarted(p) || j.unstarted(q))
+		})
+}
+
+// plain returns the image ID of a container without its repository, and the rendered digest in
+// place of one that stands for it.
+func (x *images) plain(c *Controller, p behaviour.Part) string {
+	digest, ok := behaviour.ImageDigest(p.Value)
+	if !ok {
+		return p.Value
+	}
+	for _, q := range c.Wanted.Images {
+		if rendered, err := sources.ParseDigest(q.Value); q.Name == p.Name && err == nil && x.stands(digest, rendered) {
+			return q.Value
+		}
+	}
+	return string(digest)
+}
+
+// whole compares the only instance with the rendered workload. If it lacks a running container,
+// the workload as rendered does not run.
+func (x *images) whole(c *Controller, i Instance) verdict {
+	v := x.instance(c, i)
 	switch {
-	case !c.Instances[0].Partly:
+	case !i.Partly:
 	case v.problem != "":
 		v.details = append(v.details, c.Waiting...)
 	default:
@@ -161,8 +233,8 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 		digest, hasDigest := behaviour.ImageDigest(id)
 		rendered, err := sources.ParseDigest(p.Value)
 		switch {
-		case id == "" && i.Partly:
-			// It was never started.
+		case i.unstarted(i.Images[n]):
+			// Any image may run there.
 		case err != nil && hasDigest:
 			same = append(same, p.Name+" "+string(digest))
 			runs = append(runs, p.Value+" ("+sources.Abbreviate(string(digest))+")")

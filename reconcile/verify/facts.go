@@ -101,7 +101,7 @@ type Controller struct {
 	// Unread reports whether reading the pods failed; the cluster's Gaps have the
 	// reason.
 	Unread bool
-	// Instances are the running pods; pods that run the same are one.
+	// Instances are the running pods; pods with the same image IDs and settings are one.
 	Instances []Instance
 	// ConfigMaps and Secrets are the contents that the live workload refers to, as hashes
 	// that only this run can compare ([behaviour.Config]). Rights are those of its account
@@ -118,12 +118,13 @@ type Controller struct {
 	Added []string
 }
 
-// Instance is the pods that run the same images with the same settings.
+// Instance is the pods with the same image IDs and settings.
 type Instance struct {
 	// Pod is one of them, "namespace/name", and Pods their number.
 	Pod  string
 	Pods int
-	// Images are the image IDs by container, as their nodes report them.
+	// Images are the image IDs by container, as their nodes report them: empty for a container
+	// that was never started.
 	Images []behaviour.Part
 	// Settings are as in [behaviour.Identity], without those that admission added to the
 	// pod.

@@ -215,7 +215,7 @@ func managedFields(tree map[string]any) *metav1.ObjectMeta {
 	return meta
 }
 
-// add adds a pod to the instance that runs the same.
+// add adds a pod to the instance with the same image IDs and settings.
 func (c *controller) add(p *pod, elsewhere bool) {
 	name := p.namespace + "/" + p.name
 	// A sidecar that admission added runs while the controller does not.
