@@ -531,6 +531,30 @@ func TestErrorsOfTheRepository(t *testing.T) {
 	}
 }
 
+// An undeclared Function is compared between clusters, and not by the repository that a node
+// pulled its image from.
+func TestUndeclaredFunction(t *testing.T) {
+	for _, tt := range []struct{ dev, prod, want string }{
+		{"reg.io/f@" + string(digest("4")), "mirror.io/f@" + string(digest("4")), ""},
+		{"reg.io/f@" + string(digest("4")), "reg.io/f@" + string(digest("9")), "function patch runs unknown image sha256:999999999999"},
+	} {
+		all := fleet("dev", "prod")
+		for i, id := range []string{tt.dev, tt.prod} {
+			composed := func(id string) *behaviour.Identity {
+				return &behaviour.Identity{Compositions: []behaviour.Part{{Name: "db", Value: "h1:a"}}, Functions: []behaviour.Part{{Name: "patch", Value: id}}}
+			}
+			all[i].widget().Behaviour, all[i].widget().Composed = composed(""), composed(id)
+		}
+		r := Compare(t.Context(), all, options)
+		switch {
+		case tt.want == "" && len(r.Findings) > 0:
+			t.Errorf("found %+v", r.Findings)
+		case tt.want != "" && (len(r.Findings) != 1 || r.Findings[0].Kind != ControllerDiffers || !strings.Contains(r.Findings[0].Sides[1].What, tt.want)):
+			t.Errorf("found %+v, want %q", r.Findings, tt.want)
+		}
+	}
+}
+
 // The Compositions and Functions behind a composite type.
 func TestComposed(t *testing.T) {
 	composed := func(composition, function string) *behaviour.Identity {
@@ -549,7 +573,9 @@ func TestComposed(t *testing.T) {
 		{"a platform of the function", composed("h1:a", "reg.io/f@"+string(digest("2"))), ""},
 		{"another composition", composed("h1:b", string(digest("1"))), "not as rendered: composition db"},
 		{"another function", composed("h1:a", string(digest("4"))), "not as rendered: function patch runs reg.io/widgets v2 (sha256:444444444444)"},
-		{"two functions", composed("h1:a", string(digest("4"))+", "+string(digest("1"))+" at once"), "function patch runs image ID"},
+		{"platforms of the function, from several repositories", composed("h1:a", "mirror.io/f@"+string(digest("3"))+", reg.io/f@"+string(digest("1"))+", reg.io/f@"+string(digest("2"))), ""},
+		{"two functions", composed("h1:a", "reg.io/f@"+string(digest("2"))+", reg.io/f@"+string(digest("4"))), "function patch runs reg.io/widgets v1 (sha256:111111111111) and reg.io/widgets v2 (sha256:444444444444) at once"},
+		{"another function, from several repositories", composed("h1:a", "mirror.io/f@"+string(digest("4"))+", reg.io/f@"+string(digest("4"))), "not as rendered: function patch runs reg.io/widgets v2 (sha256:444444444444)"},
 		{"no function", composed("h1:a", ""), "not as rendered: function patch does not run"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

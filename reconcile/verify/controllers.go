@@ -126,7 +126,7 @@ func (x *images) joined(c *Controller) []Instance {
 	for _, i := range c.Instances {
 		i.Images = slices.Clone(i.Images)
 		for n, p := range i.Images {
-			i.Images[n].Value = x.plain(c, p)
+			i.Images[n].Value = x.plain(p.Value, valueOf(c.Wanted.Images, p.Name))
 		}
 		all = append(all, i)
 	}
@@ -168,17 +168,15 @@ func (i *Instance) like(j Instance) bool {
 		})
 }
 
-// plain returns the image ID of a container without its repository, and the rendered digest in
-// place of one that stands for it.
-func (x *images) plain(c *Controller, p behaviour.Part) string {
-	digest, ok := behaviour.ImageDigest(p.Value)
+// plain returns an image ID without its repository, and the rendered image in place of an ID
+// that stands for it.
+func (x *images) plain(id, rendered string) string {
+	digest, ok := behaviour.ImageDigest(id)
 	if !ok {
-		return p.Value
+		return id
 	}
-	for _, q := range c.Wanted.Images {
-		if rendered, err := sources.ParseDigest(q.Value); q.Name == p.Name && err == nil && x.stands(digest, rendered) {
-			return q.Value
-		}
+	if d, err := sources.ParseDigest(rendered); err == nil && x.stands(digest, d) {
+		return rendered
 	}
 	return string(digest)
 }

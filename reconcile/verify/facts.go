@@ -71,8 +71,9 @@ type Definition struct {
 	// Misnamed reports whether the definition names a controller that is not rendered or
 	// cannot be read; the cluster's Gaps have the reason.
 	Misnamed bool
-	// Composed is the live state of a Behaviour of Compositions, with the running
-	// digests of the Functions; nil for others, and if it could not be read.
+	// Composed is the live state of a Behaviour of Compositions, with the image IDs of the
+	// running Functions, several of one separated by ", "; nil for others, and if it could
+	// not be read.
 	Composed *behaviour.Identity
 }
 

@@ -3,12 +3,12 @@ package verify
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
-	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
 )
 
@@ -138,6 +138,19 @@ func (c *comparison) pending(id manifest.ID, all []here) {
 	c.reportEach(id, found)
 }
 
+// atOnce returns the image IDs of one program in words.
+func (x *images) atOnce(ids []string) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = x.name(id)
+	}
+	text := strings.Join(names, " and ")
+	if len(ids) > 1 {
+		text += " at once"
+	}
+	return text
+}
+
 // difference is a Composition or Function that is not as rendered.
 type difference struct {
 	id   manifest.ID
@@ -157,19 +170,22 @@ func (x *images) differing(d *Definition) (all []difference, runs string, undecl
 		if i < 0 {
 			continue // its Composition differs
 		}
-		id := d.Composed.Functions[i].Value
-		wanted, err := sources.ParseDigest(f.Value)
-		digest, ok := behaviour.ImageDigest(id)
+		ids := strings.Split(d.Composed.Functions[i].Value, ", ")
+		for n, id := range ids {
+			ids[n] = x.plain(id, f.Value)
+		}
+		slices.Sort(ids)
+		ids = slices.Compact(ids)
 		function := manifest.Function.ID("", f.Name)
 		switch {
-		case id == "":
+		case ids[len(ids)-1] == "":
 			all = append(all, difference{function, "function " + f.Name + " does not run"})
-		case err != nil:
+		case f.Value == "":
 			// The cluster does not declare it; the same must run elsewhere.
-			runs += "\n" + id
-			undeclared = append(undeclared, "function "+f.Name+" runs "+x.name(id))
-		case !ok || !x.stands(digest, wanted):
-			all = append(all, difference{function, "function " + f.Name + " runs " + x.name(id)})
+			runs += "\n" + strings.Join(ids, ", ")
+			undeclared = append(undeclared, "function "+f.Name+" runs "+x.atOnce(ids))
+		case len(ids) > 1 || ids[0] != f.Value:
+			all = append(all, difference{function, "function " + f.Name + " runs " + x.atOnce(ids)})
 		}
 	}
 	return all, runs, undeclared

@@ -343,8 +343,8 @@ func newPod(tree map[string]any) *pod {
 	return p
 }
 
-// functions reads the images that Functions run, by the Function's name. Several images of one
-// Function are joined, so that they equal no expected one.
+// functions reads the image IDs that Functions run, by the Function's name. Several of one
+// Function are separated by ", ".
 func (in *reading) functions(ctx context.Context) (map[string]string, error) {
 	all := make(map[string][]string)
 	err := in.pods(ctx, kube.ListOptions{Selector: functionLabel}, func(p *pod) {
@@ -359,9 +359,6 @@ func (in *reading) functions(ctx context.Context) (map[string]string, error) {
 	for name, ids := range all {
 		slices.Sort(ids)
 		images[name] = strings.Join(ids, ", ")
-		if len(ids) > 1 {
-			images[name] += " at once"
-		}
 	}
 	return images, err
 }
