@@ -463,6 +463,8 @@ type ownedPod struct {
 	} `json:"status"`
 }
 
+func (p *ownedPod) labels() labels.Set { return p.Metadata.Labels }
+
 // owner returns the workload of a pod, or the pod itself. Anybody who may write a pod may write
 // that a declared object owns it. So the labels and the account of the pod must be those that
 // the declared workload gives its pods.
@@ -510,7 +512,7 @@ func declare(o *manifest.Object) *declaration {
 
 // has reports whether a pod looks like one of the object's.
 func (d *declaration) has(p *ownedPod) bool {
-	return d.account == p.Spec.account(p.Metadata.Namespace) && d.selector.Matches(labels.Set(p.Metadata.Labels))
+	return d.account == p.Spec.account(p.Metadata.Namespace) && d.selector.Matches(p.labels())
 }
 
 // declared returns a function that reads the rendered objects, each once.

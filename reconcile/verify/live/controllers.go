@@ -33,9 +33,8 @@ const mostWaiting = 3
 
 // pod is what is compared of a pod.
 type pod struct {
-	name, namespace string
-	labels          labels.Set
-	template        behaviour.Template
+	ownedPod
+	template behaviour.Template
 	// images are the image IDs of containers, by name.
 	images []behaviour.Part
 	// containers are those that run until the pod ends.
@@ -71,6 +70,7 @@ func (in *reading) controllers(ctx context.Context) error {
 	}
 	byNamespace := make(map[string]map[string]*controller) // by kind/name within
 	var all []*controller
+	owns := in.owns()
 	kinds := make(map[string]map[string]bool)
 	for id, facts := range in.facts.Controllers {
 		c, err := newController(in.wanted.Objects.Get(id), facts)
@@ -99,7 +99,7 @@ func (in *reading) controllers(ctx context.Context) error {
 		}
 		err := in.pods(ctx, kube.ListOptions{Namespace: namespace}, func(p *pod) {
 			for _, c := range byNamespace[namespace] {
-				if c.selector.Matches(p.labels) {
+				if owns(c, p) {
 					c.add(p, false)
 				}
 			}
@@ -114,12 +114,12 @@ func (in *reading) controllers(ctx context.Context) error {
 	// Others may have installed the package, too.
 	err := in.pods(ctx, kube.ListOptions{Selector: manifest.ProviderLabel}, func(p *pod) {
 		if slices.ContainsFunc(all, func(c *controller) bool {
-			return c.Wanted.Workload.Namespace == p.namespace && c.selector.Matches(p.labels)
+			return c.Wanted.Workload.Namespace == p.Metadata.Namespace && c.selector.Matches(p.labels())
 		}) {
 			return // one of ours, added above
 		}
 		for _, c := range all {
-			if c.provider == p.labels[manifest.ProviderLabel] {
+			if c.provider == p.Metadata.Labels[manifest.ProviderLabel] {
 				c.add(p, true)
 			}
 		}
@@ -145,6 +145,26 @@ func newController(o *manifest.Object, facts *verify.Controller) (*controller, e
 	}
 	c.provider = cmp.Or(manifest.Text(o.Tree(), "spec", "template", "metadata", "labels", manifest.ProviderLabel), " ") // no label is " "
 	return c, nil
+}
+
+// owns returns a function that reports whether a pod belongs to a controller: its workload
+// selects the pod, and no other declared workload has it.
+func (in *reading) owns() func(*controller, *pod) bool {
+	declared := in.declared()
+	cronJobs := make(map[workload]bool)
+	for _, o := range in.wanted.Objects.All() {
+		if id := o.ID(); id.Is(manifest.CronJob) {
+			cronJobs[workload{id, declared(id).account}] = true
+		}
+	}
+	return func(c *controller, p *pod) bool {
+		if !c.selector.Matches(p.labels()) {
+			return false
+		}
+		owner := p.owner(cronJobs)
+		d := declared(owner)
+		return owner == c.Wanted.Workload || d == nil || !d.has(&p.ownedPod)
+	}
 }
 
 // selectorOf returns the selector of a workload's pods.
@@ -217,7 +237,7 @@ func managedFields(tree map[string]any) *metav1.ObjectMeta {
 
 // add adds a pod to the instance with the same image IDs and settings.
 func (c *controller) add(p *pod, elsewhere bool) {
-	name := p.namespace + "/" + p.name
+	name := p.Metadata.Namespace + "/" + p.Metadata.Name
 	// A sidecar that admission added runs while the controller does not.
 	var template []behaviour.Part
 	if c.template != nil {
@@ -318,14 +338,9 @@ func newPod(tree map[string]any) *pod {
 	if phase := manifest.Text(tree, "status", "phase"); phase == "Succeeded" || phase == "Failed" {
 		return nil
 	}
-	meta := manifest.Mapping(tree, "metadata")
-	p := &pod{
-		name: manifest.Text(meta, "name"), namespace: manifest.Text(meta, "namespace"),
-		labels: make(labels.Set), template: behaviour.FromPodSpec(manifest.Mapping(tree, "spec")),
-	}
-	for k := range manifest.Mapping(meta, "labels") {
-		p.labels[k] = manifest.Text(meta, "labels", k)
-	}
+	p := &pod{template: behaviour.FromPodSpec(manifest.Mapping(tree, "spec"))}
+	// The API server only has pods of this form.
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(tree, &p.ownedPod)
 	for _, field := range []string{"containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"} {
 		for _, s := range manifest.List(tree, "status", field) {
 			status, _ := s.(map[string]any)
@@ -348,7 +363,7 @@ func newPod(tree map[string]any) *pod {
 func (in *reading) functions(ctx context.Context) (map[string]string, error) {
 	all := make(map[string][]string)
 	err := in.pods(ctx, kube.ListOptions{Selector: functionLabel}, func(p *pod) {
-		name := p.labels[functionLabel]
+		name := p.Metadata.Labels[functionLabel]
 		for _, i := range p.images {
 			if i.Name == function && slices.ContainsFunc(p.of([]behaviour.Part{i}), container.runs) && !slices.Contains(all[name], i.Value) {
 				all[name] = append(all[name], i.Value)

@@ -76,6 +76,50 @@ func TestPods(t *testing.T) {
 	}
 }
 
+// Selectors may overlap: a pod of another declared workload is not the controller's, but one that
+// only says so is.
+func TestOthersPods(t *testing.T) {
+	set := manifesttest.Set(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {serviceAccountName: x, containers: [{name: c, image: i}]}}}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: hooks, namespace: ns}, spec: {selector: {matchLabels: {app: x, part: hooks}}, template: {metadata: {labels: {app: x, part: hooks}}, spec: {serviceAccountName: x, containers: [{name: c, image: i}]}}}}
+---
+{apiVersion: batch/v1, kind: Job, metadata: {name: setup, namespace: ns}, spec: {template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: i}]}}}}
+---
+{apiVersion: batch/v1, kind: CronJob, metadata: {name: tidy, namespace: ns}, spec: {jobTemplate: {spec: {template: {metadata: {labels: {app: x}}, spec: {serviceAccountName: tidy, containers: [{name: c, image: i}]}}}}}}
+`)
+	in := &reading{wanted: &desired.Unit{Objects: set}}
+	o := set.Get(manifest.Deployment.ID("ns", "x"))
+	c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owns := in.owns()
+	for _, tt := range []struct {
+		name, labels, account, owner string
+		want                         bool
+	}{
+		{"its own", "app: x, pod-template-hash: abc", "x", "apps/v1 ReplicaSet x-abc", true},
+		{"other labels", "app: y, pod-template-hash: abc", "x", "apps/v1 ReplicaSet x-abc", false},
+		{"another Deployment's", "app: x, part: hooks, pod-template-hash: abc", "x", "apps/v1 ReplicaSet hooks-abc", false},
+		{"without the labels of the other", "app: x, pod-template-hash: abc", "x", "apps/v1 ReplicaSet hooks-abc", true},
+		{"with another account than the other", "app: x, part: hooks, pod-template-hash: abc", "tidy", "apps/v1 ReplicaSet hooks-abc", true},
+		{"a Job's", "app: x, job-name: setup", "default", "batch/v1 Job setup", false},
+		{"a CronJob's", "app: x, job-name: tidy-29", "tidy", "batch/v1 Job tidy-29", false},
+		{"an undeclared Deployment's", "app: x, pod-template-hash: abc", "x", "apps/v1 ReplicaSet old-abc", true},
+		{"an undeclared Job's", "app: x, job-name: by-hand", "tidy", "batch/v1 Job by-hand", true},
+		{"nobody's", "app: x", "x", "", true},
+	} {
+		owners := ""
+		if f := strings.Fields(tt.owner); len(f) > 0 {
+			owners = fmt.Sprintf("{apiVersion: %s, kind: %s, name: %s, controller: true}", f[0], f[1], f[2])
+		}
+		p := newPod(manifesttest.Tree(t, fmt.Sprintf("{metadata: {name: p, namespace: ns, labels: {%s}, ownerReferences: [%s]}, spec: {serviceAccountName: %s, containers: [{name: c, image: i}]}, status: {%s}}", tt.labels, owners, tt.account, runs)))
+		if have := owns(c, p); have != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, have, tt.want)
+		}
+	}
+}
+
 // One pod that runs all containers is enough.
 func TestPartly(t *testing.T) {
 	o := manifesttest.Object(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {spec: {containers: [{name: c, image: 'i:v1'}, {name: d, image: i}]}}}}")
@@ -128,7 +172,7 @@ func TestInstances(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.provider != "w" || !c.selector.Matches(newPod(podTree(t, "p", "", runs)).labels) {
+	if c.provider != "w" || !c.selector.Matches(newPod(podTree(t, "p", "", runs)).labels()) {
 		t.Errorf("provider %q, selector %s", c.provider, c.selector)
 	}
 	live := behaviour.FromPodSpec(manifesttest.Tree(t, `{containers: [{name: c, image: i, env: [{name: A, value: a}, {name: B, value: b}]}]}`))
