@@ -7,6 +7,7 @@ import (
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/behaviour"
+	"gitopsd.dev/render/manifest"
 )
 
 // aspect is a [Context] of controllers with its findings.
@@ -46,7 +47,7 @@ func (c *comparison) contexts(all []here) []finding {
 		for _, h := range all {
 			ctx := a.of(h.control)
 			switch {
-			case !ctx.Read:
+			case !ctx.Read, ctx.waits(h.planned):
 				continue
 			case len(ctx.Drift) > 0:
 				text := h.control.Wanted.String() + ", other than rendered: " + prose.Some(ctx.Drift, 4)
@@ -71,6 +72,12 @@ func (c *comparison) contexts(all []here) []finding {
 	}
 	c.inContext[key.String()] = found
 	return found
+}
+
+// waits reports whether all that is not as rendered was refused or is not applied yet, so that
+// comparison.pending reports it.
+func (c *Context) waits(planned map[manifest.ID]Planned) bool {
+	return len(c.From) > 0 && !slices.ContainsFunc(c.From, func(id manifest.ID) bool { return planned[id].Kind == "" })
 }
 
 // mostTold is how many differing parts are listed for each side.

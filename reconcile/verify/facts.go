@@ -23,7 +23,7 @@ type Facts struct {
 	// whether they were read.
 	Admission     []Admission
 	AdmissionRead bool
-	// Planned are rendered objects that were not applied; nil if no plan was made. See
+	// Planned are objects that were not applied or pruned; nil if no plan was made. See
 	// Facts.Explain.
 	Planned map[manifest.ID]Planned
 	// Actors are workloads beside the declared controllers; nil if they were not read.
@@ -142,8 +142,10 @@ type Context struct {
 	// Read reports whether the rest is known.
 	Read  bool
 	Parts []behaviour.Part
-	// Drift are the names of parts that are not as rendered.
+	// Drift are the names of parts that are not as rendered, and From the objects, rendered
+	// or live, that make the difference.
 	Drift []string
+	From  []manifest.ID
 }
 
 // Webhook is a rendered webhook configuration, or a rendered policy or its binding, in

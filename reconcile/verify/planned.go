@@ -6,14 +6,15 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
 	"gitopsd.dev/sources/lockfile"
 )
 
-// Planned is why a rendered object is not in a cluster: `gitopsd run` refuses to apply it, or
-// has not applied it yet.
+// Planned is why an object is not as rendered in a cluster: `gitopsd run` refuses to apply or
+// prune it, or has not done so yet.
 type Planned struct {
 	// Kind is [Refused], [RolledBack] or [NotApplied].
 	Kind Kind
@@ -39,15 +40,17 @@ func (c *Facts) Behind(known []lockfile.Image) bool {
 		}
 	}
 	for _, w := range c.Controllers {
-		if !w.Unread && images.judge(w).problem != "" {
+		drifted := func(a aspect) bool { return len(a.of(w).Drift) > 0 }
+		if !w.Unread && (images.judge(w).problem != "" || slices.ContainsFunc(aspects, drifted)) {
 			return true
 		}
 	}
 	return slices.ContainsFunc(c.Webhooks, func(w Webhook) bool { return w.Missing && !w.Held || len(w.Drift) > 0 })
 }
 
-// Explain notes which rendered objects have not been applied, by a plan for the cluster, and
-// why. Objects that others changed or deleted are not among them.
+// Explain notes which objects are not yet as rendered, by a plan for the cluster, and why.
+// Objects that others changed or deleted are not among them, nor are new ones: no plan tells
+// these from deleted ones.
 func (c *Facts) Explain(p *plan.Plan) {
 	// A package is refused as a whole, because of one breaking change.
 	broken := make(map[string]*plan.Step)
@@ -60,7 +63,7 @@ func (c *Facts) Explain(p *plan.Plan) {
 	c.Planned = make(map[manifest.ID]Planned)
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if s.Object == nil || s.Drift {
+		if s.Drift {
 			continue
 		}
 		if s.Rollback.Done {
@@ -68,7 +71,7 @@ func (c *Facts) Explain(p *plan.Plan) {
 			continue
 		}
 		switch s.Action {
-		case plan.Configure:
+		case plan.Configure, plan.Prune:
 			c.Planned[s.ID] = Planned{NotApplied, "not applied yet"}
 		case plan.Refused, plan.Conflict:
 			why := s.Reason
@@ -97,6 +100,7 @@ func (c *comparison) pending(id manifest.ID, all []here) {
 		}
 		var why Planned
 		var details []string
+		waits := false // for the configuration or rights of the controller
 		note := func(p Planned, detail string) {
 			if p.Kind == "" {
 				return
@@ -122,6 +126,15 @@ func (c *comparison) pending(id manifest.ID, all []here) {
 				note(p, detail)
 				h.behind = p.Kind != ""
 			}
+			for _, a := range aspects {
+				if ctx := a.of(h.control); ctx.waits(h.planned) {
+					waits = true
+					for _, id := range ctx.From {
+						note(h.planned[id], "")
+					}
+					details = append(details, "until then other than rendered: "+prose.Some(ctx.Drift, 4))
+				}
+			}
 		} else if h.Composed != nil {
 			differing, _, _ := c.images.differing(h.Definition)
 			for _, d := range differing {
@@ -129,7 +142,7 @@ func (c *comparison) pending(id manifest.ID, all []here) {
 			}
 			h.behind = len(differing) > 0 && !slices.ContainsFunc(differing, func(d difference) bool { return h.planned[d.id].Kind == "" })
 		}
-		if !h.pending && !h.behind {
+		if !h.pending && !h.behind && !waits {
 			continue
 		}
 		what := "wanted " + cmp.Or(h.Source, "as declared") + ", " + why.Why

@@ -17,6 +17,8 @@ func TestPlanned(t *testing.T) {
 	object := manifesttest.Object(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: z}}")
 	widget, gadget := definitionID("Widget"), definitionID("Gadget")
 	workload := manifest.Deployment.ID("gitopsd-system", "widgets")
+	configMap := manifest.ConfigMap.ID("gitopsd-system", "a")
+	role, binding := manifest.ClusterRole.ID("", "widgets"), manifest.ClusterRoleBinding.ID("", "widgets")
 	webhook := manifest.ValidatingWebhooks.ID("", "widgets")
 	step := func(id manifest.ID, a plan.Action, reason string) plan.Step {
 		return plan.Step{ID: id, Action: a, Reason: reason, Package: "widgets", Object: object}
@@ -112,6 +114,52 @@ func TestPlanned(t *testing.T) {
 			change: func(c *Facts) { c.widget().Live = nil },
 			steps:  []plan.Step{step(widget, plan.Create, "")},
 			want:   []string{"Widget.acme.example: missing in prod", "rendered, and not there"},
+		},
+		{
+			name: "rights and configuration that are not applied yet",
+			change: func(c *Facts) {
+				c.controller().ConfigMaps = Context{Read: true, Drift: []string{"ConfigMap a key mode"}, From: []manifest.ID{configMap}}
+				c.controller().Rights = Context{Read: true, Drift: []string{"pods", "secrets"}, From: []manifest.ID{role, binding}}
+			},
+			steps: []plan.Step{step(configMap, plan.Configure, ""), step(role, plan.Configure, ""), {ID: binding, Action: plan.Prune}},
+			want: []string{
+				"2 types of package widgets: what was declared is not applied yet in prod", "wanted reg.io/widgets v1, not applied yet",
+				"prod: until then other than rendered: ConfigMap a key mode", "prod: until then other than rendered: pods, secrets",
+			},
+		},
+		{
+			name: "rights that are refused",
+			change: func(c *Facts) {
+				bumped(c)
+				c.controller().Rights = Context{Read: true, Drift: []string{"pods"}, From: []manifest.ID{role}}
+			},
+			steps: []plan.Step{step(gadget, plan.Refused, "no"), step(widget, plan.Refused, "no"), step(workload, plan.Refused, "no"), step(role, plan.Refused, "no")},
+			want: []string{
+				"2 types of package widgets: what was declared is refused in prod", "wanted reg.io/widgets v2, refused: no",
+				"prod: until then reg.io/widgets v1 (sha256:111111111111) runs", "prod: until then other than rendered: pods",
+			},
+		},
+		{
+			name: "rights that somebody added to a change",
+			change: func(c *Facts) {
+				c.controller().Rights = Context{Read: true, Drift: []string{"pods", "secrets"}, From: []manifest.ID{role, binding}}
+			},
+			steps: []plan.Step{step(role, plan.Configure, "")},
+			want: []string{
+				"2 types of package widgets: the controller has other rights than declared in prod",
+				"Deployment gitopsd-system/widgets, other than rendered: pods, secrets",
+			},
+		},
+		{
+			name: "configuration that somebody changed",
+			change: func(c *Facts) {
+				c.controller().ConfigMaps = Context{Read: true, Drift: []string{"ConfigMap a key mode"}, From: []manifest.ID{configMap}}
+			},
+			steps: []plan.Step{{ID: configMap, Action: plan.Configure, Object: object, Drift: true}},
+			want: []string{
+				"2 types of package widgets: the controller's configuration is not what was declared in prod",
+				"Deployment gitopsd-system/widgets, other than rendered: ConfigMap a key mode",
+			},
 		},
 		{
 			name:   "somebody else has it",

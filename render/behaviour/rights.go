@@ -14,6 +14,7 @@ type Account struct{ Namespace, Name string }
 
 // Binding is a RoleBinding or ClusterRoleBinding.
 type Binding struct {
+	ID manifest.ID
 	// Namespace is the namespace in which it grants rights; empty for all.
 	Namespace string
 	// Role is the Role or ClusterRole that it refers to.
@@ -26,9 +27,9 @@ type Binding struct {
 
 // ReadBinding returns a decoded RoleBinding or ClusterRoleBinding.
 func ReadBinding(tree map[string]any) Binding {
-	b := Binding{Package: manifest.Text(tree, "metadata", "labels", manifest.PackageLabel), subjects: manifest.List(tree, "subjects")}
-	if manifest.KindOf(tree) == manifest.RoleBinding {
-		b.Namespace = manifest.Text(tree, "metadata", "namespace")
+	b := Binding{ID: manifest.KindOf(tree).ID(manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name")), Package: manifest.Text(tree, "metadata", "labels", manifest.PackageLabel), subjects: manifest.List(tree, "subjects")}
+	if b.ID.Is(manifest.RoleBinding) {
+		b.Namespace = b.ID.Namespace
 	}
 	ref := manifest.Mapping(tree, "roleRef")
 	b.Role = manifest.ClusterRole.ID("", manifest.Text(ref, "name"))

@@ -95,7 +95,9 @@ func (in *reading) contents(ctx context.Context, kind manifest.GroupKind, namesp
 		*to = verify.Context{Read: true, Parts: live}
 		for _, r := range references[c] {
 			if o := in.wanted.Objects.Get(kind.ID(namespace, r.Name)); o != nil {
-				to.Drift = append(to.Drift, drifted(r, o.Tree(), wanted[r.Name], sum)...)
+				if drift := drifted(r, o.Tree(), wanted[r.Name], sum); len(drift) > 0 {
+					to.Drift, to.From = append(to.Drift, drift...), append(to.From, o.ID())
+				}
 			}
 		}
 		for _, p := range live {

@@ -60,8 +60,38 @@ func (in *reading) rights(ctx context.Context) error {
 		rendered := behaviour.Account{Namespace: accounts[i].Namespace, Name: behaviour.FromWorkload(in.wanted.Objects.Get(c.Wanted.Workload).Tree()).Account}
 		want := behaviour.Rights(rendered, direct(declared, rendered), wanted)
 		c.Rights = verify.Context{Read: true, Parts: behaviour.Rights(accounts[i], bindings, live), Drift: behaviour.Differing(want, have)}
+		if len(c.Rights.Drift) > 0 {
+			c.Rights.From = grantors(accounts[i], direct(declared, accounts[i]), direct(bindings, accounts[i]), wanted, live)
+			if rendered != accounts[i] {
+				c.Rights.From = append(c.Rights.From, c.Wanted.Workload)
+			}
+		}
 	}
 	return nil
+}
+
+// grantors returns the bindings that only one list has, and the roles of the others that grant
+// an account something else live than as wanted.
+func grantors(a behaviour.Account, declared, bindings []behaviour.Binding, wanted, live func(manifest.ID) ([]any, bool)) []manifest.ID {
+	var all []manifest.ID
+	in := func(list []behaviour.Binding, b behaviour.Binding) bool {
+		return slices.ContainsFunc(list, func(other behaviour.Binding) bool { return other.ID == b.ID && other.Role == b.Role })
+	}
+	for _, b := range declared {
+		one := []behaviour.Binding{b}
+		switch {
+		case !in(bindings, b):
+			all = append(all, b.ID)
+		case len(behaviour.Differing(behaviour.Rights(a, one, wanted), behaviour.Rights(a, one, live))) > 0:
+			all = append(all, b.Role)
+		}
+	}
+	for _, b := range bindings {
+		if !in(declared, b) {
+			all = append(all, b.ID)
+		}
+	}
+	return all
 }
 
 // bindings reads the bindings that grant something to one of the accounts.
