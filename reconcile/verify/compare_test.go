@@ -302,6 +302,16 @@ func TestCompare(t *testing.T) {
 			want: []string{both + "two controllers act on them at once in prod"},
 		},
 		{
+			name: "a second replica with other settings for a container that has not started",
+			change: func(dev, prod, staging *Facts) {
+				second := half("1", "")
+				second.Settings = append(slices.Clone(second.Settings), behaviour.Part{Name: "proxy argument --debug", Value: "on"}, behaviour.Part{Name: "proxy variable A", Value: "a"})
+				dev.controller().replicas(beside("1", "4"))
+				prod.controller().replicas(beside("1", "4"), second)
+				staging.controller().replicas(beside("1", "4"))
+			},
+		},
+		{
 			name:   "a second replica without an image ID",
 			change: func(_, prod, _ *Facts) { prod.controller().replicas(beside("1", "4"), beside("1", "")) },
 			want:   []string{both + "two controllers act on them at once in prod"},

@@ -162,10 +162,18 @@ func (i *Instance) unstarted(p behaviour.Part) bool { return i.Partly && p.Value
 
 // like reports whether two instances run the same, as far as their containers were started.
 func (i *Instance) like(j Instance) bool {
-	return i.Elsewhere == j.Elsewhere && slices.Equal(i.Settings, j.Settings) &&
-		slices.EqualFunc(i.Images, j.Images, func(p, q behaviour.Part) bool {
-			return p == q || p.Name == q.Name && (i.unstarted(p) || j.unstarted(q))
+	unstarted := make(map[string]bool)
+	images := slices.EqualFunc(i.Images, j.Images, func(p, q behaviour.Part) bool {
+		unstarted[p.Name] = i.unstarted(p) || j.unstarted(q)
+		return p == q || p.Name == q.Name && unstarted[p.Name]
+	})
+	started := func(settings []behaviour.Part) []behaviour.Part {
+		return slices.DeleteFunc(slices.Clone(settings), func(s behaviour.Part) bool {
+			container, _, _ := strings.Cut(s.Name, " ")
+			return unstarted[container]
 		})
+	}
+	return images && i.Elsewhere == j.Elsewhere && slices.Equal(started(i.Settings), started(j.Settings))
 }
 
 // plain returns an image ID without its repository, and the rendered image in place of an ID
