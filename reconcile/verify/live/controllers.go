@@ -37,15 +37,17 @@ type pod struct {
 	template behaviour.Template
 	// images are the image IDs of containers, by name.
 	images []behaviour.Part
-	// containers are those that run until the pod ends.
+	// containers are those that run until the pod ends, init containers that always restart
+	// among them.
 	containers []container
 }
 
-// container is the state of a container. reason is why it does not run; may be empty.
+// container is the state of a container. reason is why it does not run; may be empty. sidecar
+// reports whether it is an init container.
 type container struct {
-	name    string
-	running bool
-	reason  string
+	name             string
+	running, sidecar bool
+	reason           string
 }
 
 // controller is a rendered workload while its pods are looked for.
@@ -294,7 +296,8 @@ func (p *pod) of(lists ...[]behaviour.Part) []container {
 	})
 }
 
-func (c container) runs() bool { return c.running }
+// runs reports whether a container runs that is no init container.
+func (c container) runs() bool { return c.running && !c.sidecar }
 
 // why returns why none of containers runs.
 func why(containers []container) string {
@@ -341,6 +344,11 @@ func newPod(tree map[string]any) *pod {
 	p := &pod{template: behaviour.FromPodSpec(manifest.Mapping(tree, "spec"))}
 	// The API server only has pods of this form.
 	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(tree, &p.ownedPod)
+	restarts := make(map[string]bool)
+	for _, c := range manifest.List(tree, "spec", "initContainers") {
+		c, _ := c.(map[string]any)
+		restarts[manifest.Text(c, "name")] = manifest.Text(c, "restartPolicy") == "Always"
+	}
 	for _, field := range []string{"containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"} {
 		for _, s := range manifest.List(tree, "status", field) {
 			status, _ := s.(map[string]any)
@@ -349,8 +357,9 @@ func newPod(tree map[string]any) *pod {
 				continue // it has ended, and stays in the status as long as the pod
 			}
 			p.images = append(p.images, behaviour.Part{Name: name, Value: manifest.Text(status, "imageID")})
-			if field == "containerStatuses" {
-				p.containers = append(p.containers, container{name, state["running"] != nil, manifest.Text(state, "waiting", "reason")})
+			sidecar := field == "initContainerStatuses" && restarts[name]
+			if field == "containerStatuses" || sidecar {
+				p.containers = append(p.containers, container{name, state["running"] != nil, sidecar, manifest.Text(state, "waiting", "reason")})
 			}
 		}
 	}

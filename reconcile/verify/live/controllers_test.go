@@ -43,20 +43,32 @@ func TestPods(t *testing.T) {
 		{"beside a sidecar that waits", "c", "containerStatuses: [{name: c, imageID: a, state: {running: {}}}, {name: proxy, state: {waiting: {reason: ImagePullBackOff}}}]", "running c=a"},
 		{"initializing", "c", "initContainerStatuses: [{name: i, imageID: a, state: {running: {}}}], containerStatuses: [{name: c, state: {waiting: {reason: PodInitializing}}}]", "waiting PodInitializing"},
 		{"beside a sidecar that is an init container", "c", "initContainerStatuses: [" + proxy + "], containerStatuses: [{name: c, state: {waiting: {reason: ImagePullBackOff}}}]", "waiting ImagePullBackOff"},
+		{"a sidecar of its own", "c s", "initContainerStatuses: [{name: s, imageID: b, state: {running: {}}}], containerStatuses: [{name: c, imageID: a, state: {running: {}}}]", "running c=a s=b"},
+		{"a sidecar of its own that crashes", "c s", "initContainerStatuses: [{name: s, imageID: b, state: {waiting: {reason: CrashLoopBackOff}}}], containerStatuses: [{name: c, imageID: a, state: {running: {}}}]", "partly c=a s=b waiting container s: CrashLoopBackOff"},
+		{"before its own sidecar is ready", "c s", "initContainerStatuses: [{name: s, imageID: b, state: {running: {}}}], containerStatuses: [{name: c, state: {waiting: {reason: PodInitializing}}}]", "waiting PodInitializing"},
+		{"an init container that is done", "c i", "initContainerStatuses: [{name: i, imageID: b, state: {terminated: {}}}], containerStatuses: [{name: c, imageID: a, state: {running: {}}}]", "running c=a i=b"},
 		{"other containers", "c", "containerStatuses: [{name: other, imageID: a, state: {running: {}}}]", "running"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var containers []string
+			var containers, init []string
 			for _, name := range strings.Fields(tt.containers) {
-				containers = append(containers, "{name: "+name+", image: i}")
+				switch name {
+				case "i":
+					init = append(init, "{name: i, image: i}")
+				case "s":
+					init = append(init, "{name: s, image: i, restartPolicy: Always}")
+				default:
+					containers = append(containers, "{name: "+name+", image: i}")
+				}
 			}
-			o := manifesttest.Object(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {spec: {containers: ["+strings.Join(containers, ", ")+"]}}}}")
+			spec := "spec: {initContainers: [" + strings.Join(init, ", ") + "], containers: [" + strings.Join(containers, ", ") + "]}"
+			o := manifesttest.Object(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {"+spec+"}}}")
 			c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.template = &c.rendered
-			if p := newPod(podTree(t, "p", "", tt.status)); p != nil {
+			if p := newPod(manifesttest.Tree(t, "{metadata: {name: p, namespace: ns, labels: {app: x}}, "+spec+", status: {"+tt.status+"}}")); p != nil {
 				c.add(p, false)
 			}
 			var have []string
