@@ -265,6 +265,21 @@ func TestCompare(t *testing.T) {
 			what: "prod: pod a/b: container proxy: CrashLoopBackOff",
 		},
 		{
+			name:   "another image in the workload, which no pod has yet",
+			change: func(_, prod, _ *Facts) { prod.controller().Held = []string{"Deployment a/b itself has the image x"} },
+			want:   []string{both + "the controller runs with other settings than declared in prod"},
+			what:   "prod: Deployment a/b itself has the image x",
+		},
+		{
+			name: "another image in the workload, which cannot be pulled",
+			change: func(_, prod, _ *Facts) {
+				prod.controller().Instances = nil
+				prod.controller().Held = []string{"Deployment a/b itself has the image x"}
+			},
+			want: []string{both + "nothing acts on them in prod: the controller does not run"},
+			what: "prod: Deployment a/b itself has the image x",
+		},
+		{
 			name: "another image, and not all containers run",
 			change: func(_, prod, _ *Facts) {
 				prod.controller().Instances = []Instance{running("9")}

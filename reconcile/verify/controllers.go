@@ -92,7 +92,7 @@ func (x *images) judge(c *Controller) verdict {
 		v.what += ", no replica wanted"
 		return v
 	case own < 0:
-		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs", slices.Clone(c.Waiting)
+		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs", slices.Concat(c.Waiting, c.Held)
 		for _, i := range instances {
 			v.details = append(v.details, fmt.Sprintf("in its place, pod %s runs %s", pods(i), x.instance(c, i).what))
 		}
@@ -190,15 +190,18 @@ func (x *images) plain(id, rendered string) string {
 }
 
 // whole compares the only instance with the rendered workload. If it lacks a running container,
-// the workload as rendered does not run.
+// the workload as rendered does not run. If the workload itself has another image, the next pod
+// runs that.
 func (x *images) whole(c *Controller, i Instance) verdict {
 	v := x.instance(c, i)
 	switch {
-	case !i.Partly:
-	case v.problem != "":
+	case i.Partly && v.problem != "":
 		v.details = append(v.details, c.Waiting...)
-	default:
-		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs all of its containers", slices.Clone(c.Waiting)
+	case i.Partly:
+		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs all of its containers", slices.Concat(c.Waiting, c.Held)
+	case v.problem == "" && len(c.Held) > 0:
+		v.problem, v.details = SettingsDrifted, slices.Clone(c.Held)
+		v.what += ", and its workload has another image for new pods"
 	}
 	return v
 }
