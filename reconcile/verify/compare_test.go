@@ -349,6 +349,12 @@ func TestCompare(t *testing.T) {
 			},
 		},
 		{
+			name:   "one runs where none is to run",
+			change: func(_, prod, _ *Facts) { prod.controller().Idle = true },
+			want:   []string{both + "the controller runs with other settings than declared in prod"},
+			what:   "reg.io/widgets v1 (sha256:111111111111), and no replica is wanted",
+		},
+		{
 			name:   "settings changed",
 			change: func(_, prod, _ *Facts) { prod.controller().Instances[0].Settings[0].Value = "hunter2" },
 			want:   []string{both + "the controller runs with other settings than declared in prod"},

@@ -202,6 +202,9 @@ func (x *images) whole(c *Controller, i Instance) verdict {
 	case v.problem == "" && len(c.Held) > 0:
 		v.problem, v.details = SettingsDrifted, slices.Clone(c.Held)
 		v.what += ", and its workload has another image for new pods"
+	case v.problem == "" && c.Idle:
+		v.problem, v.details = SettingsDrifted, []string{"pod " + pods(i)}
+		v.what += ", and no replica is wanted"
 	}
 	return v
 }

@@ -46,7 +46,8 @@ const (
 	// differ.
 	ControllerDiffers Kind = "controller-differs"
 	// SettingsDrifted: the rendered image runs with other arguments or another
-	// environment than rendered, or the workload has another image for new pods.
+	// environment than rendered, or where no replica was rendered, or the workload has another
+	// image for new pods.
 	SettingsDrifted Kind = "settings-drifted"
 	// SettingsDiffer: one image was rendered with different arguments or
 	// environments.
