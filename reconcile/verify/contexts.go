@@ -53,6 +53,8 @@ func (c *comparison) contexts(all []here) []finding {
 				text := h.control.Wanted.String() + ", other than rendered: " + prose.Some(ctx.Drift, 4)
 				problems.add(text, h.cluster, text, nil)
 				continue
+			case h.behind:
+				continue // what it has belongs to the controller before
 			}
 			own := h.control.Wanted.Common(ctx.Parts)
 			if a.differs == RightsDiffer {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/types/compat"
@@ -212,5 +213,32 @@ func TestPlanned(t *testing.T) {
 				t.Errorf("have\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(tt.want, "\n"))
 			}
 		})
+	}
+}
+
+// Until a controller is applied as declared, its configuration is that of the one before, and is
+// not compared with other clusters'.
+func TestPlannedContexts(t *testing.T) {
+	all := fleet("dev", "prod")
+	for i, mode := range []string{"new", "old"} {
+		all[i].controller().ConfigMaps = Context{Read: true, Parts: []behaviour.Part{{Name: "ConfigMap a key mode", Value: mode}}}
+	}
+	kinds := func() (kinds []Kind) {
+		for _, f := range Compare(t.Context(), all, options).Findings {
+			kinds = append(kinds, f.Kind)
+		}
+		return kinds
+	}
+	if have := kinds(); !slices.Equal(have, []Kind{ConfigDiffers}) {
+		t.Errorf("applied: %v", have)
+	}
+	all[1].controller().Instances[0].Settings = nil
+	all[1].Planned = map[manifest.ID]Planned{all[1].controller().Wanted.Workload: {NotApplied, "not applied yet"}}
+	if have := kinds(); !slices.Equal(have, []Kind{NotApplied}) {
+		t.Errorf("not applied yet: %v", have)
+	}
+	all[1].controller().ConfigMaps.Drift = []string{"ConfigMap a key mode"}
+	if have := kinds(); !slices.Equal(have, []Kind{ConfigDrifted, NotApplied}) {
+		t.Errorf("changed by somebody: %v", have)
 	}
 }
