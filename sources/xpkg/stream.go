@@ -3,7 +3,6 @@ package xpkg
 import (
 	"bytes"
 	"io"
-	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -89,7 +88,7 @@ func decodeBatches(packageYAML io.Reader, size int, space *share) ([]sources.Doc
 
 func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share) (docs []sources.Document, err error) {
 	values := b.values
-	mayAlias := alias.Match(b.bytes)
+	mayAlias := hasAlias(b.bytes)
 	if mayAlias {
 		values += maxDocumentValues
 	}
@@ -114,8 +113,20 @@ func (b batch) decode(dec *sources.Decoder, aliased *atomic.Int64, space *share)
 	return docs, nil
 }
 
-// alias matches aliases, and text that looks like aliases.
-var alias = regexp.MustCompile(`(^|[\s\[{,:-])\*[0-9A-Za-z_-]`)
+// hasAlias reports whether a text has an alias, or something that looks like one. A regular
+// expression would take as long as parsing it.
+func hasAlias(text []byte) bool {
+	for i, b := range text {
+		if b != '*' || i+1 == len(text) || i > 0 && !strings.ContainsRune("\t\n\f\r [{,:-", rune(text[i-1])) {
+			continue
+		}
+		switch c := text[i+1]; {
+		case '0' <= c && c <= '9', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', c == '_', c == '-':
+			return true
+		}
+	}
+	return false
+}
 
 func (b batch) documents(dec *sources.Decoder) ([]sources.Document, error) {
 	limits := sources.Limits{Bytes: int64(len(b.bytes)), Documents: maxDocuments, Nodes: maxDocumentValues, Separators: maxDocumentValues, TotalNodes: b.values + maxDocumentValues}

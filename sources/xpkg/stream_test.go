@@ -129,3 +129,14 @@ func FuzzStream(f *testing.F) {
 		checkStream(t, text)
 	})
 }
+
+func TestHasAlias(t *testing.T) {
+	for text, want := range map[string]bool{
+		"*a": true, "a: *a": true, "a: [*b,*c]": true, "- *_": true, "a:\n  *-x": true, "{*1: 2}": true, "a:\t*a": true,
+		"": false, "*": false, "a: '*'": false, "a*b": false, "a: * b": false, "5*5": false, "a: **": false, "é*a": false,
+	} {
+		if have := hasAlias([]byte(text)); have != want {
+			t.Errorf("%q: %t", text, have)
+		}
+	}
+}
