@@ -593,6 +593,17 @@ func TestTooMuchWrong(t *testing.T) {
 			t.Fatalf("cleared: %s", s.Text(9))
 		}
 	}
+
+	// A schema that stays the same finds no new ones.
+	storedIn := func(version string) string {
+		crd := strings.Replace(withBeta(of(fields), "{type: object, properties: {"+strings.Join(fields, ", ")+", extra: {type: integer}}}"), "storage: false", "storage: "+fmt.Sprint(version == "v1beta1"), 1)
+		return strings.Replace(crd, "{name: v1, served: true, storage: true", "{name: v1, served: true, storage: "+fmt.Sprint(version == "v1"), 1)
+	}
+	object := strings.Replace(thing("a", "{"+strings.Join(values, ", ")+"}", ""), "example.org/v1", "example.org/v1beta1", 1)
+	s, findings := survey(t, storedIn("v1beta1")+"status: {storedVersions: [v1beta1]}\n", storedIn("v1"), harm.Fate{}, object)
+	if len(findings) != 1 || !s.Clears(findings[0], true) {
+		t.Errorf("findings %v, not cleared: %s", findings, s.Text(9))
+	}
 }
 
 // An object that is stored in another version than the listed one may have fields that do

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -48,6 +49,8 @@ type Judge struct {
 	// definition.
 	old, new map[string]*validate.Schema
 	gone     bool
+	// same are the compiled versions whose schema stays the same.
+	same map[string]bool
 	// served are the versions of the new definition in which objects are validated.
 	// converts is set if a webhook converts between versions.
 	served   map[string]bool
@@ -121,7 +124,7 @@ func newJudge(old, new map[string]any, findings []compat.Finding, o Options) (*J
 		group: before.Group, kind: before.Names.Kind, plural: before.Names.Plural, namespaced: before.Scope == "Namespaced", opts: o,
 		definition: old, types: make(map[string]*validate.Type),
 		gone: new == nil, converts: before.Converts || after.Converts,
-		old: make(map[string]*validate.Schema), new: make(map[string]*validate.Schema), served: make(map[string]bool), known: make(map[string]bool),
+		old: make(map[string]*validate.Schema), new: make(map[string]*validate.Schema), served: make(map[string]bool), known: make(map[string]bool), same: make(map[string]bool),
 		last: make(map[string]time.Time),
 	}
 	for _, f := range findings {
@@ -276,6 +279,7 @@ func (j *Judge) compile(old, new map[string]any, before, after types.Definition)
 	}
 	for _, v := range before.Versions() {
 		if concerned[v.Name] && schemas[v.Name] != nil {
+			j.same[v.Name] = reflect.DeepEqual(v.Schema, schemas[v.Name])
 			j.defaults = append(j.defaults, movedDefaults(v.Name, v.Schema, schemas[v.Name], nil)...)
 		}
 	}

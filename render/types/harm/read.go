@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"gitopsd.dev/render/exact"
@@ -155,7 +156,7 @@ func restores(filled map[string]any, d difference) bool {
 
 // invalid returns the faults that only the new definition finds in an object.
 func (j *Judge) invalid(ctx context.Context, version string, was, is map[string]any) ([]located, error) {
-	if !j.served[version] {
+	if !j.served[version] || j.same[version] && was != nil && reflect.DeepEqual(was, is) {
 		return nil, nil
 	}
 	causes, err := j.new[version].Causes(ctx, is)
