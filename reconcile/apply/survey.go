@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ const (
 	surveyAge = 2 * time.Minute
 )
 
-// mostSurveyed is how many objects of a type are looked at. Tests change it.
+// mostSurveyed is how many objects of a type are looked at for a plan. Tests change it.
 var mostSurveyed = 100_000
 
 // surveyed is a survey that may serve again while its step stays refused.
@@ -206,15 +207,24 @@ func storedVersions(ctx context.Context, cluster *kube.Client, d types.Definitio
 }
 
 // Survey has judges look at all objects of their kinds. fates are other changes to the
-// objects. If something keeps the judges from looking, the survey has the reason. The
-// error is about the cluster as a whole.
+// objects. If something keeps the judges from looking, or there are too many objects, the
+// survey has the reason. The error is about the cluster as a whole.
 func Survey(ctx context.Context, cluster *kube.Client, judges []*harm.Judge, fates map[manifest.ID]harm.Fate) (*harm.Survey, error) {
+	return surveyUpTo(ctx, cluster, judges, fates, mostSurveyed)
+}
+
+// SurveyAll is like Survey, however many objects there are.
+func SurveyAll(ctx context.Context, cluster *kube.Client, judges []*harm.Judge) (*harm.Survey, error) {
+	return surveyUpTo(ctx, cluster, judges, nil, math.MaxInt)
+}
+
+func surveyUpTo(ctx context.Context, cluster *kube.Client, judges []*harm.Judge, fates map[manifest.ID]harm.Fate, most int) (*harm.Survey, error) {
 	var all []*harm.Survey
 	for _, judge := range judges {
 		var stop error
 		for _, version := range judge.Versions() {
 			var err error
-			if stop, err = look(ctx, cluster, judge, version, fates); err != nil {
+			if stop, err = look(ctx, cluster, judge, version, fates, most); err != nil {
 				return nil, err
 			}
 			if stop != nil {
@@ -226,9 +236,9 @@ func Survey(ctx context.Context, cluster *kube.Client, judges []*harm.Judge, fat
 	return harm.Sum(all), nil
 }
 
-// look has a judge look at all objects in one version. stop is why it could not, and the
-// error is about the cluster as a whole.
-func look(ctx context.Context, cluster *kube.Client, judge *harm.Judge, version string, fates map[manifest.ID]harm.Fate) (stop, err error) {
+// look has a judge look at all objects in one version, at most most. stop is why it could
+// not, and the error is about the cluster as a whole.
+func look(ctx context.Context, cluster *kube.Client, judge *harm.Judge, version string, fates map[manifest.ID]harm.Fate, most int) (stop, err error) {
 	t := kube.Type{Group: judge.Group(), Version: version, Kind: judge.Kind(), Resource: judge.Plural(), Namespaced: judge.Namespaced()}
 	looked := 0
 	judge.Begin(version)
@@ -242,8 +252,8 @@ func look(ctx context.Context, cluster *kube.Client, judge *harm.Judge, version 
 			stop = errors.New("the list has an item that is no object")
 			return false
 		}
-		if looked++; looked > mostSurveyed {
-			stop = fmt.Errorf("there are more than %d objects", mostSurveyed)
+		if looked++; looked > most {
+			stop = fmt.Errorf("there are more than %d objects", most)
 			return false
 		}
 		id := t.ID(manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name"))

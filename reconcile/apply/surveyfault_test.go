@@ -87,8 +87,8 @@ func TestSurveyFaults(t *testing.T) {
 	}
 }
 
-// Beyond a number of objects nobody looks any further: the next page would go on without
-// an end.
+// For a plan nobody looks further than at a number of objects: the next page would go on
+// without an end.
 func TestSurveyTooMany(t *testing.T) {
 	apply.SurveyAtMost(t, 600)
 	p := newSerialPopulation(t)
@@ -105,6 +105,24 @@ func TestSurveyTooMany(t *testing.T) {
 	}
 	if n := lists.Load(); n != 3 {
 		t.Errorf("read %d pages of 250, want 3", n)
+	}
+
+	// Some callers look at all of them.
+	lists.Store(0)
+	f.breaks(endpoint(http.MethodGet, "/apis/"+p.name+".example.org/v1/things0"), func(req *http.Request) (*http.Response, error) {
+		next := ""
+		if n := lists.Add(1); n < 4 {
+			next = fmt.Sprint("next", n)
+		}
+		return page(next, slices.Repeat([]string{item}, 250)...)(req)
+	})
+	live, wanted := p.set(limited("{type: integer}", "")).All()[0].Tree(), p.set(limited("{type: integer, maximum: 3}", "")).All()[0].Tree()
+	judges, err := apply.Judges(t.Context(), p.cluster, live, wanted, s.Findings, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if survey, err := apply.SurveyAll(t.Context(), p.cluster, judges); err != nil || survey.Unknown != "" || survey.Looked != 1000 {
+		t.Errorf("all: %+v, %v", survey, err)
 	}
 }
 
