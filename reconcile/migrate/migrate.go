@@ -10,9 +10,9 @@
 // It owns
 //   - the storage of a CRD's objects, and whether the CRD changed in between
 //     (storage.go; pure);
+//   - the fields that objects would lose (drops.go);
 //   - Kubernetes' own migration, where the cluster offers it (native.go);
 //   - gitopsd's own, where it does not, or where Kubernetes' failed (own.go);
-//   - the fields that objects would lose by it (loss.go);
 //   - the order of steps, and when status.storedVersions may be shortened (this file);
 //   - the removal of fields that objects keep for versions that are gone (forget.go);
 //   - the daemon's migrations, one CRD after the other in the background (keeper.go).
@@ -52,8 +52,7 @@ type Config struct {
 	// Settle is how old the last change of the CRD must be before objects are listed; 0 means
 	// DefaultSettle.
 	Settle time.Duration
-	// DropFields allows to store objects again that hold fields which the storage version
-	// does not have.
+	// DropFields permits the loss of fields that the storage version does not keep.
 	DropFields bool
 	// Progress, if set, is called from time to time, from one goroutine at a time.
 	Progress func(Progress)
@@ -115,6 +114,9 @@ func New(cfg Config) (*Migrator, error) {
 type Result struct {
 	// Storage is the storage at the end, as far as it could be read.
 	Storage
+	// Drops are the losses of fields when the objects are stored again. If there is one,
+	// none is, unless [Config].DropFields is set.
+	Drops []Drop `json:"drops,omitempty"`
 	// Removed are the versions that were removed from status.storedVersions.
 	Removed []string `json:"removed,omitempty"`
 	// Kubernetes reports whether the cluster's own migrator did it; then Objects is 0.
@@ -126,8 +128,6 @@ type Result struct {
 	// Failures are the objects that may still be stored in an old version, sorted by name. If
 	// there is one, status.storedVersions stays.
 	Failures []Failure `json:"failures,omitempty"`
-	// Losses is what objects would lose if they were stored again; then none was.
-	Losses []Loss `json:"losses,omitempty"`
 	// Stopped reports whether there were so many failures that objects were left untried.
 	Stopped bool `json:"stopped,omitempty"`
 }
@@ -169,15 +169,21 @@ func (m *Migrator) List(ctx context.Context, names ...string) ([]Storage, error)
 }
 
 func (m *Migrator) read(ctx context.Context, name string) (Storage, error) {
-	crds, err := m.cfg.Cluster.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
-	if err != nil {
-		return Storage{}, err
-	}
-	tree, _, err := m.cfg.Cluster.Get(ctx, crds, manifest.CRD.ID("", name))
+	tree, err := m.tree(ctx, name)
 	if err != nil {
 		return Storage{}, err
 	}
 	return read(tree), nil
+}
+
+// tree reads a CRD.
+func (m *Migrator) tree(ctx context.Context, name string) (map[string]any, error) {
+	crds, err := m.cfg.Cluster.Kind(ctx, manifest.CRD.Group, manifest.CRD.Kind)
+	if err != nil {
+		return nil, err
+	}
+	tree, _, err := m.cfg.Cluster.Get(ctx, crds, manifest.CRD.ID("", name))
+	return tree, err
 }
 
 // Count returns how many objects of the CRD there are.
@@ -189,7 +195,7 @@ func (m *Migrator) Count(ctx context.Context, s Storage) (int, error) {
 const mostStarts = 4
 
 // errMoved says that the CRD changed, and with it perhaps the storage version.
-var errMoved = errors.New("the definition was changed during the migration")
+var errMoved = errors.New("the definition was changed meanwhile")
 
 // Run migrates one CRD until ctx ends. Without an error, status.storedVersions has only the
 // storage version, unless the result has failures. The result is also valid with an error.
@@ -236,13 +242,15 @@ func (m *Migrator) once(ctx context.Context, name string) (Result, error) {
 	if err := m.aggregated(ctx, s); err != nil {
 		return r, err
 	}
-	if !m.cfg.DropFields {
-		if r.Losses, err = m.Losses(ctx, s); err != nil {
-			return r, err
-		}
-		if len(r.Losses) > 0 {
-			return r, m.fault(s.Name, errors.New(Lossy(r.Losses, s.Version)), "move the values to fields that "+s.Version+" has, or run `gitopsd migrate --yes --drop-fields "+s.Name+"`, which loses them")
-		}
+	if r.Drops, err = m.Drops(ctx, s); err != nil {
+		return r, err
+	}
+	if err := s.Refusal(r.Drops); err != nil && !m.cfg.DropFields {
+		return r, m.fault(name, err, "")
+	}
+	// Kubernetes stores the objects in the storage version of the moment.
+	if err := m.check(ctx, s); err != nil {
+		return r, err
 	}
 	if r.Kubernetes, err = m.native(ctx, s); err == nil && !r.Kubernetes {
 		err = m.own(ctx, s, &r)
@@ -261,24 +269,34 @@ func (m *Migrator) once(ctx context.Context, name string) (Result, error) {
 // aggregated returns an error if requests for the storage version go to an aggregated API
 // server, which hides the objects of the CRD.
 func (m *Migrator) aggregated(ctx context.Context, s Storage) error {
+	id, err := m.elsewhere(ctx, s, s.Version)
+	if err == nil && id != (manifest.ID{}) {
+		err = m.fault(s.Name, fmt.Errorf("version %s is served by another API server, and nothing can be said about the objects of the definition", s.Version), "remove "+id.String()+" or its spec.service")
+	}
+	return err
+}
+
+// elsewhere returns the APIService by which requests for a version go to an aggregated API
+// server; zero if there is none.
+func (m *Migrator) elsewhere(ctx context.Context, s Storage, version string) (manifest.ID, error) {
 	t, err := m.cfg.Cluster.Kind(ctx, manifest.APIService.Group, manifest.APIService.Kind)
 	if kube.ClassOf(err) == kube.NoSuchType {
-		return nil // an API server without aggregation
+		return manifest.ID{}, nil // an API server without aggregation
 	}
 	if err != nil {
-		return err
+		return manifest.ID{}, err
 	}
-	id := manifest.APIService.ID("", s.Version+"."+s.objects.Group)
+	id := manifest.APIService.ID("", version+"."+s.objects.Group)
 	tree, _, err := m.cfg.Cluster.Get(ctx, t, id)
 	switch {
 	case kube.ClassOf(err) == kube.NotFound:
-		return nil
+		return manifest.ID{}, nil
 	case err != nil:
-		return err
-	case len(manifest.Mapping(tree, "spec", "service")) > 0:
-		return m.fault(s.Name, fmt.Errorf("version %s is served by another API server, and nothing can be said about the objects of the definition", s.Version), "remove "+id.String()+" or its spec.service")
+		return manifest.ID{}, err
+	case len(manifest.Mapping(tree, "spec", "service")) == 0:
+		return manifest.ID{}, nil
 	}
-	return nil
+	return id, nil
 }
 
 // finish shortens status.storedVersions.

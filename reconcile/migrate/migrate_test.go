@@ -89,6 +89,13 @@ func (b *bench) apply(text string) {
 // it.
 func (b *bench) define(storage string) {
 	b.Helper()
+	b.defineAs(storage, true, "{size: {type: integer}}")
+}
+
+// defineAs is like define. alpha are the properties of v1alpha1's spec, and served says
+// whether that version is served.
+func (b *bench) defineAs(storage string, served bool, alpha string) {
+	b.Helper()
 	b.apply(fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -98,9 +105,9 @@ spec:
   scope: Namespaced
   names: {kind: Widget, plural: widgets, singular: widget, listKind: WidgetList}
   versions:
-  - {name: v1, served: true, storage: %t, schema: &s {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}
-  - {name: v1alpha1, served: true, storage: %t, schema: *s}
-`, b.crd(), b.group, storage == "v1", storage == "v1alpha1"))
+  - {name: v1, served: true, storage: %t, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}
+  - {name: v1alpha1, served: %t, storage: %t, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: %s}}}}}
+`, b.crd(), b.group, storage == "v1", served, storage == "v1alpha1", alpha))
 	probe := b.widgets().ID("default", "probe")
 	await.True(b, "the API server stores in "+storage, func() bool {
 		body := []byte(`{"apiVersion":"` + b.group + `/v1","kind":"Widget","metadata":{"name":"probe"}}`)
@@ -612,6 +619,15 @@ func TestKubernetes(t *testing.T) {
 	b.refuse(seven.Name)
 	r, err = b.migrator(nil).Run(t.Context(), b.crd())
 	if err != nil || r.Kubernetes || len(r.Failures) != 1 || r.Failures[0].Object != seven.String() || r.Removed != nil || r.Migrated != 299 {
+		t.Errorf("result %+v, %v", r, err)
+	}
+	b.noRequests()
+
+	// It is not asked if objects would lose a field.
+	b.defineAs("v1alpha1", true, noted)
+	b.note("w00008", "precious")
+	b.defineAs("v1", true, noted)
+	if r, err := b.migrator(nil).Run(t.Context(), b.crd()); err == nil || r.Kubernetes || len(r.Drops) != 1 {
 		t.Errorf("result %+v, %v", r, err)
 	}
 	b.noRequests()

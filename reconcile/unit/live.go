@@ -7,6 +7,7 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/migrate"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
@@ -51,20 +52,24 @@ func (c *Connection) PlanLive(ctx context.Context, want *desired.Unit) (*plan.Pl
 	return p, nil
 }
 
-// stored returns the note about old versions in a definition's status.storedVersions.
+// stored returns the note about old versions in a definition's status.storedVersions, and
+// about fields that a migration would drop.
 func stored(ctx context.Context, m *migrate.Migrator, s migrate.Storage, wanted *manifest.Set) string {
 	objects := "its objects"
 	if n, err := m.Count(ctx, s); err == nil {
 		objects = prose.Count(n, "object")
 	}
+	note := fmt.Sprintf("%s: status.storedVersions has %s beside the storage version %s, for %s", s.Name, strings.Join(s.Old(), ", "), s.Version, objects)
+	drops, err := m.Drops(ctx, s)
+	if err != nil {
+		return fmt.Sprintf("%s; whether storing them again drops fields is not known: %s", note, kube.MessageOf(err))
+	}
+	if err := s.Refusal(drops); err != nil {
+		return fmt.Sprintf("%s, and until they are stored again the version cannot be removed; %s", note, err)
+	}
 	by := "`gitopsd migrate --yes`"
 	if plan.Migrates(wanted.Get(manifest.CRD.ID("", s.Name))) {
 		by = "`gitopsd run`"
 	}
-	if losses, err := m.Losses(ctx, s); err == nil && len(losses) > 0 {
-		return fmt.Sprintf("%s: status.storedVersions has %s beside the storage version %s, for %s; to store them again would lose fields: %s",
-			s.Name, strings.Join(s.Old(), ", "), s.Version, objects, migrate.Lossy(losses, s.Version))
-	}
-	return fmt.Sprintf("%s: status.storedVersions has %s beside the storage version %s, for %s; %s stores them again, and until then the version cannot be removed",
-		s.Name, strings.Join(s.Old(), ", "), s.Version, objects, by)
+	return fmt.Sprintf("%s; %s stores them again, and until then the version cannot be removed", note, by)
 }

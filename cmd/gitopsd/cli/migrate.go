@@ -45,13 +45,15 @@ more. Nothing shortens the list by itself.
 
 Migrate lists the CRDs with old versions, by cluster, and changes nothing. With --yes
 it has the API server store every object again, and then removes the old versions from
-the list. The request changes nothing, but as with every write, defaults and mutating
+the list. The request changes nothing. But as with every write, defaults and mutating
 webhooks apply. If a webhook or a policy refuses an object, migrate names it, stores the
 others again, and leaves the list as it is.
 
-As with every write, too, the API server drops fields that the storage version does not
-have, if nothing converts. If an object holds such a field in an old version, migrate
-names both and leaves all objects of the CRD as they are, unless --drop-fields is given.
+The API server drops fields that the storage version does not have, unless a webhook
+converts. If an object has a value in such a field of an old version, migrate names the
+field and the object, and does not store the objects of that CRD again. It refuses that
+too if the old version is not served, since then nobody can see the values. With
+--drop-fields it drops them.
 
 For a minute after a change of a CRD, requests that began before may still store in
 the old version: a migration waits that long.
@@ -75,7 +77,7 @@ the version, and with --yes removes them. Values for other versions stay. A vers
 the CRD still has is refused.
 
 The exit status is 0 if there is nothing left to migrate, 2 if --yes would migrate
-something, and 1 for an error or if an object could not be stored again.`,
+something, and 1 for an error or if objects were not stored again.`,
 		Example: `  gitopsd migrate
   gitopsd migrate --cluster dev --yes widgets.acme.example
   gitopsd migrate --context my-context --yes --rate 200
@@ -86,10 +88,10 @@ something, and 1 for an error or if an object could not be stored again.`,
 	o.register(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&o.yes, "yes", false, "store the objects again, and take the old versions out of status.storedVersions")
+	f.BoolVar(&o.drop, "drop-fields", false, "with --yes, drop values of fields that the storage version does not have")
 	f.Float64Var(&o.rate, "rate", migrate.DefaultRate, "objects to write in a second, in each cluster; not for Kubernetes' own migration")
 	f.DurationVar(&o.settle, "settle", migrate.DefaultSettle, "how long to wait after a change of a CRD: longer than a request, and longer than an API server is behind")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "longest time for everything")
-	f.BoolVar(&o.drop, "drop-fields", false, "store objects again even if they hold fields that the storage version does not have, which are lost")
 	f.StringVar(&o.forget, "forget", "", "take off what the objects of the CRD keep for this version, which was removed from it")
 	o.output.register(cmd, "text", "json")
 	return cmd
@@ -273,8 +275,8 @@ func (o *migrateOptions) one(ctx context.Context, m *migrate.Migrator, p asked, 
 	case do:
 		one.Result, one.err = m.Run(ctx, s.Name)
 	case s.Blocked == "":
-		if one.Objects, one.err = m.Count(ctx, s); one.err == nil && !o.drop {
-			one.Losses, one.err = m.Losses(ctx, s)
+		if one.Objects, one.err = m.Count(ctx, s); one.err == nil {
+			one.Drops, one.err = m.Drops(ctx, s)
 		}
 	}
 	if one.err != nil {
@@ -326,7 +328,7 @@ func list(ctx context.Context, m *migrate.Migrator, names []string) ([]migrate.S
 // write writes all as text.
 func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, errs []error, opts show.Options) error {
 	t := show.NewText(w, opts)
-	todo := false
+	todo, stores := false, false
 	for i, p := range list {
 		switch {
 		case errs[i] != nil:
@@ -338,16 +340,21 @@ func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, e
 		t.Line("%s", t.Paint(show.Bold, "Cluster "+p.Name))
 		for _, m := range found[i] {
 			t.Indented("  ", m.colour(), m.Name+": "+m.text())
-			writeFailures(t, m.Failures)
-			if len(m.Losses) > 0 && m.err == nil {
-				t.Indented("    ", show.Red, "not with --yes alone: "+migrate.Lossy(m.Losses, m.Version))
+			if err := m.Refusal(m.Drops); err != nil && (m.Foreign || !o.yes) {
+				t.Indented("    ! ", show.Red, oneLine(err.Error()))
 			}
+			writeFailures(t, m.Failures)
 			todo = todo || m.todo()
+			stores = stores || m.todo() && (len(m.Drops) == 0 || o.drop)
 		}
 	}
 	if todo && !o.yes {
 		t.Line("")
-		t.Say(show.Plain, "Nothing was changed. With --yes the objects are stored again, and the old versions are taken out of status.storedVersions.")
+		text := "Nothing was changed."
+		if stores {
+			text += " With --yes the objects are stored again, and the old versions are taken out of status.storedVersions."
+		}
+		t.Say(show.Plain, text)
 	}
 	return t.Flush()
 }
@@ -404,14 +411,18 @@ func (m migration) text() string {
 
 // outcome says how many objects were stored again.
 func (m migration) outcome() string {
-	text := fmt.Sprintf("%s stored again in %s", prose.Count(m.Migrated, "object"), m.Version)
+	in := m.Version
+	if fields := m.dropped(); fields != "" {
+		in += " without " + fields
+	}
+	text := fmt.Sprintf("%s stored again in %s", prose.Count(m.Migrated, "object"), in)
 	switch {
 	case m.Kubernetes:
-		text = "Kubernetes stored all objects again in " + m.Version
+		text = "Kubernetes stored all objects again in " + in
 	case m.Objects == 0:
 		text = "no objects"
 	case len(m.Failures) > 0:
-		text = fmt.Sprintf("%d of %s stored again in %s", m.Migrated, prose.Count(m.Objects, "object"), m.Version)
+		text = fmt.Sprintf("%d of %s stored again in %s", m.Migrated, prose.Count(m.Objects, "object"), in)
 	}
 	if m.Stopped {
 		return text + ", stopped after " + prose.Count(len(m.Failures), "failure")
@@ -420,4 +431,17 @@ func (m migration) outcome() string {
 		text += fmt.Sprintf(", %d deleted meanwhile", gone)
 	}
 	return text
+}
+
+// dropped names the fields that objects are known to lose.
+func (m migration) dropped() string {
+	var all []string
+	for _, d := range m.Drops {
+		if d.Survey.Harmed > 0 {
+			all = append(all, d.Fields...)
+		}
+	}
+	slices.Sort(all)
+	const most = 5
+	return prose.Some(slices.Compact(all), most)
 }

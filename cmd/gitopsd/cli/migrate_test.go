@@ -10,6 +10,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/migrate"
+	"gitopsd.dev/render/types/harm"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -21,6 +22,9 @@ func TestMigrationText(t *testing.T) {
 	blocked := old
 	blocked.Blocked = "it is being deleted"
 	removed := []string{"v1alpha1"}
+	drop := func(harmed int, fields ...string) migrate.Drop {
+		return migrate.Drop{Fields: fields, Survey: &harm.Survey{Harmed: harmed}}
+	}
 	failures := []migrate.Failure{{Object: "widget.acme.example/default/a", Reason: "no"}}
 	for _, tt := range []struct {
 		name string
@@ -42,6 +46,10 @@ func TestMigrationText(t *testing.T) {
 		{
 			"done", migration{Result: migrate.Result{Storage: now, Objects: 3, Migrated: 3, Removed: removed}}, false,
 			"3 objects stored again in v1; v1alpha1 taken out of status.storedVersions",
+		},
+		{
+			"done, with fields dropped", migration{Result: migrate.Result{Storage: now, Objects: 3, Migrated: 3, Removed: removed, Drops: []migrate.Drop{drop(1, ".spec.b"), drop(1, ".spec.a", ".spec.b"), drop(0, ".spec.c")}}}, false,
+			"3 objects stored again in v1 without .spec.a, .spec.b; v1alpha1 taken out of status.storedVersions",
 		},
 		{
 			"some deleted", migration{Result: migrate.Result{Storage: now, Objects: 3, Migrated: 1, Removed: removed}}, false,
