@@ -98,13 +98,13 @@ func (m *Migrator) survey(ctx context.Context, s Storage, version string, judges
 		if err != nil || n == 0 {
 			return &harm.Survey{}, err
 		}
-		return &harm.Survey{Unknown: version + " is not served; serve it to see them"}, nil
+		return &harm.Survey{Unknown: version + " is not served"}, nil
 	}
 	switch id, err := m.elsewhere(ctx, s, version); {
 	case err != nil:
 		return nil, err
 	case id != manifest.ID{}:
-		return &harm.Survey{Unknown: fmt.Sprintf("%s is served by another API server; remove %s or its spec.service to see them", version, id)}, nil
+		return &harm.Survey{Unknown: fmt.Sprintf("%s is served by another API server (%s)", version, id)}, nil
 	}
 	all, err := judges()
 	if err != nil {
@@ -165,16 +165,22 @@ func (s Storage) Refusal(drops []Drop) error {
 	if len(drops) == 0 {
 		return nil
 	}
-	would := "may"
-	var texts []string
+	would, advice := "may", ""
+	var texts, unread []string
 	for _, d := range drops {
 		if d.seen() {
 			would = "would"
 		}
+		if d.Survey.Unknown != "" {
+			unread = append(unread, d.Version)
+		}
 		texts = append(texts, d.text(s.Version))
+	}
+	if len(unread) > 0 {
+		advice = "have all objects readable in " + strings.Join(unread, ", ") + ", or "
 	}
 	return &problem.Error{
 		Err:    fmt.Errorf("storing the objects again %s drop fields: %s", would, strings.Join(texts, "; ")),
-		Advice: fmt.Sprintf("add the fields to %s, or move the values to others, or drop them with `gitopsd migrate --yes --drop-fields %s`", s.Version, s.Name),
+		Advice: fmt.Sprintf("%sadd the fields to %s, or move the values to others, or drop them with `gitopsd migrate --yes --drop-fields %s`", advice, s.Version, s.Name),
 	}
 }

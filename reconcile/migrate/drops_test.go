@@ -238,7 +238,7 @@ metadata: {name: v1alpha1.%[1]s, labels: {kube-aggregator.kubernetes.io/automana
 spec: {group: %[1]s, version: v1alpha1, groupPriorityMinimum: 1000, versionPriority: 100, insecureSkipTLSVerify: true, service: {namespace: default, name: nobody}}
 `, b.group))
 	defer b.remove(manifest.APIService, "v1alpha1."+b.group)
-	refused(b.migrator(nil), "v1alpha1 is served by another API server; remove apiservice.apiregistration.k8s.io/v1alpha1."+b.group)
+	refused(b.migrator(nil), "v1alpha1 is served by another API server (apiservice.apiregistration.k8s.io/v1alpha1."+b.group+"); have all objects readable in v1alpha1, or add the fields to v1, or ")
 }
 
 // through returns a client for the control plane. An answer that is not nil replaces the API
@@ -378,7 +378,7 @@ func TestRefusal(t *testing.T) {
 		}
 		return &harm.Survey{Looked: 2, Harmed: 1, Objects: []harm.Object{o}}
 	}
-	const advice = "; add the fields to v1, or move the values to others, or drop them with `gitopsd migrate --yes --drop-fields widgets.acme.example`"
+	const advice = "add the fields to v1, or move the values to others, or drop them with `gitopsd migrate --yes --drop-fields widgets.acme.example`"
 	const hidden = "v1 does not keep all that v1beta1 allows in .spec.a, any field, and which objects have values there is not known: it is hidden"
 	for _, tt := range []struct {
 		name  string
@@ -388,12 +388,12 @@ func TestRefusal(t *testing.T) {
 		{"nothing", nil, ""},
 		{
 			"elements of a list", []Drop{drop("v1alpha1", lost(".spec.a[0].b", ".spec.a[12].b"))},
-			"storing the objects again would drop fields: v1 does not keep .spec.a[*].b of v1alpha1, which harms 1 of 2 objects: x .spec.a[0].b would be dropped, and 1 more" + advice,
+			"storing the objects again would drop fields: v1 does not keep .spec.a[*].b of v1alpha1, which harms 1 of 2 objects: x .spec.a[0].b would be dropped, and 1 more; " + advice,
 		},
-		{"not seen", []Drop{drop("v1beta1", &harm.Survey{Unknown: "it is hidden"})}, "storing the objects again may drop fields: " + hidden + advice},
+		{"not seen", []Drop{drop("v1beta1", &harm.Survey{Unknown: "it is hidden"})}, "storing the objects again may drop fields: " + hidden + "; have all objects readable in v1beta1, or " + advice},
 		{
 			"two versions", []Drop{drop("v1alpha1", lost(".spec.a")), drop("v1beta1", &harm.Survey{Unknown: "it is hidden"})},
-			"storing the objects again would drop fields: v1 does not keep .spec.a of v1alpha1, which harms 1 of 2 objects: x .spec.a would be dropped; " + hidden + advice,
+			"storing the objects again would drop fields: v1 does not keep .spec.a of v1alpha1, which harms 1 of 2 objects: x .spec.a would be dropped; " + hidden + "; have all objects readable in v1beta1, or " + advice,
 		},
 	} {
 		have := ""
