@@ -2,6 +2,7 @@ package render
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -241,15 +242,21 @@ func (c *cluster) objects() ([]*manifest.Object, error) {
 	return append(objects, namespace), nil
 }
 
-// refuseOwn refuses the plain objects that gitopsd keeps for itself in the cluster. Applied,
-// they would lose content, and be pruned once no manifest has them any more.
-func (c *cluster) refuseOwn() {
+// refuseHarmful refuses plain objects that would lose content if they were applied. Those
+// that gitopsd keeps for itself in the cluster would also be pruned once no manifest has them
+// any more. Kubernetes deletes those with owners that do not exist, a definition with all its
+// objects.
+func (c *cluster) refuseHarmful() {
 	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool {
 		what := ownContent(o.ID())
-		if what != "" {
+		owned := len(manifest.List(o.Tree(), "metadata", "ownerReferences")) > 0
+		switch {
+		case what != "":
 			c.refuse(o, fmt.Errorf("gitopsd keeps %s under such names; rename the object, or remove it from the manifests", what))
+		case owned:
+			c.refuse(o, errors.New("metadata.ownerReferences: Kubernetes deletes an object if these are not in the cluster; remove the field"))
 		}
-		return what != ""
+		return what != "" || owned
 	})
 }
 

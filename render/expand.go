@@ -92,7 +92,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	r.activate(c, expanded)
 	c.bind(expanded)
 	r.describe(c)
-	c.refuseOwn()
+	c.refuseHarmful()
 	c.settle()
 	c.freezePlain()
 	objects, err := c.objects()

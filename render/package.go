@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
@@ -107,6 +108,13 @@ func held(s sources.Selected) (*expansion, error) {
 				}
 			}
 		}
+		o, left, err := authored(o)
+		if err != nil {
+			return nil, err
+		}
+		if len(left) > 0 {
+			e.notes = append(e.notes, fmt.Sprintf("%s: left out, since only API servers and controllers set it: %s", id, strings.Join(left, ", ")))
+		}
 		if id.Is(manifest.ActivationPolicy) {
 			e.policies = append(e.policies, o)
 			continue
@@ -114,6 +122,26 @@ func held(s sources.Selected) (*expansion, error) {
 		e.objects = append(e.objects, o)
 	}
 	return e, nil
+}
+
+// authored returns a package's object with the metadata that authors write. Packages with
+// exported objects may have more: the object would be deleted because of owners that the
+// cluster does not have, or could not be deleted or updated. left is what is left out.
+func authored(o *manifest.Object) (bare *manifest.Object, left []string, err error) {
+	meta := manifest.Mapping(o.Tree(), "metadata")
+	kept := make(map[string]any, len(meta))
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		if meta[key] == nil || slices.Contains([]string{"name", "namespace", "labels", "annotations"}, key) {
+			kept[key] = meta[key]
+		} else {
+			left = append(left, "metadata."+key)
+		}
+	}
+	if len(left) == 0 {
+		return o, nil, nil
+	}
+	bare, err = manifest.New(manifest.With(o.Tree(), kept, "metadata"), o.Origin())
+	return bare, left, err
 }
 
 // installed returns the CustomResourceDefinition of a ManagedResourceDefinition.

@@ -47,6 +47,42 @@ func TestOwnContent(t *testing.T) {
 	}
 }
 
+// Kubernetes deletes an object whose owners do not exist. Plain objects with owners are
+// refused, and of a package's objects all metadata is left out that only API servers and
+// controllers set.
+func TestMetadataOfServers(t *testing.T) {
+	t.Parallel()
+	const owners = "ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: gone, uid: 11111111-2222-3333-4444-555555555555}]"
+	in := input(t, declare("Provider", "as", "")+"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owned, namespace: default, "+owners+"}\n---\n"+
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: plain, namespace: default, finalizers: [example.org/mine], ownerReferences: []}\n")
+	crd := "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: as.example.org, creationTimestamp: null, labels: {own: label}, annotations: {own: annotation}, uid: x, resourceVersion: '1', finalizers: [example.org/hold], " + owners + "}\nspec: {group: example.org, names: {plural: as}}\n---\n"
+	r, err := expand(t, new(Renderer), in, map[string]*sources.Package{"as": content(t, sources.Provider, crd)})
+	if err == nil || !strings.Contains(err.Error(), "configmap/default/owned: metadata.ownerReferences: Kubernetes deletes an object if these are not in the cluster; remove the field") {
+		t.Errorf("have %v", err)
+	}
+	owned := manifest.ConfigMap.ID("default", "owned")
+	if r.Objects.Get(owned) != nil || !r.Keeps(owned, "") || r.Objects.Get(manifest.ConfigMap.ID("default", "plain")) == nil {
+		t.Error("the owned object is rendered, or would be pruned, or the other one is missing")
+	}
+	o := r.Objects.Get(manifest.CRD.ID("", "as.example.org"))
+	if o == nil {
+		t.Fatal("the definition is missing")
+	}
+	var keys []string
+	for key, v := range manifest.Mapping(o.Tree(), "metadata") {
+		if v != nil {
+			keys = append(keys, key)
+		}
+	}
+	if slices.Sort(keys); !slices.Equal(keys, []string{"annotations", "labels", "name"}) || o.Label("own") != "label" || o.Annotation("own") != "annotation" {
+		t.Errorf("the metadata has %q", keys)
+	}
+	const note = "customresourcedefinition.apiextensions.k8s.io/as.example.org: left out, since only API servers and controllers set it: metadata.finalizers, metadata.ownerReferences, metadata.resourceVersion, metadata.uid"
+	if !slices.Contains(r.Notes, note) {
+		t.Errorf("notes %q", r.Notes)
+	}
+}
+
 // files returns a kustomization with one file.
 func files(t *testing.T, stream string) fs.FS {
 	t.Helper()
