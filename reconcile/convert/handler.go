@@ -53,7 +53,7 @@ type Handler struct {
 	stats stats
 	// working bounds the conversions at a time, large the bytes of large bodies.
 	working, large *queue
-	buffers sync.Pool
+	buffers        sync.Pool
 
 	mu   sync.Mutex
 	told map[string]time.Time

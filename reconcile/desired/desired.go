@@ -120,15 +120,11 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 		}
 	}
 	var beside []*Unit // what the others declare decides what a tag is, too
-	names := make([]string, len(s.Registry.Clusters))
-	for i, cl := range s.Registry.Clusters {
-		names[i] = cl.Name
-	}
 	for _, cl := range s.Registry.Clusters {
 		if len(c.cfg.Only) == 0 || slices.Contains(c.cfg.Only, cl.Name) {
 			u := Registered(cl, commit.Hash)
 			u.publications, u.home = publications(s.Registry, cl.Name), s.Registry.PublishedTo(cl.Name)
-			u.Beside = names
+			u.Beside = s.Registry.Clusters
 			s.Clusters = append(s.Clusters, u)
 		} else {
 			beside = append(beside, Registered(cl, commit.Hash))

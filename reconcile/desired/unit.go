@@ -54,8 +54,8 @@ type Unit struct {
 	ID ID
 	// Cluster is the registration of the unit's cluster.
 	clusters.Cluster
-	// Beside names all registered clusters; nil for an application.
-	Beside []string
+	// Beside are all registered clusters; nil for an application.
+	Beside []clusters.Cluster
 	// Declaration is the object with the unit's annotations if that is not the registration.
 	Declaration string
 	// After are the units that must be ready before this one is changed.

@@ -31,7 +31,7 @@ func options(want *desired.Unit) (apply.PlanOptions, error) {
 			Inactive: packageTypes(want.Inactive), Delegated: packageTypes(want.Delegated),
 			Gating: want.Gating(), Declaration: want.Declaration,
 		},
-		Clusters:    want.Beside,
+		Clusters:    names(want.Beside),
 		Conversions: want.Conversions, Proofs: want.Proofs,
 		Commit: want.Commit, Allowed: want.Allows, FindType: want.FindType, Types: want.Types,
 		BreakingByData: want.Spec.Breaking == clusters.Data,
@@ -75,4 +75,12 @@ func hold(p *plan.Plan) {
 			s.Reason = "reported, not corrected (spec.drift: report): " + s.Reason
 		}
 	}
+}
+
+func names(registered []clusters.Cluster) []string {
+	all := make([]string, len(registered))
+	for i, c := range registered {
+		all[i] = c.Name
+	}
+	return all
 }

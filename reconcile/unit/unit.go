@@ -29,10 +29,12 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/migrate"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/target"
+	"gitopsd.dev/sources/clusters"
 )
 
 // Config configures a [Connection].
@@ -52,6 +54,9 @@ type Config struct {
 	// Beside, if set, runs while Follow does, and calls notify when a Completer would
 	// return another result although nothing changed in the unit's cluster.
 	Beside func(ctx context.Context, notify func())
+	// Alone, if set, returns an error if the cluster that client reaches is or may be another
+	// registered cluster. Then the unit is not emptied.
+	Alone func(ctx context.Context, client *kube.Client, registered []clusters.Cluster) error
 	// Serve, if set, has this process serve what the unit keeps in its cluster, as
 	// Completers do, without changing anything.
 	Serve func(ctx context.Context, r Request) error
@@ -68,6 +73,7 @@ type Connection struct {
 	completers []Completer
 	migrations *migrate.Keeper // nil for none
 	beside     func(ctx context.Context, notify func())
+	alone      func(ctx context.Context, client *kube.Client, registered []clusters.Cluster) error
 	serve      func(ctx context.Context, r Request) error
 	log        *slog.Logger
 
@@ -89,7 +95,7 @@ func New(c Config) (*Connection, error) {
 		c.Client.Close()
 		return nil, err
 	}
-	conn := &Connection{client: c.Client, applier: applier, completers: c.Completers, beside: c.Beside, serve: c.Serve, log: c.Log.With("cluster", c.Unit.String())}
+	conn := &Connection{client: c.Client, applier: applier, completers: c.Completers, beside: c.Beside, alone: c.Alone, serve: c.Serve, log: c.Log.With("cluster", c.Unit.String())}
 	if c.Migrations == nil {
 		return conn, nil
 	}
@@ -157,6 +163,14 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 	p, err := c.applier.Plan(ctx, completed.set, opts)
 	if err != nil {
 		return nil, completed, err
+	}
+	if want.Remove && c.alone != nil && p.Count(plan.Prune) > 0 {
+		switch err := c.alone(ctx, c.client, want.Beside); {
+		case err != nil && !how.preview:
+			return nil, completed, err
+		case err != nil:
+			p.Notes = append(p.Notes, problem.Message(err)) // of the cluster
+		}
 	}
 	completed.refuse(p)
 	if want.ReportDrift {

@@ -10,8 +10,10 @@ package clusters
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -217,6 +219,19 @@ type Kubeconfig struct {
 	// InCluster names the cluster that the daemon runs in. The daemon must have been
 	// started with --allow-in-cluster.
 	InCluster bool `yaml:"inCluster"`
+}
+
+// place is equal for kubeconfigs that are written differently and are the same.
+func (k Kubeconfig) place() [3]string {
+	switch {
+	case k.SecretRef != nil:
+		return [3]string{"secret", k.SecretRef.Name, cmp.Or(k.SecretRef.Key, "kubeconfig")}
+	case k.ClusterProfileRef != nil:
+		return [3]string{"profile", k.ClusterProfileRef.Name}
+	case k.File != "":
+		return [3]string{"file", path.Clean(k.File)}
+	}
+	return [3]string{}
 }
 
 // SecretRef names a Secret and the key in it.

@@ -248,6 +248,7 @@ func TestRemove(t *testing.T) {
 		{name: "true", text: doc("old", `gitopsd.dev/remove: "true"`, "a", ""), want: `"true" is not the name of this cluster; to have everything removed that was applied to it, write "old"`},
 		{name: "an error elsewhere", text: doc("old", old, "a", "---\n") + doc("US_East", "", "b", ""), want: "cluster old is not emptied while clusters.yaml has errors"},
 		{name: "renamed", text: doc("old", old, "a", "---\n") + doc("new", "", "a", ""), want: "clusters.yaml:1: metadata.annotations.gitopsd.dev/remove: cluster old is not emptied: its kubeconfig is also cluster new's"},
+		{name: "renamed, and written differently", text: doc("old", old, "a", "---\n") + doc("new", "", "./b/../a", ""), want: "cluster old is not emptied: its kubeconfig is also cluster new's"},
 		{name: "another context", text: doc("old", old, "a", "  context: x\n---\n") + doc("new", "", "a", ""), removed: []string{"old"}},
 		{name: "waited for", text: doc("old", old, "a", "---\n") + doc("new", "", "b", "  dependsOn: [old]\n"), want: `cluster new waits for "old", which is to be emptied`},
 	} {

@@ -374,7 +374,7 @@ func (p *parser) removals() {
 			continue
 		}
 		for _, other := range p.registry.Clusters {
-			if !other.Remove && other.Spec.Context == c.Spec.Context && reflect.DeepEqual(other.Spec.Kubeconfig, c.Spec.Kubeconfig) {
+			if !other.Remove && other.Spec.Context == c.Spec.Context && other.Spec.Kubeconfig.place() == c.Spec.Kubeconfig.place() {
 				p.fail(c.Line, key, "cluster %s is not emptied: its kubeconfig is also cluster %s's; to rename it, remove the old document", c.Name, other.Name)
 				told[c.Name] = true
 			}

@@ -415,7 +415,7 @@ func planOf(ctx context.Context, connector *hub.Connector, c *desired.Unit, flee
 	if err != nil {
 		return nil, err
 	}
-	connection, err := unit.New(unit.Config{Unit: c.ID, Client: client, Fleet: fleet, Completers: completers, Log: log})
+	connection, err := unit.New(unit.Config{Unit: c.ID, Client: client, Fleet: fleet, Completers: completers, Alone: connector.Alone, Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -232,7 +232,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			if err != nil {
 				return nil, err
 			}
-			cfg := unit.Config{Unit: want.ID, Client: client, Fleet: fleet, Completers: completers, Log: log}
+			cfg := unit.Config{Unit: want.ID, Client: client, Fleet: fleet, Completers: completers, Alone: connector.Alone, Log: log}
 			if converter.daemon != nil {
 				cfg.Beside, cfg.Serve = converter.daemon.Follow(want.ID.String()), converter.daemon.Serve
 			}
