@@ -126,6 +126,32 @@ func (inv Inventory) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []strin
 	}
 }
 
+// AsApplied reports whether a live object is what its record says that the field manager
+// applied, and nobody else wrote to it. It is false, too, if the API server filled in fields.
+func AsApplied(tree map[string]any, manager string) bool {
+	meta := manifest.Mapping(tree, "metadata")
+	managers := manifest.List(meta, "managedFields")
+	for _, e := range managers {
+		entry, _ := e.(map[string]any)
+		if manifest.Text(entry, "manager") != manager || manifest.Text(entry, "operation") != string(metav1.ManagedFieldsOperationApply) {
+			return false
+		}
+	}
+	for _, path := range [][]string{
+		{"creationTimestamp"}, {"generation"}, {"managedFields"}, {"resourceVersion"}, {"uid"},
+		{"labels", PartOfLabel}, {"annotations", manifest.AppliedAnnotation},
+	} {
+		tree = manifest.Without(tree, append([]string{"metadata"}, path...)...)
+	}
+	for _, key := range []string{"labels", "annotations"} {
+		if len(manifest.Mapping(tree, "metadata", key)) == 0 {
+			tree = manifest.Without(tree, "metadata", key)
+		}
+	}
+	o, err := manifest.New(tree, manifest.Origin{})
+	return err == nil && len(managers) > 0 && parseRecord(manifest.Text(meta, "annotations", manifest.AppliedAnnotation)).applied == string(o.Hash())
+}
+
 // applied reports whether we are among the managers that applied the object, or the
 // original of a copy.
 func (inv Inventory) applied(meta *metav1.ObjectMeta) bool {

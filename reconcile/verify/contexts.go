@@ -51,7 +51,7 @@ func (c *comparison) contexts(all []here) []finding {
 				continue
 			case len(ctx.Drift) > 0:
 				text := h.control.Wanted.String() + ", other than rendered: " + prose.Some(ctx.Drift, 4)
-				problems.add(text, h.cluster, text, nil)
+				problems.add(text, h.cluster, text, in(h.cluster, ctx.reasons(h.planned)))
 				continue
 			case h.behind:
 				continue // what it has belongs to the controller before
@@ -77,9 +77,21 @@ func (c *comparison) contexts(all []here) []finding {
 }
 
 // waits reports whether all that is not as rendered was refused or is not applied yet, so that
-// comparison.pending reports it.
+// comparison.pending reports it. What a plan has a step for somebody may have changed, too, so
+// the objects must also be gitopsd's, and as it applied them.
 func (c *Context) waits(planned map[manifest.ID]Planned) bool {
-	return len(c.From) > 0 && !slices.ContainsFunc(c.From, func(id manifest.ID) bool { return planned[id].Kind == "" })
+	return c.Applied && len(c.From) > 0 && !slices.ContainsFunc(c.From, func(id manifest.ID) bool { return !planned[id].Member })
+}
+
+// reasons returns why objects that differ were refused or are not applied yet.
+func (c *Context) reasons(planned map[manifest.ID]Planned) []string {
+	var all []string
+	for _, id := range c.From {
+		if p := planned[id]; p.Kind != "" {
+			all = append(all, fmt.Sprintf("%s: %s", id, p.Why))
+		}
+	}
+	return all
 }
 
 // mostTold is how many differing parts are listed for each side.

@@ -143,9 +143,11 @@ type Context struct {
 	Read  bool
 	Parts []behaviour.Part
 	// Drift are the names of parts that are not as rendered, and From the objects, rendered
-	// or live, that make the difference.
-	Drift []string
-	From  []manifest.ID
+	// or live, that make the difference. Applied reports whether all of these are as gitopsd
+	// applied them.
+	Drift   []string
+	From    []manifest.ID
+	Applied bool
 }
 
 // Webhook is a rendered webhook configuration, or a rendered policy or its binding, in

@@ -20,6 +20,8 @@ type Planned struct {
 	Kind Kind
 	// Why is for people: "refused: …".
 	Why string
+	// Member reports whether the live object is in gitopsd's inventory.
+	Member bool
 }
 
 // Behind reports whether anything in the cluster differs from what was rendered, so that a
@@ -67,12 +69,12 @@ func (c *Facts) Explain(p *plan.Plan) {
 			continue
 		}
 		if s.Rollback.Done {
-			c.Planned[s.ID] = Planned{RolledBack, "rolled back: " + s.Rollback.Why}
+			c.Planned[s.ID] = Planned{RolledBack, "rolled back: " + s.Rollback.Why, s.Member}
 			continue
 		}
 		switch s.Action {
 		case plan.Configure, plan.Prune:
-			c.Planned[s.ID] = Planned{NotApplied, "not applied yet"}
+			c.Planned[s.ID] = Planned{NotApplied, "not applied yet", s.Member}
 		case plan.Refused, plan.Conflict:
 			why := s.Reason
 			if root := broken[s.Package]; root != nil {
@@ -82,9 +84,9 @@ func (c *Facts) Explain(p *plan.Plan) {
 			if s.Action == plan.Conflict {
 				said = "in conflict: "
 			}
-			c.Planned[s.ID] = Planned{Refused, said + why}
+			c.Planned[s.ID] = Planned{Refused, said + why, s.Member}
 		case plan.Wait, plan.Held:
-			c.Planned[s.ID] = Planned{NotApplied, "not applied yet: " + cmp.Or(s.Reason, string(s.Action))}
+			c.Planned[s.ID] = Planned{NotApplied, "not applied yet: " + cmp.Or(s.Reason, string(s.Action)), s.Member}
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestPlanned(t *testing.T) {
 	role, binding := manifest.ClusterRole.ID("", "widgets"), manifest.ClusterRoleBinding.ID("", "widgets")
 	webhook := manifest.ValidatingWebhooks.ID("", "widgets")
 	step := func(id manifest.ID, a plan.Action, reason string) plan.Step {
-		return plan.Step{ID: id, Action: a, Reason: reason, Package: "widgets", Object: object}
+		return plan.Step{ID: id, Action: a, Reason: reason, Package: "widgets", Object: object, Member: true}
 	}
 	bumped := func(c *Facts) {
 		for _, d := range c.Definitions {
@@ -119,10 +119,10 @@ func TestPlanned(t *testing.T) {
 		{
 			name: "rights and configuration that are not applied yet",
 			change: func(c *Facts) {
-				c.controller().ConfigMaps = Context{Read: true, Drift: []string{"ConfigMap a key mode"}, From: []manifest.ID{configMap}}
-				c.controller().Rights = Context{Read: true, Drift: []string{"pods", "secrets"}, From: []manifest.ID{role, binding}}
+				c.controller().ConfigMaps = Context{Read: true, Drift: []string{"ConfigMap a key mode"}, From: []manifest.ID{configMap}, Applied: true}
+				c.controller().Rights = Context{Read: true, Drift: []string{"pods", "secrets"}, From: []manifest.ID{role, binding}, Applied: true}
 			},
-			steps: []plan.Step{step(configMap, plan.Configure, ""), step(role, plan.Configure, ""), {ID: binding, Action: plan.Prune}},
+			steps: []plan.Step{step(configMap, plan.Configure, ""), step(role, plan.Configure, ""), {ID: binding, Action: plan.Prune, Member: true}},
 			want: []string{
 				"2 types of package widgets: what was declared is not applied yet in prod", "wanted reg.io/widgets v1, not applied yet",
 				"prod: until then other than rendered: ConfigMap a key mode", "prod: until then other than rendered: pods, secrets",
@@ -132,7 +132,7 @@ func TestPlanned(t *testing.T) {
 			name: "rights that are refused",
 			change: func(c *Facts) {
 				bumped(c)
-				c.controller().Rights = Context{Read: true, Drift: []string{"pods"}, From: []manifest.ID{role}}
+				c.controller().Rights = Context{Read: true, Drift: []string{"pods"}, From: []manifest.ID{role}, Applied: true}
 			},
 			steps: []plan.Step{step(gadget, plan.Refused, "no"), step(widget, plan.Refused, "no"), step(workload, plan.Refused, "no"), step(role, plan.Refused, "no")},
 			want: []string{
@@ -143,12 +143,37 @@ func TestPlanned(t *testing.T) {
 		{
 			name: "rights that somebody added to a change",
 			change: func(c *Facts) {
-				c.controller().Rights = Context{Read: true, Drift: []string{"pods", "secrets"}, From: []manifest.ID{role, binding}}
+				c.controller().Rights = Context{Read: true, Drift: []string{"pods", "secrets"}, From: []manifest.ID{role, binding}, Applied: true}
 			},
 			steps: []plan.Step{step(role, plan.Configure, "")},
 			want: []string{
 				"2 types of package widgets: the controller has other rights than declared in prod",
 				"Deployment gitopsd-system/widgets, other than rendered: pods, secrets",
+				"prod: clusterrole.rbac.authorization.k8s.io/widgets: not applied yet",
+			},
+		},
+		{
+			name: "rights that somebody changed while others are refused",
+			change: func(c *Facts) {
+				c.controller().Rights = Context{Read: true, Drift: []string{"pods"}, From: []manifest.ID{role}}
+			},
+			steps: []plan.Step{step(role, plan.Refused, "no")},
+			want: []string{
+				"2 types of package widgets: the controller has other rights than declared in prod",
+				"Deployment gitopsd-system/widgets, other than rendered: pods",
+				"prod: clusterrole.rbac.authorization.k8s.io/widgets: refused: no",
+			},
+		},
+		{
+			name: "rights by a role that is not gitopsd's",
+			change: func(c *Facts) {
+				c.controller().Rights = Context{Read: true, Drift: []string{"pods"}, From: []manifest.ID{role}, Applied: true}
+			},
+			steps: []plan.Step{{ID: role, Action: plan.Conflict, Object: object, Reason: "it is Helm's"}},
+			want: []string{
+				"2 types of package widgets: the controller has other rights than declared in prod",
+				"Deployment gitopsd-system/widgets, other than rendered: pods",
+				"prod: clusterrole.rbac.authorization.k8s.io/widgets: in conflict: it is Helm's",
 			},
 		},
 		{
@@ -233,7 +258,7 @@ func TestPlannedContexts(t *testing.T) {
 		t.Errorf("applied: %v", have)
 	}
 	all[1].controller().Instances[0].Settings = nil
-	all[1].Planned = map[manifest.ID]Planned{all[1].controller().Wanted.Workload: {NotApplied, "not applied yet"}}
+	all[1].Planned = map[manifest.ID]Planned{all[1].controller().Wanted.Workload: {Kind: NotApplied, Why: "not applied yet"}}
 	if have := kinds(); !slices.Equal(have, []Kind{NotApplied}) {
 		t.Errorf("not applied yet: %v", have)
 	}

@@ -96,7 +96,8 @@ func (in *reading) contents(ctx context.Context, kind manifest.GroupKind, namesp
 		for _, r := range references[c] {
 			if o := in.wanted.Objects.Get(kind.ID(namespace, r.Name)); o != nil {
 				if drift := drifted(r, o.Tree(), wanted[r.Name], sum); len(drift) > 0 {
-					to.Drift, to.From = append(to.Drift, drift...), append(to.From, o.ID())
+					to.Drift = append(to.Drift, drift...)
+					in.differs(to, o.ID())
 				}
 			}
 		}
@@ -152,6 +153,8 @@ func (in *reading) named(ctx context.Context, kind manifest.GroupKind, namespace
 		if bad = json.Unmarshal(item, &tree); bad != nil {
 			return false
 		}
+		tree["apiVersion"], tree["kind"] = t.APIVersion(), t.Kind // items of built-in types come without these
+		in.note(kind.ID(namespace, e.Metadata.Name), tree)
 		wanted[e.Metadata.Name] = map[string]any{"type": tree["type"], "data": tree["data"], "binaryData": tree["binaryData"]}
 		return true
 	})

@@ -23,6 +23,7 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
@@ -106,6 +107,22 @@ type reading struct {
 	rendered []verify.Webhook
 	// running are the controllers whose workloads were read.
 	running []*controller
+	// applied are the objects behind their configuration and rights that are as gitopsd
+	// applied them.
+	applied map[manifest.ID]bool
+}
+
+// note notes whether a live object is as gitopsd applied it.
+func (in *reading) note(id manifest.ID, tree map[string]any) {
+	if plan.AsApplied(tree, kube.FieldManager) {
+		in.applied[id] = true
+	}
+}
+
+// differs adds an object that makes a difference to a context.
+func (in *reading) differs(c *verify.Context, id manifest.ID) {
+	c.Applied = in.applied[id] && (c.Applied || len(c.From) == 0)
+	c.From = append(c.From, id)
 }
 
 func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verify.Facts) {
@@ -120,7 +137,7 @@ func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verif
 	r.mu.Lock()
 	r.clusters[wanted.Name] = c
 	r.mu.Unlock()
-	in := &reading{Reader: r, kube: c, wanted: wanted, facts: facts, rendered: rendered}
+	in := &reading{Reader: r, kube: c, wanted: wanted, facts: facts, rendered: rendered, applied: make(map[manifest.ID]bool)}
 	if err := in.definitions(ctx); err != nil {
 		facts.Unread = true
 		facts.Gap(err)

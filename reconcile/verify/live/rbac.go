@@ -61,9 +61,11 @@ func (in *reading) rights(ctx context.Context) error {
 		want := behaviour.Rights(rendered, direct(declared, rendered), wanted)
 		c.Rights = verify.Context{Read: true, Parts: behaviour.Rights(accounts[i], bindings, live), Drift: behaviour.Differing(want, have)}
 		if len(c.Rights.Drift) > 0 {
-			c.Rights.From = grantors(accounts[i], direct(declared, accounts[i]), direct(bindings, accounts[i]), wanted, live)
+			for _, id := range grantors(accounts[i], direct(declared, accounts[i]), direct(bindings, accounts[i]), wanted, live) {
+				in.differs(&c.Rights, id)
+			}
 			if rendered != accounts[i] {
-				c.Rights.From = append(c.Rights.From, c.Wanted.Workload)
+				in.differs(&c.Rights, c.Wanted.Workload)
 			}
 		}
 	}
@@ -109,6 +111,7 @@ func (in *reading) bindings(ctx context.Context, accounts []behaviour.Account) (
 				return direct || group
 			}) {
 				found = append(found, b)
+				in.note(b.ID, tree)
 			}
 			return true
 		})
@@ -140,6 +143,7 @@ func (in *reading) roles(ctx context.Context, bindings []behaviour.Binding) (map
 			id := t.ID(manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name"))
 			if _, ok := rules[id]; ok {
 				rules[id] = manifest.List(tree, "rules")
+				in.note(id, tree)
 			}
 			return true
 		})

@@ -2,9 +2,11 @@ package live
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
@@ -49,6 +51,28 @@ func TestGrantors(t *testing.T) {
 		}
 		if text := strings.Join(have, " "); text != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, text, tt.want)
+		}
+	}
+}
+
+// One object that gitopsd did not apply as it is makes the whole difference doubtful.
+func TestDiffers(t *testing.T) {
+	a, b, other := manifest.ClusterRole.ID("", "a"), manifest.ClusterRole.ID("", "b"), manifest.ClusterRole.ID("", "other")
+	in := &reading{applied: map[manifest.ID]bool{a: true, b: true}}
+	for _, tt := range []struct {
+		from []manifest.ID
+		want bool
+	}{
+		{[]manifest.ID{a, b}, true},
+		{[]manifest.ID{a, other}, false},
+		{[]manifest.ID{other, a}, false},
+	} {
+		var c verify.Context
+		for _, id := range tt.from {
+			in.differs(&c, id)
+		}
+		if c.Applied != tt.want || !slices.Equal(c.From, tt.from) {
+			t.Errorf("%v: %+v", tt.from, c)
 		}
 	}
 }
