@@ -481,6 +481,7 @@ func (a *access) owner(p *ownedPod) manifest.ID {
 type declaration struct {
 	account  string
 	selector labels.Selector
+	images   []behaviour.Part
 }
 
 // declare reads a rendered object. Kinds of others, such as a CloneSet, have the fields of a
@@ -497,7 +498,8 @@ func declare(o *manifest.Object) *declaration {
 	if len(manifest.List(template, "spec", "containers")) == 0 {
 		return &declaration{}
 	}
-	d := &declaration{account: id.Namespace + "/" + behaviour.FromPodSpec(manifest.Mapping(template, "spec")).Account}
+	pod := behaviour.FromPodSpec(manifest.Mapping(template, "spec"))
+	d := &declaration{account: id.Namespace + "/" + pod.Account, images: pod.Images}
 	var err error
 	if d.selector, err = selectorOf(o); err != nil {
 		// The selector of a Job is made up by the API server.

@@ -150,7 +150,8 @@ func newController(o *manifest.Object, facts *verify.Controller) (*controller, e
 }
 
 // owns returns a function that reports whether a pod belongs to a controller: its workload
-// selects the pod, and no other declared workload has it.
+// selects the pod, and no other declared workload has it and gives it its images. A sidecar that
+// admission added does not count.
 func (in *reading) owns() func(*controller, *pod) bool {
 	declared := in.declared()
 	cronJobs := make(map[workload]bool)
@@ -165,7 +166,7 @@ func (in *reading) owns() func(*controller, *pod) bool {
 		}
 		owner := p.owner(cronJobs)
 		d := declared(owner)
-		return owner == c.Wanted.Workload || d == nil || !d.has(&p.ownedPod)
+		return owner == c.Wanted.Workload || d == nil || !d.has(&p.ownedPod) || !slices.Equal(behaviour.Only(p.template.Images, d.images), d.images)
 	}
 }
 

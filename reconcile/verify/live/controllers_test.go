@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,25 +108,28 @@ func TestOthersPods(t *testing.T) {
 	}
 	owns := in.owns()
 	for _, tt := range []struct {
-		name, labels, account, owner string
-		want                         bool
+		name, labels, account, owner, containers string
+		want                                     bool
 	}{
-		{"its own", "app: x, pod-template-hash: abc", "x", "apps/v1 ReplicaSet x-abc", true},
-		{"other labels", "app: y, pod-template-hash: abc", "x", "apps/v1 ReplicaSet x-abc", false},
-		{"another Deployment's", "app: x, part: hooks, pod-template-hash: abc", "x", "apps/v1 ReplicaSet hooks-abc", false},
-		{"without the labels of the other", "app: x, pod-template-hash: abc", "x", "apps/v1 ReplicaSet hooks-abc", true},
-		{"with another account than the other", "app: x, part: hooks, pod-template-hash: abc", "tidy", "apps/v1 ReplicaSet hooks-abc", true},
-		{"a Job's", "app: x, job-name: setup", "default", "batch/v1 Job setup", false},
-		{"a CronJob's", "app: x, job-name: tidy-29", "tidy", "batch/v1 Job tidy-29", false},
-		{"an undeclared Deployment's", "app: x, pod-template-hash: abc", "x", "apps/v1 ReplicaSet old-abc", true},
-		{"an undeclared Job's", "app: x, job-name: by-hand", "tidy", "batch/v1 Job by-hand", true},
-		{"nobody's", "app: x", "x", "", true},
+		{"its own", "app: x, pod-template-hash: abc", "x", "apps/v1 ReplicaSet x-abc", "", true},
+		{"other labels", "app: y, pod-template-hash: abc", "x", "apps/v1 ReplicaSet x-abc", "", false},
+		{"another Deployment's", "app: x, part: hooks, pod-template-hash: abc", "x", "apps/v1 ReplicaSet hooks-abc", "", false},
+		{"with an image of its own", "app: x, part: hooks, pod-template-hash: abc", "x", "apps/v1 ReplicaSet hooks-abc", "{name: c, image: evil}", true},
+		{"without the container of the other", "app: x, part: hooks, pod-template-hash: abc", "x", "apps/v1 ReplicaSet hooks-abc", "{name: d, image: i}", true},
+		{"beside a sidecar", "app: x, part: hooks, pod-template-hash: abc", "x", "apps/v1 ReplicaSet hooks-abc", "{name: proxy, image: p}, {name: c, image: i}", false},
+		{"without the labels of the other", "app: x, pod-template-hash: abc", "x", "apps/v1 ReplicaSet hooks-abc", "", true},
+		{"with another account than the other", "app: x, part: hooks, pod-template-hash: abc", "tidy", "apps/v1 ReplicaSet hooks-abc", "", true},
+		{"a Job's", "app: x, job-name: setup", "default", "batch/v1 Job setup", "", false},
+		{"a CronJob's", "app: x, job-name: tidy-29", "tidy", "batch/v1 Job tidy-29", "", false},
+		{"an undeclared Deployment's", "app: x, pod-template-hash: abc", "x", "apps/v1 ReplicaSet old-abc", "", true},
+		{"an undeclared Job's", "app: x, job-name: by-hand", "tidy", "batch/v1 Job by-hand", "", true},
+		{"nobody's", "app: x", "x", "", "", true},
 	} {
 		owners := ""
 		if f := strings.Fields(tt.owner); len(f) > 0 {
 			owners = fmt.Sprintf("{apiVersion: %s, kind: %s, name: %s, controller: true}", f[0], f[1], f[2])
 		}
-		p := newPod(manifesttest.Tree(t, fmt.Sprintf("{metadata: {name: p, namespace: ns, labels: {%s}, ownerReferences: [%s]}, spec: {serviceAccountName: %s, containers: [{name: c, image: i}]}, status: {%s}}", tt.labels, owners, tt.account, runs)))
+		p := newPod(manifesttest.Tree(t, fmt.Sprintf("{metadata: {name: p, namespace: ns, labels: {%s}, ownerReferences: [%s]}, spec: {serviceAccountName: %s, containers: [%s]}, status: {%s}}", tt.labels, owners, tt.account, cmp.Or(tt.containers, "{name: c, image: i}"), runs)))
 		if have := owns(c, p); have != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, have, tt.want)
 		}
