@@ -271,6 +271,35 @@ func TestCompare(t *testing.T) {
 			what:   "prod: Deployment a/b itself has the image x",
 		},
 		{
+			name: "another image in the workload, of which no replica is wanted",
+			change: func(dev, prod, staging *Facts) {
+				for _, c := range []*Facts{dev, prod, staging} {
+					c.controller().Instances, c.controller().Idle = nil, true
+				}
+				prod.controller().Held = []string{"Deployment a/b itself has the image x"}
+			},
+			want: []string{both + "the controller runs with other settings than declared in prod"},
+			what: "prod: Deployment a/b itself has the image x",
+		},
+		{
+			name: "another image in the workload, and other settings",
+			change: func(_, prod, _ *Facts) {
+				prod.controller().Instances[0].Settings = nil
+				prod.controller().Held = []string{"Deployment a/b itself has the image x"}
+			},
+			want: []string{both + "the controller runs with other settings than declared in prod"},
+			what: "prod: Deployment a/b itself has the image x",
+		},
+		{
+			name: "another image in the workload, which one pod has",
+			change: func(_, prod, _ *Facts) {
+				prod.controller().Instances = []Instance{running("1"), running("9")}
+				prod.controller().Held = []string{"Deployment a/b itself has the image x"}
+			},
+			want: []string{both + "two controllers act on them at once in prod"},
+			what: "prod: Deployment a/b itself has the image x",
+		},
+		{
 			name: "another image in the workload, which cannot be pulled",
 			change: func(_, prod, _ *Facts) {
 				prod.controller().Instances = nil

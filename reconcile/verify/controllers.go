@@ -81,8 +81,23 @@ type verdict struct {
 	held bool
 }
 
-// judge compares a running controller with the rendered one.
+// judge compares a running controller with the rendered one. If the workload itself has another
+// image, new pods run that, whatever runs now.
 func (x *images) judge(c *Controller) verdict {
+	v := x.running(c)
+	if len(c.Held) == 0 {
+		return v
+	}
+	if v.problem == "" {
+		v.problem = SettingsDrifted
+		v.what += ", and its workload has another image for new pods"
+	}
+	v.held, v.details = true, slices.Concat(v.details, c.Held)
+	return v
+}
+
+// running compares the pods of a controller with the rendered workload.
+func (x *images) running(c *Controller) verdict {
 	v := verdict{what: x.wanted(c)}
 	instances := x.joined(c)
 	own := slices.IndexFunc(instances, func(i Instance) bool { return !i.Elsewhere })
@@ -92,7 +107,7 @@ func (x *images) judge(c *Controller) verdict {
 		v.what += ", no replica wanted"
 		return v
 	case own < 0:
-		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs", slices.Concat(c.Waiting, c.Held)
+		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs", slices.Clone(c.Waiting)
 		for _, i := range instances {
 			v.details = append(v.details, fmt.Sprintf("in its place, pod %s runs %s", pods(i), x.instance(c, i).what))
 		}
@@ -190,18 +205,14 @@ func (x *images) plain(id, rendered string) string {
 }
 
 // whole compares the only instance with the rendered workload. If it lacks a running container,
-// the workload as rendered does not run. If the workload itself has another image, the next pod
-// runs that.
+// the workload as rendered does not run.
 func (x *images) whole(c *Controller, i Instance) verdict {
 	v := x.instance(c, i)
 	switch {
 	case i.Partly && v.problem != "":
 		v.details = append(v.details, c.Waiting...)
 	case i.Partly:
-		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs all of its containers", slices.Concat(c.Waiting, c.Held)
-	case v.problem == "" && len(c.Held) > 0:
-		v.problem, v.details = SettingsDrifted, slices.Clone(c.Held)
-		v.what += ", and its workload has another image for new pods"
+		v.problem, v.what, v.details = NoController, "no pod of "+c.Wanted.String()+" runs all of its containers", slices.Clone(c.Waiting)
 	case v.problem == "" && c.Idle:
 		v.problem, v.details = SettingsDrifted, []string{"pod " + pods(i)}
 		v.what += ", and no replica is wanted"
@@ -270,9 +281,6 @@ func (x *images) instance(c *Controller, i Instance) verdict {
 	case v.problem != "":
 		v.runs = strings.Join(runs, " and ")
 		v.details = []string{"pod " + pods(i)}
-		if !i.Elsewhere && len(c.Held) > 0 {
-			v.held, v.details = true, append(v.details, c.Held...)
-		}
 	case len(differing) > 0:
 		v.problem = SettingsDrifted
 		v.what += " with other settings"

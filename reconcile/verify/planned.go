@@ -119,7 +119,8 @@ func (c *comparison) pending(id manifest.ID, all []here) {
 			h.pending = h.planned[id].Kind != ""
 		}
 		if h.control != nil && !h.control.Unread {
-			if v := c.judge(h.control); v.problem == WrongController || v.problem == SettingsDrifted || v.problem == NoController {
+			v := c.judge(h.control)
+			if !v.held && (v.problem == WrongController || v.problem == SettingsDrifted || v.problem == NoController) {
 				p := h.planned[h.Behaviour.Workload]
 				detail := v.what
 				if v.runs != "" {

@@ -105,6 +105,30 @@ func TestPlanned(t *testing.T) {
 			},
 		},
 		{
+			name: "an image that somebody set in the workload is never explained",
+			change: func(c *Facts) {
+				bumped(c)
+				c.controller().Held = []string{"Deployment a/b itself has the image x"}
+			},
+			steps: []plan.Step{step(workload, plan.Refused, "no"), step(gadget, plan.Refused, "no"), step(widget, plan.Refused, "no")},
+			want: []string{
+				"2 types of package widgets: another controller than declared acts on them in prod",
+				"reg.io/widgets v1 (sha256:111111111111) in place of reg.io/widgets v2 (sha256:444444444444)",
+				"prod: pod gitopsd-system/widgets-x", "prod: Deployment a/b itself has the image x",
+				"2 types of package widgets: what was declared is refused in prod", "wanted reg.io/widgets v2, refused: no",
+			},
+		},
+		{
+			name:   "nor if no pod has it yet",
+			change: func(c *Facts) { c.controller().Held = []string{"Deployment a/b itself has the image x"} },
+			steps:  []plan.Step{step(workload, plan.Configure, "")},
+			want: []string{
+				"2 types of package widgets: the controller runs with other settings than declared in prod",
+				"reg.io/widgets v1 (sha256:111111111111), and its workload has another image for new pods",
+				"prod: Deployment a/b itself has the image x",
+			},
+		},
+		{
 			name:   "somebody's change",
 			change: func(c *Facts) { c.widget().Live = typed("Widget", "three") },
 			steps:  []plan.Step{{ID: widget, Action: plan.Refused, Reason: "drift: …", Drift: true, Object: object}},
