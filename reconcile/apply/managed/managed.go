@@ -71,15 +71,20 @@ func Foreign(m *metav1.ObjectMeta, path ...string) bool {
 }
 
 // ImageSetBy returns the field manager that set the image of a container in the pod
-// template of a workload, and when; "" if there is no record. Of several that set the
-// same image, it is the last one that is not gitopsd. List is containers or
-// initContainers.
-func ImageSetBy(m *metav1.ObjectMeta, list, container string) (manager string, at time.Time) {
+// template of a workload, and when. Of several that set the same image, it is the last one
+// that is not gitopsd. ours reports whether gitopsd applied the image and nobody else set
+// it; without a record, manager is "", too. List is containers or initContainers.
+func ImageSetBy(m *metav1.ObjectMeta, list, container string) (manager string, at time.Time, ours bool) {
 	path := fieldpath.MakePathOrDie("spec", "template", "spec", list, fieldpath.KeyByFields("name", container), "image")
+	applied := false
 	for i := range m.ManagedFields {
 		e := &m.ManagedFields[i]
 		set, err := fieldsOf(e)
-		if err != nil || e.Manager == kube.FieldManager || e.Subresource != "" || !touches(set, path) {
+		if err != nil || e.Subresource != "" || !touches(set, path) {
+			continue
+		}
+		if e == Own(m) {
+			applied = true
 			continue
 		}
 		var when time.Time
@@ -90,7 +95,7 @@ func ImageSetBy(m *metav1.ObjectMeta, list, container string) (manager string, a
 			manager, at = e.Manager, when
 		}
 	}
-	return manager, at
+	return manager, at, applied && manager == ""
 }
 
 func restart(p fieldpath.Path) bool {

@@ -198,7 +198,7 @@ func (in *reading) templates(ctx context.Context, namespace, kind string, contro
 	})
 }
 
-// heldImages lists the images of a live workload that are not rendered and that others set.
+// heldImages lists the images of a live workload that are not rendered and that gitopsd did not apply.
 func heldImages(wanted *behaviour.Identity, tree map[string]any) []string {
 	var held []string
 	meta := managedFields(tree)
@@ -214,9 +214,15 @@ func heldImages(wanted *behaviour.Identity, tree map[string]any) []string {
 			if slices.Contains(wanted.Images, behaviour.Part{Name: name, Value: is}) {
 				continue
 			}
-			manager, at := managed.ImageSetBy(meta, list, name)
-			if manager == "" {
-				continue // gitopsd's own, from another commit
+			manager, at, ours := managed.ImageSetBy(meta, list, name)
+			if ours {
+				continue // from another commit
+			}
+			switch manager {
+			case "":
+				manager = "an unknown writer"
+			case kube.FieldManager:
+				manager = "an update in gitopsd's name"
 			}
 			text := fmt.Sprintf("%s itself has the image %s for container %s, set by %s", wanted, image, name, manager)
 			if !at.IsZero() {

@@ -156,8 +156,8 @@ const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, 
   selector: {matchLabels: {app: x}, matchExpressions: [{key: tier, operator: DoesNotExist}]},
   template: {metadata: {labels: {app: x, pkg.crossplane.io/provider: w}}, spec: {containers: [{name: c, image: 'i:v1', env: [{name: A, value: a}]}]}}}}`
 
-// An image that a person set in the workload is told with who and when; one that
-// gitopsd applied from another commit is not held.
+// An image that others set in the workload is told with who and when, if that is known; one
+// that gitopsd applied from another commit is not held.
 func TestHeldImages(t *testing.T) {
 	o := manifesttest.Object(t, deployment)
 	entry := func(manager, operation, container string) string {
@@ -169,7 +169,9 @@ func TestHeldImages(t *testing.T) {
 		{"by hand", "{name: c, image: 'i:v2'}", entry("gitopsd", "Apply", "c") + ", " + entry("kubectl-set", "Update", "c"), "Deployment ns/x itself has the image i:v2 for container c, set by kubectl-set at 2026-01-02T03:04:05Z"},
 		{"by a digest", "{name: c, image: 'i@sha256:" + strings.Repeat("0", 64) + "'}", entry("kubectl-edit", "Update", "c"), "Deployment ns/x itself has the image i@sha256:" + strings.Repeat("0", 64) + " for container c, set by kubectl-edit at 2026-01-02T03:04:05Z"},
 		{"added", "{name: c, image: 'i:v1'}, {name: d, image: 'j:v1'}", entry("kubectl-patch", "Update", "d"), "Deployment ns/x itself has the image j:v1 for container d, set by kubectl-patch at 2026-01-02T03:04:05Z"},
-		{"without a record", "{name: c, image: 'i:v2'}", "", ""},
+		{"in gitopsd's name", "{name: c, image: 'i:v2'}", entry("gitopsd", "Update", "c"), "Deployment ns/x itself has the image i:v2 for container c, set by an update in gitopsd's name at 2026-01-02T03:04:05Z"},
+		{"without a record", "{name: c, image: 'i:v2'}", "", "Deployment ns/x itself has the image i:v2 for container c, set by an unknown writer"},
+		{"with a record of another container", "{name: c, image: 'i:v1'}, {name: d, image: 'j:v1'}", entry("gitopsd", "Apply", "c"), "Deployment ns/x itself has the image j:v1 for container d, set by an unknown writer"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			live := manifesttest.Tree(t, fmt.Sprintf("{metadata: {managedFields: [%s]}, spec: {template: {spec: {containers: [%s]}}}}", tt.entries, tt.containers))
