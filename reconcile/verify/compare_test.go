@@ -384,6 +384,24 @@ func TestCompare(t *testing.T) {
 			what:   "reg.io/widgets v1 (sha256:111111111111), and no replica is wanted",
 		},
 		{
+			name: "the last pod ends where none is to run",
+			change: func(dev, prod, staging *Facts) {
+				for _, c := range []*Facts{dev, prod, staging} {
+					c.controller().Instances, c.controller().Idle = nil, true
+				}
+				prod.controller().Instances = []Instance{running("1")}
+				prod.controller().Instances[0].Ending = true
+			},
+		},
+		{
+			name: "another one ends where none is to run",
+			change: func(_, prod, _ *Facts) {
+				prod.controller().Idle, prod.controller().Instances = true, []Instance{running("9")}
+				prod.controller().Instances[0].Ending = true
+			},
+			want: []string{both + "nobody knows what acts on them in prod: the image that runs is not in clusters.lock"},
+		},
+		{
 			name:   "settings changed",
 			change: func(_, prod, _ *Facts) { prod.controller().Instances[0].Settings[0].Value = "hunter2" },
 			want:   []string{both + "the controller runs with other settings than declared in prod"},

@@ -100,6 +100,9 @@ func (x *images) judge(c *Controller) verdict {
 func (x *images) running(c *Controller) verdict {
 	v := verdict{what: x.wanted(c)}
 	instances := x.joined(c)
+	if c.Idle {
+		instances = slices.DeleteFunc(instances, func(i Instance) bool { return i.Ending && x.instance(c, i).problem == "" })
+	}
 	own := slices.IndexFunc(instances, func(i Instance) bool { return !i.Elsewhere })
 	switch {
 	case len(instances) == 0 && c.Idle:
@@ -165,6 +168,7 @@ func (x *images) joined(c *Controller) []Instance {
 		j := &joined[n]
 		j.Pods += i.Pods
 		j.Partly = j.Partly && i.Partly
+		j.Ending = j.Ending && i.Ending
 		for k, p := range i.Images {
 			j.Images[k].Value = cmp.Or(j.Images[k].Value, p.Value)
 		}

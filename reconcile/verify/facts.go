@@ -132,6 +132,8 @@ type Instance struct {
 	Settings []behaviour.Part
 	// Partly reports whether no pod runs all of the rendered containers.
 	Partly bool
+	// Ending reports whether all of its pods are being deleted.
+	Ending bool
 	// Elsewhere reports whether it belongs to another workload with the labels of the same
 	// package.
 	Elsewhere bool

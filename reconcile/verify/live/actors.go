@@ -439,6 +439,7 @@ type named struct {
 	Name      string            `json:"name"`
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels"`
+	Deleted   string            `json:"deletionTimestamp"`
 	Owners    []struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`

@@ -270,6 +270,7 @@ func (c *controller) add(p *pod, elsewhere bool) {
 			c.Waiting = append(c.Waiting, fmt.Sprintf("pod %s: container %s: %s", name, d.name, cmp.Or(d.reason, "it does not run")))
 		}
 	}
+	ending := p.Metadata.Deleted != ""
 	settings, images := p.template.Settings, p.images
 	if c.template != nil && !elsewhere {
 		// Without what admission added to the pod.
@@ -290,10 +291,11 @@ func (c *controller) add(p *pod, elsewhere bool) {
 			j.Pods++
 			j.Pod = min(j.Pod, name)
 			j.Partly = j.Partly && partly
+			j.Ending = j.Ending && ending
 			return
 		}
 	}
-	c.Instances = append(c.Instances, verify.Instance{Pod: name, Pods: 1, Images: images, Settings: settings, Partly: partly, Elsewhere: elsewhere})
+	c.Instances = append(c.Instances, verify.Instance{Pod: name, Pods: 1, Images: images, Settings: settings, Partly: partly, Ending: ending, Elsewhere: elsewhere})
 }
 
 // of returns the containers whose names are in one of the lists.

@@ -152,6 +152,24 @@ func TestPartly(t *testing.T) {
 	}
 }
 
+// Pods end if all of them are being deleted.
+func TestEnding(t *testing.T) {
+	o := manifesttest.Object(t, deployment)
+	c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := podTree(t, "p", "", runs)
+	c.add(newPod(manifest.With(tree, "2026-01-02T03:04:05Z", "metadata", "deletionTimestamp")), false)
+	if !c.Instances[0].Ending {
+		t.Error("a pod that is being deleted does not end")
+	}
+	c.add(newPod(tree), false)
+	if c.Instances[0].Ending || c.Instances[0].Pods != 2 {
+		t.Errorf("with one that stays: %+v", c.Instances)
+	}
+}
+
 const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {
   selector: {matchLabels: {app: x}, matchExpressions: [{key: tier, operator: DoesNotExist}]},
   template: {metadata: {labels: {app: x, pkg.crossplane.io/provider: w}}, spec: {containers: [{name: c, image: 'i:v1', env: [{name: A, value: a}]}]}}}}`
