@@ -329,7 +329,7 @@ func (c *comparison) behaviour(id manifest.ID, all []here) {
 				continue
 			}
 			acts.add(v.images, h.cluster, v.what, nil)
-			settings.add(v.images+"\n"+v.settings, h.cluster, v.what, patched(h.control.Patches, h.cluster))
+			settings.add(v.images+"\n"+behaviour.SettingsDigest(v.settings), h.cluster, v.what, patched(h.control.Patches, h.cluster))
 		}
 	}
 	c.reportEach(id, problems)
@@ -362,8 +362,8 @@ func (c *comparison) judge(control *Controller) verdict {
 func (c *comparison) settingsBetween(all []here, sides []*side) []string {
 	of := func(s *side) []behaviour.Part {
 		for _, h := range all {
-			if h.cluster == s.Clusters[0] && h.control != nil && len(h.control.Instances) > 0 {
-				return h.control.Wanted.Common(h.control.Instances[0].Settings)
+			if h.cluster == s.Clusters[0] && h.control != nil {
+				return c.judge(h.control).settings
 			}
 		}
 		return nil

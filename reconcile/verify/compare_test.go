@@ -669,3 +669,22 @@ func TestComposed(t *testing.T) {
 		})
 	}
 }
+
+// The settings that differ between clusters are those that run, and not those of a pod whose
+// container has not started.
+func TestSettingsBetween(t *testing.T) {
+	all := fleet("dev", "prod")
+	for i := range all {
+		all[i].controller().replicas(beside("1", "4"))
+	}
+	prod := all[1].controller()
+	prod.Wanted.Settings = []behaviour.Part{{Name: "package-runtime argument --debug", Value: "on"}}
+	first, second := half("1", ""), beside("1", "4")
+	first.Settings = append(slices.Clone(prod.Wanted.Settings), behaviour.Part{Name: "proxy argument --other", Value: "x"})
+	second.Settings = prod.Wanted.Settings
+	prod.Instances = []Instance{first, second}
+	r := Compare(t.Context(), all, options)
+	if len(r.Findings) != 1 || r.Findings[0].Kind != SettingsDiffer || !slices.Equal(r.Findings[0].Details, []string{"differing: package-runtime argument --debug"}) {
+		t.Errorf("%+v", r.Findings)
+	}
+}

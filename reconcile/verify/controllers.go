@@ -74,9 +74,11 @@ type verdict struct {
 	what string
 	// runs is the image that runs in place of the rendered one, in words; may be empty.
 	runs string
-	// images and settings are equal for clusters that run the same.
-	images, settings string
-	details          []string
+	// images is equal for clusters that run the same.
+	images string
+	// settings are those that the clusters have in common.
+	settings []behaviour.Part
+	details  []string
 	// held reports whether the workload itself has another image.
 	held bool
 }
@@ -247,7 +249,7 @@ func (x *images) wanted(c *Controller) string {
 // instance compares an instance with the rendered workload. An image rendered by tag may
 // have any ID, and is compared between clusters by that ID.
 func (x *images) instance(c *Controller, i Instance) verdict {
-	v := verdict{settings: behaviour.SettingsDigest(c.Wanted.Common(i.Settings))}
+	v := verdict{settings: c.Wanted.Common(i.Settings)}
 	var runs, same []string
 	for _, p := range c.Wanted.Images {
 		n := slices.IndexFunc(i.Images, func(q behaviour.Part) bool { return q.Name == p.Name })
