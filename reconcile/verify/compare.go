@@ -79,6 +79,8 @@ type comparison struct {
 	compared int
 	// inContext are the findings of contexts, by clusters and workloads.
 	inContext map[string][]finding
+	// uncompared are contexts that were left out.
+	uncompared []Omission
 	// having are the clusters that have a type, by "plural.group".
 	having map[string]map[string]bool
 	// admitted are the webhooks and policies that match a type. parameters are the objects

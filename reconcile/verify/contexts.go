@@ -12,6 +12,7 @@ import (
 
 // aspect is a [Context] of controllers with its findings.
 type aspect struct {
+	name             string
 	drifted, differs Kind
 	of               func(*Controller) *Context
 	// shown reports whether values may be shown.
@@ -19,9 +20,9 @@ type aspect struct {
 }
 
 var aspects = []aspect{
-	{ConfigDrifted, ConfigDiffers, func(c *Controller) *Context { return &c.ConfigMaps }, false},
-	{ConfigDrifted, ConfigDiffers, func(c *Controller) *Context { return &c.Secrets }, false},
-	{RightsDrifted, RightsDiffer, func(c *Controller) *Context { return &c.Rights }, true},
+	{"ConfigMaps", ConfigDrifted, ConfigDiffers, func(c *Controller) *Context { return &c.ConfigMaps }, false},
+	{"Secrets", ConfigDrifted, ConfigDiffers, func(c *Controller) *Context { return &c.Secrets }, false},
+	{"rights", RightsDrifted, RightsDiffer, func(c *Controller) *Context { return &c.Rights }, true},
 }
 
 // finding is a kind with the clusters that have it.
@@ -46,15 +47,23 @@ func (c *comparison) contexts(all []here) []finding {
 		parts := make(map[string][]behaviour.Part)
 		for _, h := range all {
 			ctx := a.of(h.control)
+			waits := ctx.waits(h.planned)
 			switch {
-			case !ctx.Read, ctx.waits(h.planned):
+			case !ctx.Read:
 				continue
-			case len(ctx.Drift) > 0:
+			case len(ctx.Drift) > 0 && !waits:
 				text := h.control.Wanted.String() + ", other than rendered: " + prose.Some(ctx.Drift, 4)
 				problems.add(text, h.cluster, text, in(h.cluster, ctx.reasons(h.planned)))
 				continue
-			case h.behind:
-				continue // what it has belongs to the controller before
+			case waits, h.behind:
+				// What it has belongs to the controller before.
+				if len(all) > 1 && len(ctx.Parts) > 0 {
+					c.uncompared = append(c.uncompared, Omission{
+						Cluster: h.cluster, What: a.name + " of " + h.control.Wanted.String(),
+						Reason: "not compared with other clusters' until what was declared is applied",
+					})
+				}
+				continue
 			}
 			own := h.control.Wanted.Common(ctx.Parts)
 			if a.differs == RightsDiffer {

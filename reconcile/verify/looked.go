@@ -110,7 +110,7 @@ func (c *comparison) looked() Looked {
 
 // omissions returns what was left out, sorted and without duplicates.
 func (c *comparison) omissions() []Omission {
-	all := []Omission{}
+	all := append([]Omission{}, c.uncompared...)
 	for i := range c.clusters {
 		cl := &c.clusters[i]
 		for _, o := range cl.Omitted {

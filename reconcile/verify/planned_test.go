@@ -266,28 +266,39 @@ func TestPlanned(t *testing.T) {
 }
 
 // Until a controller is applied as declared, its configuration is that of the one before, and is
-// not compared with other clusters'.
+// not compared with other clusters'. The report says so.
 func TestPlannedContexts(t *testing.T) {
 	all := fleet("dev", "prod")
 	for i, mode := range []string{"new", "old"} {
 		all[i].controller().ConfigMaps = Context{Read: true, Parts: []behaviour.Part{{Name: "ConfigMap a key mode", Value: mode}}}
 	}
+	var omitted []Omission
 	kinds := func() (kinds []Kind) {
-		for _, f := range Compare(t.Context(), all, options).Findings {
+		r := Compare(t.Context(), all, options)
+		for _, f := range r.Findings {
 			kinds = append(kinds, f.Kind)
 		}
+		omitted = r.Omitted
 		return kinds
 	}
-	if have := kinds(); !slices.Equal(have, []Kind{ConfigDiffers}) {
-		t.Errorf("applied: %v", have)
+	if have := kinds(); !slices.Equal(have, []Kind{ConfigDiffers}) || len(omitted) > 0 {
+		t.Errorf("applied: %v, omitted %v", have, omitted)
 	}
+	want := []Omission{{Cluster: "prod", What: "ConfigMaps of Deployment gitopsd-system/widgets", Reason: "not compared with other clusters' until what was declared is applied"}}
 	all[1].controller().Instances[0].Settings = nil
 	all[1].Planned = map[manifest.ID]Planned{all[1].controller().Wanted.Workload: {Kind: NotApplied, Why: "not applied yet"}}
-	if have := kinds(); !slices.Equal(have, []Kind{NotApplied}) {
-		t.Errorf("not applied yet: %v", have)
+	if have := kinds(); !slices.Equal(have, []Kind{NotApplied}) || !slices.Equal(omitted, want) {
+		t.Errorf("not applied yet: %v, omitted %v", have, omitted)
 	}
 	all[1].controller().ConfigMaps.Drift = []string{"ConfigMap a key mode"}
-	if have := kinds(); !slices.Equal(have, []Kind{ConfigDrifted, NotApplied}) {
-		t.Errorf("changed by somebody: %v", have)
+	if have := kinds(); !slices.Equal(have, []Kind{ConfigDrifted, NotApplied}) || len(omitted) > 0 {
+		t.Errorf("changed by somebody: %v, omitted %v", have, omitted)
+	}
+	all[1] = fleet("prod")[0]
+	configMap := manifest.ConfigMap.ID("gitopsd-system", "a")
+	all[1].controller().ConfigMaps = Context{Read: true, Parts: all[0].controller().ConfigMaps.Parts, Drift: []string{"ConfigMap a key mode"}, From: []manifest.ID{configMap}, Applied: true}
+	all[1].Planned = map[manifest.ID]Planned{configMap: {Kind: NotApplied, Why: "not applied yet", Member: true}}
+	if have := kinds(); !slices.Equal(have, []Kind{NotApplied}) || !slices.Equal(omitted, want) {
+		t.Errorf("a ConfigMap alone is not applied yet: %v, omitted %v", have, omitted)
 	}
 }
