@@ -150,8 +150,8 @@ func newController(o *manifest.Object, facts *verify.Controller) (*controller, e
 }
 
 // owns returns a function that reports whether a pod belongs to a controller: its workload
-// selects the pod, and no other declared workload has it and gives it its images. A sidecar that
-// admission added does not count.
+// selects the pod, and no other declared workload has it and gives it its images, as it is
+// rendered or as gitopsd applied it before. A sidecar that admission added does not count.
 func (in *reading) owns() func(*controller, *pod) bool {
 	declared := in.declared()
 	cronJobs := make(map[workload]bool)
@@ -165,8 +165,10 @@ func (in *reading) owns() func(*controller, *pod) bool {
 			return false
 		}
 		owner := p.owner(cronJobs)
-		d := declared(owner)
-		return owner == c.Wanted.Workload || d == nil || !d.has(&p.ownedPod) || !slices.Equal(behaviour.Only(p.template.Images, d.images), d.images)
+		others := func(d *declaration) bool {
+			return d != nil && d.has(&p.ownedPod) && slices.Equal(behaviour.Only(p.template.Images, d.images), d.images)
+		}
+		return owner == c.Wanted.Workload || !others(declared(owner)) && !others(in.before[owner])
 	}
 }
 
@@ -194,8 +196,27 @@ func (in *reading) templates(ctx context.Context, namespace, kind string, contro
 			c.template = &template
 			c.Held = heldImages(c.Wanted, tree)
 		}
+		in.noteBefore(tree)
 		return true
 	})
+}
+
+// noteBefore notes what a live workload that is declared gives its pods, if gitopsd applied
+// their account and images, perhaps from another commit.
+func (in *reading) noteBefore(tree map[string]any) {
+	live, err := manifest.New(tree, manifest.Origin{})
+	if err != nil {
+		return
+	}
+	o := in.wanted.Objects.Get(live.ID())
+	if o == nil {
+		return
+	}
+	d := declare(live)
+	ours := d.account == declare(o).account || managed.Owns(managedFields(tree), "spec", "template", "spec", "serviceAccountName")
+	if ours && len(heldImages(behaviour.Workload(o), tree)) == 0 {
+		in.before[live.ID()] = d
+	}
 }
 
 // heldImages lists the images of a live workload that are not rendered and that gitopsd did not apply.

@@ -136,6 +136,35 @@ func TestOthersPods(t *testing.T) {
 	}
 }
 
+// A workload whose change is not applied yet keeps its pods, unless somebody set their image or
+// account.
+func TestOthersPodsBefore(t *testing.T) {
+	const hooks = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: hooks, namespace: ns%s}, spec: {selector: {matchLabels: {app: x, part: hooks}}, template: {metadata: {labels: {app: x, part: hooks}}, spec: {serviceAccountName: %s, containers: [{name: c, image: %s}]}}}}"
+	set := manifesttest.Set(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: i}]}}}}\n---\n"+fmt.Sprintf(hooks, "", "new", "'i:v2'"))
+	o := set.Get(manifest.Deployment.ID("ns", "x"))
+	c, err := newController(o, &verify.Controller{Wanted: behaviour.Workload(o)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const account, image = "'f:serviceAccountName': {}", `'f:containers': {'k:{"name":"c"}': {'f:image': {}}}`
+	for _, tt := range []struct {
+		name, fields string // that gitopsd applied
+		want         bool
+	}{
+		{"not applied yet", account + ", " + image, false},
+		{"another image", account, true},
+		{"another account", image, true},
+	} {
+		in := &reading{wanted: &desired.Unit{Objects: set}, before: make(map[manifest.ID]*declaration)}
+		fields := ", managedFields: [{manager: gitopsd, operation: Apply, apiVersion: apps/v1, fieldsType: FieldsV1, fieldsV1: {'f:spec': {'f:template': {'f:spec': {" + tt.fields + "}}}}}]"
+		in.noteBefore(manifesttest.Tree(t, fmt.Sprintf(hooks, fields, "old", "'i:v1'")))
+		p := newPod(manifesttest.Tree(t, "{metadata: {name: p, namespace: ns, labels: {app: x, part: hooks, pod-template-hash: abc}, ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: hooks-abc, controller: true}]}, spec: {serviceAccountName: old, containers: [{name: c, image: 'i:v1'}]}, status: {"+runs+"}}"))
+		if have := in.owns()(c, p); have != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, have, tt.want)
+		}
+	}
+}
+
 // One pod that runs all containers is enough.
 func TestPartly(t *testing.T) {
 	o := manifesttest.Object(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns}, spec: {selector: {matchLabels: {app: x}}, template: {spec: {containers: [{name: c, image: 'i:v1'}, {name: d, image: i}]}}}}")

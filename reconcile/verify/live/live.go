@@ -107,6 +107,9 @@ type reading struct {
 	rendered []verify.Webhook
 	// running are the controllers whose workloads were read.
 	running []*controller
+	// before is what declared workloads give their pods as gitopsd applied them, if they are
+	// in the namespace of a controller and of its kind.
+	before map[manifest.ID]*declaration
 	// applied are the objects behind their configuration and rights that are as gitopsd
 	// applied them.
 	applied map[manifest.ID]bool
@@ -137,7 +140,7 @@ func (r *Reader) cluster(ctx context.Context, wanted *desired.Unit, facts *verif
 	r.mu.Lock()
 	r.clusters[wanted.Name] = c
 	r.mu.Unlock()
-	in := &reading{Reader: r, kube: c, wanted: wanted, facts: facts, rendered: rendered, applied: make(map[manifest.ID]bool)}
+	in := &reading{Reader: r, kube: c, wanted: wanted, facts: facts, rendered: rendered, before: make(map[manifest.ID]*declaration), applied: make(map[manifest.ID]bool)}
 	if err := in.definitions(ctx); err != nil {
 		facts.Unread = true
 		facts.Gap(err)
