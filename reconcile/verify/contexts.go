@@ -97,7 +97,7 @@ func (c *Context) reasons(planned map[manifest.ID]Planned) []string {
 	var all []string
 	for _, id := range c.From {
 		if p := planned[id]; p.Kind != "" {
-			all = append(all, fmt.Sprintf("%s: %s", id, p.Why))
+			all = append(all, fmt.Sprintf("`gitopsd plan` also has a step for %s: %s", id, p.Why))
 		}
 	}
 	return all

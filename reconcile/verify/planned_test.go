@@ -173,7 +173,7 @@ func TestPlanned(t *testing.T) {
 			want: []string{
 				"2 types of package widgets: the controller has other rights than declared in prod",
 				"Deployment gitopsd-system/widgets, other than rendered: pods, secrets",
-				"prod: clusterrole.rbac.authorization.k8s.io/widgets: not applied yet",
+				"prod: `gitopsd plan` also has a step for clusterrole.rbac.authorization.k8s.io/widgets: not applied yet",
 			},
 		},
 		{
@@ -185,7 +185,7 @@ func TestPlanned(t *testing.T) {
 			want: []string{
 				"2 types of package widgets: the controller has other rights than declared in prod",
 				"Deployment gitopsd-system/widgets, other than rendered: pods",
-				"prod: clusterrole.rbac.authorization.k8s.io/widgets: refused: no",
+				"prod: `gitopsd plan` also has a step for clusterrole.rbac.authorization.k8s.io/widgets: refused: no",
 			},
 		},
 		{
@@ -197,7 +197,7 @@ func TestPlanned(t *testing.T) {
 			want: []string{
 				"2 types of package widgets: the controller has other rights than declared in prod",
 				"Deployment gitopsd-system/widgets, other than rendered: pods",
-				"prod: clusterrole.rbac.authorization.k8s.io/widgets: in conflict: it is Helm's",
+				"prod: `gitopsd plan` also has a step for clusterrole.rbac.authorization.k8s.io/widgets: in conflict: it is Helm's",
 			},
 		},
 		{
