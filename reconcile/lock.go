@@ -61,7 +61,12 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("committing %s: %w", sources.LockFile, err)
+		err = fmt.Errorf("committing %s: %w", sources.LockFile, err)
+		var refused interface{ ByHook() bool }
+		if errors.As(err, &refused) && refused.ByHook() {
+			err = fmt.Errorf("%w\nLet the daemon's account push to the branch, or start it with --lock readonly and commit the output of `gitopsd lock`", err)
+		}
+		return err
 	}
 	if wrote {
 		d.cfg.Log.Info("lock committed", "commit", sources.ShortHash(commit.Hash), "subject", commit.Subject)

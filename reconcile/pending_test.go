@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -248,9 +249,34 @@ func TestPushOutage(t *testing.T) {
 	if w.ever("dev", "v2one") {
 		t.Error("dev got what could be lost")
 	}
+	w.eventually("the status says why", func() bool {
+		s := d.cfg.Board.Snapshot()
+		return strings.Contains(s.LockError, "refused the push to refs/") && slices.Contains(s.Unready("prod"), s.LockError) && !s.Stuck()
+	})
 	w.refuse("")
 	w.eventually("dev goes on", func() bool { return w.ever("dev", "v2one") && phase(d, "dev") == status.Ready })
 	w.eventually("the lock is committed", func() bool { return strings.Contains(w.lock(), "@dev reg.example.com/p v2") })
+	w.eventually("the status is Ready", func() bool {
+		s := d.cfg.Board.Snapshot()
+		head, err := w.repo.Git(t.Context(), "rev-parse", "main")
+		return err == nil && len(s.Unready()) == 0 && s.Head == s.LockCommit && s.Head != s.Commit && s.Head == strings.TrimSpace(head)
+	})
+}
+
+// Whoever protects the branch is told what to do.
+func TestBranchIsProtected(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("start", map[string]string{"clusters.yaml": registry("dev")}, cluster("dev", "v1"))
+	w.refuse("refs/heads/")
+	d := w.daemon(nil)
+	err := d.Once(t.Context(), 0)
+	if err == nil || !strings.Contains(err.Error(), "hook declined") || !strings.HasSuffix(err.Error(), "or start it with --lock readonly and commit the output of `gitopsd lock`") {
+		t.Errorf("error %v", err)
+	}
+	if s := d.cfg.Board.Snapshot(); s.LockError == "" || len(s.Unready()) == 0 {
+		t.Errorf("the status is Ready: %+v", s)
+	}
 }
 
 // Where the pending ref alone is refused, the commit of the lock keeps the records,

@@ -172,6 +172,8 @@ type Daemon struct {
 	head    sources.Commit
 	now     *revision
 	pending pending
+	// unread is why pending could not be read; nil if it could.
+	unread error
 	// again: the same commit must be computed again, because something failed that may
 	// succeed the next time.
 	again bool
@@ -394,15 +396,20 @@ func (d *Daemon) look(ctx context.Context) error {
 	// A newer commit waits for the computation under way. Nothing else starts a
 	// second one in a row.
 	d.due = d.due || fresh || d.computing == nil && (d.again || d.now != nil && d.now.state.Always)
-	if err := d.readPending(ctx); err != nil {
-		return errors.Join(polled, err)
+	if d.unread = d.readPending(ctx); d.unread != nil {
+		return errors.Join(polled, d.unread)
 	}
 	return errors.Join(polled, d.compute(ctx))
 }
 
 // handOut gives the clusters their jobs, and commits the lock. The error is about
 // the repository as a whole.
-func (d *Daemon) handOut(ctx context.Context, wait bool) error {
+func (d *Daemon) handOut(ctx context.Context, wait bool) (err error) {
+	defer func() {
+		if ctx.Err() == nil {
+			d.cfg.Board.Lock(errors.Join(d.unread, err))
+		}
+	}()
 	if d.now == nil {
 		d.serveFirst(ctx)
 		return nil

@@ -13,10 +13,10 @@ import (
 type collector struct {
 	board *Board
 
-	info, polled, pollErrors, passes, lockCommits, errors    *prometheus.Desc
-	phase, objects, attempts, actions, succeeded, notHealthy *prometheus.Desc
-	expiry, migrated, migrating                              *prometheus.Desc
-	packages, drifted, corrected, took, attempt, compute     *prometheus.Desc
+	info, polled, pollErrors, passes, lockCommits, lockErrors, errors *prometheus.Desc
+	phase, objects, attempts, actions, succeeded, notHealthy          *prometheus.Desc
+	expiry, migrated, migrating                                       *prometheus.Desc
+	packages, drifted, corrected, took, attempt, compute              *prometheus.Desc
 }
 
 func (b *Board) collector() prometheus.Collector {
@@ -30,6 +30,7 @@ func (b *Board) collector() prometheus.Collector {
 		pollErrors:  desc("poll_errors_total", "Polls of the repository that failed."),
 		passes:      desc("passes_total", "Turns of the loop."),
 		lockCommits: desc("lock_commits_total", "Commits of clusters.lock."),
+		lockErrors:  desc("lock_errors_total", "Attempts to commit clusters.lock, or its pending lines, that failed."),
 		errors:      desc("commit_errors", "Errors in the commit in charge: registry, lock, packages."),
 		phase:       desc("cluster_phase", "1 for the phase that a cluster is in.", "cluster", "phase"),
 		objects:     desc("cluster_objects", "Objects that a cluster is wanted to have.", "cluster"),
@@ -71,6 +72,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.pollErrors, n.pollErrors)
 	counter(c.passes, n.passes)
 	counter(c.lockCommits, n.lockCommits)
+	counter(c.lockErrors, n.lockErrors)
 	gauge(c.errors, float64(len(s.Problems)))
 	ch <- n.attempt.metric(c.attempt)
 	ch <- n.compute.metric(c.compute)

@@ -8,8 +8,8 @@ import (
 )
 
 // Unready returns the reasons why the fleet is not Ready, one a line; nil if it is. It is Ready
-// if the newest commit that was read is in charge and has no problems, and every cluster that
-// is not suspended is Ready with it. If clusters are named, only these count, even if they are
+// if the newest commit that was read is in charge and has no problems, its lock could be
+// committed, and every cluster that is not suspended is Ready with it. If clusters are named, only these count, even if they are
 // suspended, and only their problems and those of the whole fleet.
 func (s *Snapshot) Unready(only ...string) []string {
 	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }
@@ -22,6 +22,9 @@ func (s *Snapshot) Unready(only ...string) []string {
 		return append(why, "no commit was read yet")
 	case s.Computing != "":
 		why = append(why, "commit "+sources.ShortHash(s.Computing)+" is being computed")
+	}
+	if s.LockError != "" {
+		why = append(why, s.LockError)
 	}
 	for _, p := range s.Problems {
 		if p.Cluster == "" || asked(p.Cluster) {
@@ -51,7 +54,7 @@ func (s *Snapshot) Unready(only ...string) []string {
 // charge and has no problems, something is not Ready, and every cluster that is not Ready stays so until somebody changes
 // the repository or an object. If clusters are named, only these count, as in Unready.
 func (s *Snapshot) Stuck(only ...string) bool {
-	if s.Commit == "" || s.Computing != "" || s.PollError != "" || len(s.Problems) > 0 {
+	if s.Commit == "" || s.Computing != "" || s.PollError != "" || s.LockError != "" || len(s.Problems) > 0 {
 		return false
 	}
 	stuck := 0

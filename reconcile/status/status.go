@@ -168,8 +168,13 @@ type Snapshot struct {
 	Subject string `json:"subject,omitempty"`
 	// Computing is a newer commit that clusters do not follow yet.
 	Computing string `json:"computing,omitempty"`
-	// LockCommit is the last commit of the lock that this process made.
+	// Head is the newest commit of the branch: Commit, the commit of its lock, or Computing.
+	Head string `json:"head,omitempty"`
+	// LockCommit is the last commit of the lock that this process made. The one that it
+	// belongs to stays in charge. LockError is why the lock, or its pending lines, cannot be
+	// read or committed.
 	LockCommit string `json:"lockCommit,omitempty"`
+	LockError  string `json:"lockError,omitempty"`
 	// Polled is when the last successful poll began; PollError is why the repository does not
 	// answer.
 	Polled    time.Time `json:"polled,omitzero"`
@@ -208,11 +213,11 @@ type Board struct {
 
 // counters only grow; metrics read them.
 type counters struct {
-	passes, lockCommits, pollErrors uint64
-	attempts                        map[[2]string]uint64 // cluster, outcome
-	actions                         map[[2]string]uint64 // cluster, action
-	corrected                       map[string]uint64    // cluster
-	attempt, compute                durations
+	passes, lockCommits, lockErrors, pollErrors uint64
+	attempts                                    map[[2]string]uint64 // cluster, outcome
+	actions                                     map[[2]string]uint64 // cluster, action
+	corrected                                   map[string]uint64    // cluster
+	attempt, compute                            durations
 }
 
 // NewBoard makes a board for a daemon that starts now.
@@ -265,7 +270,7 @@ func (b *Board) Polled(began time.Time, err error) {
 // Computing records that the repository has a newer commit, until Commit is called with that.
 func (b *Board) Computing(hash string) {
 	defer b.change()()
-	b.snapshot.Computing = hash
+	b.snapshot.Computing, b.snapshot.Head = hash, hash
 }
 
 // Computed counts the computation of a commit, failed or not.
@@ -311,8 +316,17 @@ func (b *Board) Know(clusters []string) {
 // LockCommitted records a commit of the lock.
 func (b *Board) LockCommitted(hash string) {
 	defer b.change()()
-	b.snapshot.LockCommit = hash
+	b.snapshot.LockCommit, b.snapshot.Head = hash, hash
 	b.counters.lockCommits++
+}
+
+// Lock records why the lock or its pending lines cannot be read or committed; nil if they can.
+func (b *Board) Lock(err error) {
+	defer b.change()()
+	if b.snapshot.LockError = ""; err != nil {
+		b.snapshot.LockError = err.Error()
+		b.counters.lockErrors++
+	}
 }
 
 // Update changes the state of a cluster, if it is registered.

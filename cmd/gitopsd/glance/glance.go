@@ -35,7 +35,11 @@ func WriteText(w io.Writer, s *status.Snapshot, o show.Options) error {
 func writeFleet(t *show.Text, s *status.Snapshot) {
 	t.Say(show.Plain, s.Repository+", branch "+s.Branch)
 	if s.Commit != "" {
-		t.Say(show.Plain, "commit "+sources.ShortHash(s.Commit)+" "+s.Subject)
+		line := "commit " + sources.ShortHash(s.Commit) + " " + s.Subject
+		if s.LockCommit != "" && s.LockCommit == s.Head {
+			line += ", lock committed as " + sources.ShortHash(s.LockCommit)
+		}
+		t.Say(show.Plain, line)
 	}
 	verdict, colour := verdict(s)
 	t.Say(colour, verdict)
@@ -48,6 +52,9 @@ func writeFleet(t *show.Text, s *status.Snapshot) {
 			since = "since " + at(s.Polled)
 		}
 		t.Indented("", show.Red, "the repository has not answered "+since+": "+s.PollError)
+	}
+	if s.LockError != "" {
+		t.Indented("! ", show.Red, s.LockError)
 	}
 	if stood := s.Time.Sub(s.Turned); stood > stall && !s.Turned.IsZero() {
 		t.Say(show.Red, "the daemon's loop has stood still since "+at(s.Turned)+"; its log may say why")

@@ -54,6 +54,7 @@ func mixed() *status.Snapshot {
 	evil := unit("test", status.Failed, "a\x1b[2Jb\rc")
 	s := snapshot(unit("dev", status.Ready, ""), down, unit("lab", status.Suspended, ""), failed, twin, many, evil)
 	s.Computing, s.PollError, s.Turned = "b"+head[1:], "authentication failed", noon.Add(-time.Hour)
+	s.LockError = "committing clusters.lock: the server refused the push to refs/heads/main: pre-receive hook declined\nLet the daemon's account push"
 	s.Problems = []problem.Problem{{Cluster: "prod", Package: "widgets", Reason: "is not signed"}}
 	return s
 }
@@ -93,10 +94,13 @@ func uneven() *status.Snapshot {
 func TestText(t *testing.T) {
 	first := snapshot()
 	first.Commit, first.Subject, first.Polled, first.PollError = "", "", time.Time{}, "connection refused"
+	locked := snapshot(unit("dev", status.Ready, ""))
+	locked.Head, locked.LockCommit = before, before
 	for name, tt := range map[string]struct {
 		s *status.Snapshot
 		o show.Options
 	}{
+		"locked": {s: locked},
 		"first":  {s: first},
 		"none":   {s: snapshot()},
 		"ready":  {s: snapshot(unit("dev", status.Ready, ""), unit("prod", status.Ready, ""))},
