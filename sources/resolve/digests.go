@@ -1,12 +1,14 @@
 package resolve
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/rules"
 )
 
@@ -20,6 +22,9 @@ import (
 //   - Otherwise packagePullPolicy: Always activates the digest that declarations name, if
 //     all name the same, wherever the tag is declared.
 //   - A tag without a record gets that digest. If they name several, it gets none.
+//
+// One thing is only known once a tag moves: whether the new digest can be used. If that
+// fails for a cluster that works with the lock's digest, the tag stays in all clusters.
 
 // tagged is what declarations say about a tag; the zero value: nothing.
 type tagged struct {
@@ -35,6 +40,37 @@ type tagged struct {
 	locked sources.Digest
 	// activated is the digest that the tag has from now on; empty if it stays as it is.
 	activated sources.Digest
+
+	// moved reports whether a load has another digest than the lock's.
+	moved bool
+	// failed is why the tag does not move; nil if it may.
+	failed *failedMove
+}
+
+// failedMove is a digest that a tag does not move to, since that fails in a cluster.
+type failedMove struct {
+	digest  sources.Digest
+	cluster string // empty for a dependency
+	err     error
+}
+
+func (f *failedMove) where() string {
+	if f.cluster == "" {
+		return ""
+	}
+	return " in cluster " + f.cluster
+}
+
+// String describes what fails, on one line.
+func (f *failedMove) String() string {
+	first, _, _ := strings.Cut(f.err.Error(), "\n")
+	return fmt.Sprintf("fails%s (%s)", f.where(), first)
+}
+
+// named returns the error for a declaration that names the digest.
+func (f *failedMove) named(l *load, line int) error {
+	return fmt.Errorf("%s is not what %s has for it, which stays in all clusters, since %s fails%s: %w",
+		l.ref, lockfile.Where(line), f.digest, f.where(), f.err)
 }
 
 // tagOf returns a reference without its digest.
@@ -102,6 +138,59 @@ func (p *pass) decide() {
 			p.forget(tag)
 		}
 	}
+}
+
+// settle decides about a tag after loads of it. If one of them fails with a new digest and
+// works with the lock's, the tag stays, and all are loaded again, so that clusters and the
+// lock have one digest. A digest that an interrupted run had does not go back: clusters may
+// have it already.
+func (p *pass) settle(ctx context.Context, loads []*load) {
+	t := p.says(loads[0].ref)
+	moves := func(l *load) bool { return l.pin.Digest != "" && l.pin.Digest != t.locked }
+	if t.locked == "" || t.moved || !slices.ContainsFunc(loads, moves) {
+		return
+	}
+	repository, version := loads[0].ref.Repository, loads[0].ref.Version()
+	i := slices.IndexFunc(loads, func(l *load) bool {
+		was, _ := p.hint.Digest(repository, version)
+		return moves(l) && l.err != nil && was != l.pin.Digest && p.works(ctx, l, t.locked)
+	})
+	if i < 0 {
+		t.moved = slices.ContainsFunc(loads, func(l *load) bool { return moves(l) && l.err == nil })
+		return
+	}
+	failed := loads[i]
+	for _, l := range loads {
+		if l.ref.Digest == failed.pin.Digest && l.err != nil {
+			failed = l // the declaration that names it comes first
+			break
+		}
+	}
+	t.failed = &failedMove{digest: failed.pin.Digest, cluster: failed.cluster, err: failed.err}
+	if use := p.use(tagOf(failed.ref)); use.declared {
+		use.waiting = failed.pin.Digest
+	}
+	p.mu.Lock()
+	p.lock.Adopt(p.before, repository, version)
+	p.mu.Unlock()
+	for _, l := range loads {
+		l.pin, l.verified, l.runtime, l.pullSecrets = sources.Pin{}, "", "", nil
+		p.run(ctx, l)
+	}
+}
+
+// works reports whether a load's package can be used with a digest.
+func (p *pass) works(ctx context.Context, l *load, d sources.Digest) bool {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
+	policy, err := l.policy()
+	if err == nil {
+		_, err = verifyBy(ctx, p.cfg.Verify, policy, sources.Pin{Ref: tagOf(l.ref), Digest: d}, l.origin)
+	}
+	if err == nil {
+		_, err = p.fetch(ctx, l.origin, d)
+	}
+	return err == nil
 }
 
 // only returns the digest that all name; empty if they name none or several.

@@ -47,6 +47,10 @@ func TestTagIsOnePackage(t *testing.T) {
 		{name: "named by one, moving in the other", locked: "old", prod: []string{"new"}, dev: []string{"", always}, want: "new new new"},
 		{name: "named by one, waiting in the other", locked: "old", prod: []string{"new"}, dev: []string{"", always, manual}, want: "error old old", text: "SECURITY ERROR"},
 		{name: "named without Always", locked: "old", prod: []string{"new"}, dev: []string{""}, want: "error old old", text: "SECURITY ERROR"},
+		{name: "moved by one to what is nowhere", locked: "old", prod: []string{""}, dev: []string{"gone", always}, want: "old error old", text: "which stays in all clusters, since "},
+		{name: "moved by one to what is nowhere, looked up in the other", locked: "old", prod: []string{"", always}, dev: []string{"gone", always}, want: "old error old",
+			text: "reg.io/a:v1 has a new revision GONE, which fails in cluster dev (reg.io/a@GONE: not found); the former one stays"},
+		{name: "moved by both to what is nowhere", locked: "old", prod: []string{"gone", always}, dev: []string{"gone"}, want: "error error old", text: "reg.io/a@GONE: not found"},
 		{name: "updated, one named", locked: "old", prod: []string{"new"}, dev: []string{""}, approve: true, update: true, want: "new new new"},
 		{name: "updated, two named", locked: "old", prod: []string{"old"}, dev: []string{"new"}, approve: true, update: true, want: "error error old", text: "declared with different digests"},
 		{name: "moved while it replaces another", locked: "old", prod: []string{""}, dev: []string{"", always}, rules: replacing(), want: "old old old",
@@ -110,7 +114,7 @@ func TestTagIsOnePackage(t *testing.T) {
 				for _, w := range res.Waiting {
 					texts = append(texts, w.String())
 				}
-				text := strings.NewReplacer(string(digests["old"]), "OLD", string(digests["new"]), "NEW").Replace(strings.Join(texts, "\n"))
+				text := strings.NewReplacer(string(digests["old"]), "OLD", string(digests["new"]), "NEW", string(digests["gone"]), "GONE").Replace(strings.Join(texts, "\n"))
 				if !strings.Contains(text, tt.text) || tt.text == "" && text != "" {
 					t.Fatalf("errors and what waits: %q, want %q", text, tt.text)
 				}

@@ -56,7 +56,9 @@ func (p *pass) unmoved(key lockfile.Key, now sources.Digest) error {
 func (p *pass) unsettled(requests []Request, clusters map[string]*Resolution) *lockfile.File {
 	left := new(lockfile.File)
 	keep := func(repository, version string) {
-		if len(p.lock.Records(repository, version)) == 0 {
+		was, ok := p.hint.Digest(repository, version)
+		now, _ := p.lock.Digest(repository, version)
+		if len(p.lock.Records(repository, version)) == 0 || ok && was != now {
 			left.Adopt(p.hint, repository, version)
 		}
 	}

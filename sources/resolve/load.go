@@ -41,8 +41,8 @@ type pass struct {
 	retracted map[retracted][]rules.Retraction
 	avoided   map[sources.Ref]string // reasons for the retraction of chosen versions
 
-	// tagged are the tags that declarations name digests of (digests.go). Nothing changes
-	// once the first load starts.
+	// tagged are the tags that are declared (digests.go). No others are added once the
+	// first load starts.
 	tagged map[sources.Ref]*tagged
 }
 
@@ -98,6 +98,8 @@ type load struct {
 	images     sources.ImageConfigs
 	// secrets are the declaration's own pull secrets.
 	secrets []string
+	// cluster is the first that declares it; empty for a dependency.
+	cluster string
 
 	origin      sources.Origin
 	pin         sources.Pin
@@ -113,17 +115,22 @@ type load struct {
 // that the order of clusters does not matter.
 func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 	type wanted struct {
-		key loadKey
-		do  func()
+		key  loadKey
+		load *load
 	}
 	byVersion := make(map[sources.Ref][]wanted)
-	peeks := make(map[sources.Ref][]wanted) // for references that wait for approval
+	peeks := make(map[sources.Ref][]func()) // for references that wait for approval
 	loads := func(req Request, key loadKey, l *load) {
 		if req.Heard {
 			return
 		}
 		version := versionRef(l.ref.Repository, l.ref.Version())
-		byVersion[version] = append(byVersion[version], wanted{key, func() { l.once.Do(func() { p.run(ctx, l) }) }})
+		if l.cluster == "" {
+			byVersion[version] = append(byVersion[version], wanted{key, l})
+		}
+		if l.cluster == "" || req.Cluster < l.cluster {
+			l.cluster = req.Cluster
+		}
 	}
 	for _, req := range requests {
 		for _, d := range req.Declarations {
@@ -132,7 +139,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 			}
 			old, err := p.approved(req, d)
 			if unapproved := (*Unapproved)(nil); !req.Heard && (errors.As(err, &unapproved) || err == nil && old != d.Ref) {
-				peeks[d.Ref] = append(peeks[d.Ref], wanted{do: func() { p.peek(ctx, req, d) }})
+				peeks[d.Ref] = append(peeks[d.Ref], func() { p.peek(ctx, req, d) })
 			}
 			if err != nil {
 				continue
@@ -168,18 +175,30 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 		p.unread(req)
 	}
 	p.decide()
-	// References that are not used yet come last.
-	for _, phase := range []map[sources.Ref][]wanted{byVersion, peeks} {
+	var first, last []func() // references that are not used yet come last
+	for _, all := range byVersion {
+		slices.SortFunc(all, func(a, b wanted) int {
+			return cmp.Or(cmp.Compare(a.key.asked.String(), b.key.asked.String()), cmp.Compare(a.key.secrets, b.key.secrets), cmp.Compare(a.key.images, b.key.images))
+		})
+		var loads []*load
+		for _, w := range all {
+			loads = append(loads, w.load)
+		}
+		first = append(first, func() { p.runAll(ctx, loads) })
+	}
+	for _, all := range peeks {
+		last = append(last, func() {
+			for _, peek := range all {
+				peek()
+			}
+		})
+	}
+	for _, phase := range [][]func(){first, last} {
 		g := new(errgroup.Group)
 		g.SetLimit(cmp.Or(p.cfg.Parallel, 8))
-		for _, all := range phase {
-			slices.SortStableFunc(all, func(a, b wanted) int {
-				return cmp.Or(cmp.Compare(a.key.asked.String(), b.key.asked.String()), cmp.Compare(a.key.secrets, b.key.secrets), cmp.Compare(a.key.images, b.key.images))
-			})
+		for _, do := range phase {
 			g.Go(func() error {
-				for _, w := range all {
-					w.do()
-				}
+				do()
 				return nil
 			})
 		}
@@ -244,8 +263,22 @@ func (p *pass) load(ctx context.Context, ref sources.Ref, secrets []string, imag
 	if err != nil {
 		return &load{asked: ref, ref: ref, err: err}
 	}
-	l.once.Do(func() { p.run(ctx, l) })
+	p.runAll(ctx, []*load{l})
 	return l
+}
+
+// runAll runs loads of one version that have not run yet.
+func (p *pass) runAll(ctx context.Context, loads []*load) {
+	var ran []*load
+	for _, l := range loads {
+		l.once.Do(func() {
+			p.run(ctx, l)
+			ran = append(ran, l)
+		})
+	}
+	if len(ran) > 0 {
+		p.settle(ctx, ran)
+	}
 }
 
 // run resolves a reference, verifies its signature, fetches it, and checks it

@@ -245,6 +245,10 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	key := l.key("")
 	says := p.says(ref)
 	switch {
+	case says.failed != nil && ref.Digest == "":
+		return says.locked, nil
+	case says.failed != nil && ref.Digest == says.failed.digest:
+		return "", says.failed.named(l, p.before.Line(key))
 	case says.activated != "" && (ref.Digest == "" || ref.Digest == says.activated):
 		return says.activated, nil
 	case !update && p.before.Contested(ref.Repository, version) != nil:

@@ -173,3 +173,94 @@ func TestHeard(t *testing.T) {
 		}
 	}
 }
+
+// A tag does not move if that breaks a cluster that works with the lock's digest. Nor does it go
+// back if an interrupted run moved it: clusters may have the new digest.
+func TestMoveFails(t *testing.T) {
+	t.Parallel()
+	const repository = "reg.io/a"
+	for _, tt := range []struct {
+		name string
+		// refuse fails verification or fetching; what is the digest's name.
+		refuse func(cluster, what string) error
+		named  bool // dev names the new digest
+		hinted bool
+		want   string // prod, dev and lock
+		text   string
+	}{
+		{name: "the content is nowhere", refuse: func(_, what string) error { return errorIf(what == "new", "404 Not Found") }, want: "old old old", text: "which fails in cluster dev (404 Not Found); the former one stays"},
+		{name: "the signature is not accepted in one", refuse: func(cluster, what string) error { return errorIf(cluster == "prod" && what == "new", "no signature") }, want: "old old old", text: "which fails in cluster prod (no signature); the former one stays"},
+		{name: "nor is that of what the other names", refuse: func(cluster, what string) error { return errorIf(cluster == "prod" && what == "new", "no signature") }, named: true, want: "old error old", text: "fails in cluster prod: no signature"},
+		{name: "one works with neither", refuse: func(cluster, _ string) error { return errorIf(cluster == "prod", "401 Unauthorized") }, want: "error new new", text: "401 Unauthorized"},
+		{name: "one works with neither, and the other names it", refuse: func(cluster, _ string) error { return errorIf(cluster == "prod", "401 Unauthorized") }, named: true, want: "error new new", text: "401 Unauthorized"},
+		{name: "none works", refuse: func(string, string) error { return errors.New("no route") }, want: "error error old", text: "no route"},
+		{name: "it was moved before", refuse: func(_, what string) error { return errorIf(what == "new", "404 Not Found") }, hinted: true, want: "error error old", text: "404 Not Found"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := new(shelf)
+			names := map[sources.Digest]string{s.put(repository+":v1", "old"): "old"}
+			lock := resolve(t, s.config(), new(lockfile.File), request("prod", repository+":v1"), request("dev", repository+":v1")).Lock
+			s.packages[repository+":before"] = s.packages[repository+":v1"]
+			now := s.put(repository+":v1", "new")
+			names[now] = "new"
+			var requests []Request
+			for _, cluster := range []string{"prod", "dev"} {
+				r := request(cluster, repository+":v1")
+				d := &r.Declarations[0]
+				d.PullSecrets, d.PullPolicy = []string{cluster}, sources.PullAlways
+				if tt.named && cluster == "dev" {
+					d.Ref.Digest = now
+				}
+				requests = append(requests, r)
+			}
+			hint := new(lockfile.File)
+			if tt.hinted {
+				hint = lockfile.Added(lock, resolve(t, s.config(), lock, requests...).Lock)
+			}
+			cfg := s.config()
+			fetch := cfg.Fetch
+			cfg.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+				if err := tt.refuse(from.PullSecrets, names[d]); err != nil {
+					return nil, err
+				}
+				return fetch(ctx, from, d)
+			}
+			for range 10 {
+				slices.Reverse(requests)
+				res := resolveHinted(t, cfg, lock, hint, requests...)
+				var have, said []string
+				for _, cluster := range []string{"prod", "dev"} {
+					if c := res.Clusters[cluster]; len(c.Errors) > 0 {
+						have, said = append(have, "error"), append(said, c.Errors[0].Error())
+					} else {
+						have = append(have, names[c.Selected[0].Pin.Digest])
+					}
+				}
+				locked, _ := res.Lock.Digest(repository, "v1")
+				if have := strings.Join(append(have, names[locked]), " "); have != tt.want {
+					t.Fatalf("prod, dev and the lock have %s, want %s; %v", have, tt.want, faults(res))
+				}
+				if want := res.Lock.Records(repository, "v1")[lockfile.ItemContent]; want != string(sources.DigestOf([]byte(names[locked]))) {
+					t.Errorf("the lock has other records than those of %s", names[locked])
+				}
+				for _, w := range res.Waiting {
+					said = append(said, w.String())
+				}
+				if all := strings.Join(said, "\n"); !strings.Contains(all, tt.text) {
+					t.Fatalf("it says %q, want %q", all, tt.text)
+				}
+				if was, _ := res.Unsettled.Digest(repository, "v1"); tt.hinted && was != now {
+					t.Fatal("what the interrupted run had is forgotten")
+				}
+			}
+		})
+	}
+}
+
+func errorIf(fails bool, text string) error {
+	if fails {
+		return errors.New(text)
+	}
+	return nil
+}
