@@ -12,6 +12,9 @@ import (
 //
 //   - A tag must still have the hint's digest. Otherwise the package has an error,
 //     since either the tag was moved or somebody else wrote the hint.
+//   - A tag that packagePullPolicy: Always moved, and that the lock has at the digest
+//     before, may have any digest in the registry. If that cannot be asked, the package
+//     has an error.
 //   - A dependency gets the hint's version, if the registry has it and it satisfies
 //     the dependents.
 //
@@ -64,6 +67,11 @@ func (p *pass) unsettled(requests []Request, clusters map[string]*Resolution) *l
 	}
 	if len(p.hint.Format()) == 0 {
 		return left
+	}
+	for ref, use := range p.uses {
+		if use.unread != "" {
+			keep(ref.Repository, ref.Version())
+		}
 	}
 	for _, req := range requests {
 		if req.Heard {

@@ -186,3 +186,22 @@ func TestContestedLock(t *testing.T) {
 		})
 	}
 }
+
+// The digest to which an interrupted run moved a tag is kept while the cluster that has it cannot be read.
+func TestHintKeepsMovedTag(t *testing.T) {
+	t.Parallel()
+	var s shelf
+	s.put("reg.io/a:v1", "old")
+	req := request("dev", "reg.io/a:v1")
+	req.Declarations[0].PullPolicy = sources.PullAlways
+	lock := resolve(t, s.config(), new(lockfile.File), req).Lock
+	now := s.put("reg.io/a:v1", "new")
+	hint := lockfile.Added(lock, resolve(t, s.config(), lock, req).Lock)
+	res := resolveHinted(t, s.config(), lock, hint, Request{Cluster: "dev", Failed: true})
+	if got, _ := res.Unsettled.Digest("reg.io/a", "v1"); got != now {
+		t.Errorf("the hint has %q", got)
+	}
+	if res = resolveHinted(t, s.config(), lock, hint, req); len(res.Unsettled.Format()) > 0 {
+		t.Errorf("the hint has %s", res.Unsettled.Format())
+	}
+}

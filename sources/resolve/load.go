@@ -72,7 +72,7 @@ type use struct {
 	// unread is a cluster that has the version, and whose declaration of it is not known;
 	// empty if there is none.
 	unread string
-	stays  bool // it was not found out whether the tag has moved
+	stays  error // why it was not found out whether the tag has moved; nil otherwise
 	// excluded is the entry that excludes what the tag is now; nil if there is none.
 	excluded *rules.Exclude
 

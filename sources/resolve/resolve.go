@@ -317,25 +317,31 @@ func errNotLocked(ref sources.Ref) error {
 
 // moved looks a locked tag up again, for packagePullPolicy: Always. A moved tag is a new
 // revision, which revisionActivationPolicy activates. If the registry does not answer,
-// the locked revision stays, for all clusters.
+// the locked revision stays, for all clusters, unless they may have the hint's already.
 func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sources.Digest, error) {
 	// Leave time for the locked digest.
 	look, cancel := context.WithTimeout(ctx, p.cfg.Timeout/2)
 	defer cancel()
 	use := p.use(l.ref)
-	if use.stays {
-		return locked, nil
+	now := sources.Digest("")
+	if use.stays == nil {
+		now, use.stays = p.now(look, l)
 	}
-	now, err := p.now(look, l)
-	if err != nil {
-		use.stays = true
+	if use.stays != nil {
+		now, _ = p.hint.Digest(l.ref.Repository, l.ref.Tag)
 	}
-	if err != nil || now == locked {
+	if now == "" || now == locked {
 		return locked, ctx.Err()
 	}
-	use.excluded = p.exclusion(sources.Ref{Repository: l.ref.Repository, Tag: l.ref.Tag, Digest: now})
-	if use.excluded != nil || use.manual || use.unread != "" || p.says(l.ref).stays() {
-		use.waiting = now
+	excluded := p.exclusion(sources.Ref{Repository: l.ref.Repository, Tag: l.ref.Tag, Digest: now})
+	waits := excluded != nil || use.manual || use.unread != "" || p.says(l.ref).stays()
+	switch {
+	case use.stays != nil && waits:
+		return locked, ctx.Err()
+	case use.stays != nil:
+		return "", fmt.Errorf("%s was moved to %s by a run that was interrupted, and the registry cannot confirm that: %w\nClusters may have that digest already, so the package stays as it is in all of them", l.ref, now, use.stays)
+	case waits:
+		use.excluded, use.waiting = excluded, now
 		return locked, nil
 	}
 	p.forget(l.ref)

@@ -185,6 +185,8 @@ func TestMoveFails(t *testing.T) {
 		refuse func(cluster, what string) error
 		named  bool // dev names the new digest
 		hinted bool
+		late   bool   // the tag cannot be looked up
+		manual bool   // dev waits for approval
 		want   string // prod, dev and lock
 		text   string
 	}{
@@ -195,6 +197,10 @@ func TestMoveFails(t *testing.T) {
 		{name: "one works with neither, and the other names it", refuse: func(cluster, _ string) error { return errorIf(cluster == "prod", "401 Unauthorized") }, named: true, want: "error new new", text: "401 Unauthorized"},
 		{name: "none works", refuse: func(string, string) error { return errors.New("no route") }, want: "error error old", text: "no route"},
 		{name: "it was moved before", refuse: func(_, what string) error { return errorIf(what == "new", "404 Not Found") }, hinted: true, want: "error error old", text: "404 Not Found"},
+		{name: "it was moved before, and cannot be looked up", refuse: func(string, string) error { return nil }, hinted: true, late: true, want: "error error old",
+			text: "reg.io/a:v1 was moved to NEW by a run that was interrupted, and the registry cannot confirm that: 503 Service Unavailable"},
+		{name: "it was not moved before, and cannot be looked up", refuse: func(string, string) error { return nil }, late: true, want: "old old old"},
+		{name: "it was moved before, and waits now", refuse: func(string, string) error { return nil }, hinted: true, late: true, manual: true, want: "old old old"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -226,6 +232,12 @@ func TestMoveFails(t *testing.T) {
 				}
 				return fetch(ctx, from, d)
 			}
+			if tt.late {
+				cfg.Digest = func(context.Context, sources.Origin, string) (sources.Digest, error) {
+					return "", errors.New("503 Service Unavailable")
+				}
+			}
+			requests[1].Declarations[0].ManualActivation = tt.manual
 			for range 10 {
 				slices.Reverse(requests)
 				res := resolveHinted(t, cfg, lock, hint, requests...)
@@ -247,10 +259,10 @@ func TestMoveFails(t *testing.T) {
 				for _, w := range res.Waiting {
 					said = append(said, w.String())
 				}
-				if all := strings.Join(said, "\n"); !strings.Contains(all, tt.text) {
+				if all := strings.ReplaceAll(strings.Join(said, "\n"), string(now), "NEW"); !strings.Contains(all, tt.text) || tt.text == "" && all != "" {
 					t.Fatalf("it says %q, want %q", all, tt.text)
 				}
-				if was, _ := res.Unsettled.Digest(repository, "v1"); tt.hinted && was != now {
+				if was, _ := res.Unsettled.Digest(repository, "v1"); tt.hinted && !tt.manual && was != now {
 					t.Fatal("what the interrupted run had is forgotten")
 				}
 			}
