@@ -141,6 +141,9 @@ func (u *Upgrader) bump(ctx context.Context, before *desired.State, req Request)
 	if err := selected(after, targets); err != nil {
 		return nil, nil, fmt.Errorf("nothing was written: %w", err)
 	}
+	if err := elsewhere(before, after, req, moving); err != nil {
+		return nil, nil, fmt.Errorf("nothing was written: %w", err)
+	}
 	b.Lock = after.Lock
 	return b, after, nil
 }
@@ -506,6 +509,27 @@ func selected(state *desired.State, targets []*target) error {
 		c := state.Get(t.Cluster)
 		if !slices.ContainsFunc(c.Packages, func(s sources.Selected) bool { return s.Pin.Ref == t.to || s.Replaces == t.to }) {
 			return fmt.Errorf("cluster %s does not get %s: %w", t.Cluster, t.to, problem.Join(c.Problems()))
+		}
+	}
+	return nil
+}
+
+// elsewhere returns an error if a tag moves in a cluster that the request does not name.
+func elsewhere(before, after *desired.State, req Request, moving []*target) error {
+	for _, c := range after.Clusters {
+		if len(req.Clusters) == 0 || slices.Contains(req.Clusters, c.Name) {
+			continue
+		}
+		for _, now := range c.Packages {
+			tag := sources.Ref{Repository: now.Repository(), Tag: now.Pin.Ref.Tag}
+			had := func(was sources.Selected) bool {
+				return tag.Tag != "" && was.Repository() == tag.Repository && was.Pin.Ref.Tag == tag.Tag && was.Pin.Digest != now.Pin.Digest
+			}
+			named := func(t *target) bool { return t.to.Repository == tag.Repository && t.to.Digest == now.Pin.Digest }
+			if slices.ContainsFunc(before.Get(c.Name).Packages, had) && slices.ContainsFunc(moving, named) {
+				return fmt.Errorf("cluster %s has %s too, and a tag has one digest in the whole fleet; leave out --cluster to move it in all clusters, or name the digest alone: %s@%s",
+					c.Name, tag, path.Base(tag.Repository), now.Pin.Digest)
+			}
 		}
 	}
 	return nil

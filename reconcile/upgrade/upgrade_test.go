@@ -139,6 +139,14 @@ func fleet(more map[string]string) fstest.MapFS {
 
 const db1, db11, db2 = "reg.io/acme/db:v1.0.0", "reg.io/acme/db:v1.1.0", "reg.io/acme/db:v2.0.0"
 
+// tagged has a tag that a follows, and that waits for approval in b.
+var tagged = map[string]string{
+	"a/db.yaml": always, "b/db.yaml": always + "  revisionActivationPolicy: Manual\n",
+	"clusters.lock": "@a reg.io/acme/db v1.0.0\n@b reg.io/acme/db v1.0.0\nreg.io/acme/db v1.0.0 " + string(sources.DigestOf([]byte(db1))) + "\n",
+}
+
+var always = declare("db", db1) + "  packagePullPolicy: Always\n"
+
 func TestBumpRefuses(t *testing.T) {
 	kustomize := "resources: [../base/db.yaml]\n"
 	for _, tt := range []struct {
@@ -170,6 +178,8 @@ func TestBumpRefuses(t *testing.T) {
 			req: Request{Package: "db"}, want: []string{"cluster a: Configuration db gets " + db1 + ", which stands in one piece in none of the files below a; change it by hand"}},
 		{name: "what depends on it does not allow it", files: map[string]string{"a/db.yaml": declare("db", db1), "a/app.yaml": declare("app", "reg.io/acme/app:v1.0.0")}, req: Request{Package: "db", Version: "v2.0.0"},
 			want: []string{"nothing was written, since then: ", "reg.io/acme/app:v1.0.0 needs reg.io/acme/db <2.0.0, but db declares v2.0.0"}},
+		{name: "a tag that another cluster has", files: tagged, req: Request{Package: "db", Version: "v1.0.0@" + string(sources.DigestOf([]byte(db11))), Clusters: []string{"a"}},
+			want: []string{"nothing was written: cluster b has reg.io/acme/db:v1.0.0 too, and a tag has one digest in the whole fleet; leave out --cluster to move it in all clusters, or name the digest alone: db@" + string(sources.DigestOf([]byte(db11)))}},
 		{name: "a digest of nothing", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Version: "v1.1.0@" + string(sources.DigestOf(nil))}, want: []string{"nothing was written, since then: ", "not found"}},
 		{name: "half a digest", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Version: "v1.1.0@sha256:00"}, want: []string{"want 64"}},
 	} {
@@ -228,6 +238,11 @@ func TestBump(t *testing.T) {
 			edits: []string{"a/db.yaml:6: " + db11 + "@" + digest(db11), "b/db.yaml:6: reg.io/acme/db@" + digest(db11)},
 			moves: []string{"reg.io/acme/db v1.0.0 v1.1.0: 1 type changed; ", "reg.io/acme/db " + digest(db1) + " " + digest(db11) + ": 1 type changed; "}},
 		{name: "to a digest", files: map[string]string{"a/db.yaml": declare("db", db1)}, req: Request{Package: "db", Version: digest(db11)},
+			edits: []string{"a/db.yaml:6: reg.io/acme/db@" + digest(db11)}, moves: []string{"reg.io/acme/db v1.0.0 " + digest(db11) + ": 1 type changed; "}},
+		{name: "to the digest of a tag, where all have it", files: tagged, req: Request{Package: "db", Version: "v1.0.0@" + digest(db11)},
+			edits: []string{"a/db.yaml:6: " + db1 + "@" + digest(db11), "b/db.yaml:6: " + db1 + "@" + digest(db11)},
+			moves: []string{"reg.io/acme/db v1.0.0 v1.0.0: 1 type changed; "}},
+		{name: "to a digest, where others have the tag", files: tagged, req: Request{Package: "db", Version: digest(db11), Clusters: []string{"a"}},
 			edits: []string{"a/db.yaml:6: reg.io/acme/db@" + digest(db11)}, moves: []string{"reg.io/acme/db v1.0.0 " + digest(db11) + ": 1 type changed; "}},
 		{name: "back", files: map[string]string{"a/db.yaml": declare("db", db11)}, req: Request{Package: "db", Version: "v1.0.0"},
 			edits: []string{"a/db.yaml:6: " + db1}, moves: []string{"reg.io/acme/db v1.1.0 v1.0.0: 1 type changed, 1 breaking; field-removed"}},

@@ -46,9 +46,10 @@ With --all every declared package goes to the newest version of its major versio
 package that cannot be moved is an error, and the others are moved all the same.
 
 With --cluster only the named clusters are moved. A file that other clusters use
-too is then an error. The result is rendered and resolved before anything is
-written. If a run is interrupted while writing, the next completes it. With
---dry-run nothing is written.`,
+too is then an error, and so is another digest for a tag that they have. The
+result is rendered and resolved before anything is written. If a run is
+interrupted while writing, the next completes it. With --dry-run nothing is
+written.`,
 		Example: `  gitopsd bump provider-helm
   gitopsd bump provider-helm@v0.20.0 --cluster dev
   gitopsd bump --all --dry-run
