@@ -84,10 +84,17 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	return d.settlePending(ctx)
 }
 
-// lockMessage returns a commit message with the selections that change.
+// lockMessage returns a commit message with the selections and digests that change.
 func lockMessage(before, after *lockfile.File) string {
 	var changes []string
 	subject := make(map[string]bool)
+	base := func(repository string) string { return repository[strings.LastIndexByte(repository, '/')+1:] }
+	for _, k := range lockfile.Moved(before, after) {
+		was, _ := before.Digest(k.Repository, k.Version)
+		now, _ := after.Digest(k.Repository, k.Version)
+		changes = append(changes, fmt.Sprintf("- %s %s", k, was), fmt.Sprintf("+ %s %s", k, now))
+		subject[fmt.Sprintf("%s %s %s -> %s", base(k.Repository), k.Version, was.Short(), now.Short())] = true
+	}
 	names := append(before.Clusters(), after.Clusters()...)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
@@ -101,7 +108,7 @@ func lockMessage(before, after *lockfile.File) string {
 			if !old[line] {
 				changes = append(changes, "+ "+line)
 				fields := strings.Fields(line)
-				subject[fields[1][strings.LastIndexByte(fields[1], '/')+1:]+" "+sources.Abbreviate(fields[2])] = true
+				subject[base(fields[1])+" "+sources.Abbreviate(fields[2])] = true
 			}
 		}
 	}

@@ -198,6 +198,18 @@ func Added(before, after *File) *File {
 	return added
 }
 
+// Moved returns the versions that have different digests before and after, sorted.
+func Moved(before, after *File) []Key {
+	var moved []Key
+	for k, was := range before.records {
+		if now, there := after.records[k]; there && k.Item == "" && now.sum != was.sum {
+			moved = append(moved, k)
+		}
+	}
+	slices.SortFunc(moved, compareKeys)
+	return moved
+}
+
 // Add adds all lines of other.
 func (f *File) Add(other *File) {
 	for _, lines := range other.parts() {
