@@ -52,10 +52,10 @@ func TestManualActivation(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var s shelf
 			v1 := s.put("reg.io/a:v1", "1", "reg.io/dep ^1")
-			s.put("reg.io/dep:v1.0.0", "dep")
+			dep := s.put("reg.io/dep:v1.0.0", "dep")
 			s.put("reg.io/a:v2", "2")
 			s.put("reg.io/a:v0", "moved since")
-			lock := parseLock(t, tt.lock+"reg.io/a v1 "+string(v1)+"\n@dev reg.io/dep v1.0.0 <- reg.io/a\n")
+			lock := parseLock(t, tt.lock+"reg.io/a v1 "+string(v1)+"\n@dev reg.io/dep v1.0.0 <- reg.io/a\nreg.io/dep v1.0.0 "+string(dep)+"\n")
 			cfg := s.config()
 			if tt.change != nil {
 				tt.change(&cfg)

@@ -56,7 +56,9 @@ func TestHint(t *testing.T) {
 		{name: "another cluster's selection", hint: func(s *shelf) string {
 			return "@prod reg.io/lib v1.0.0 <- reg.io/app\nreg.io/lib v1.0.0 " + one(s, "reg.io/lib:v1.0.0") + "\n"
 		}, want: "app:v1 lib:v2.0.0"},
-		{name: "the lock selects another", lock: func(*shelf) string { return "@dev reg.io/lib v2.0.0 <- reg.io/app\n" }, hint: func(s *shelf) string {
+		{name: "the lock selects another", lock: func(s *shelf) string {
+			return "@dev reg.io/lib v2.0.0 <- reg.io/app\nreg.io/lib v2.0.0 " + one(s, "reg.io/lib:v2.0.0") + "\n"
+		}, hint: func(s *shelf) string {
 			return "@dev reg.io/lib v1.0.0 <- reg.io/app\nreg.io/lib v1.0.0 " + one(s, "reg.io/lib:v1.0.0") + "\n"
 		}, want: "app:v1 lib:v2.0.0"},
 		{name: "the lock has another digest", lock: func(s *shelf) string { return "reg.io/app v1 " + one(s, "reg.io/app:v1") + "\n" },
@@ -137,9 +139,11 @@ func TestContestedLock(t *testing.T) {
 	var s shelf
 	s.put("reg.io/app:v1", "a", "reg.io/lib >=v1.0.0")
 	s.put("reg.io/old:v1", "o", "reg.io/lib <v10.0.0")
-	for _, v := range []string{"v8.0.0", "v9.0.0", "v10.0.0", "v11.0.0"} {
-		s.put("reg.io/lib:"+v, v)
+	libs := ""
+	for _, v := range []string{"v8.0.0", "v9.0.0", "v10.0.0"} {
+		libs += "reg.io/lib " + v + " " + string(s.put("reg.io/lib:"+v, v)) + "\n"
 	}
+	s.put("reg.io/lib:v11.0.0", "v11.0.0")
 	s.put("reg.io/b:v1", "b")
 	two := "@dev reg.io/lib v10.0.0 <- reg.io/app\n@dev reg.io/lib v9.0.0 <- reg.io/app\n"
 	records := "reg.io/b v1 " + digest0() + "\nreg.io/b v1 " + string(s.packages["reg.io/b:v1"].Digest) + "\n"
@@ -160,7 +164,7 @@ func TestContestedLock(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := s.config()
 			cfg.Update = tt.update
-			lock := parseLock(t, "@prod reg.io/lib v8.0.0 <- reg.io/app\n"+tt.lock)
+			lock := parseLock(t, "@prod reg.io/lib v8.0.0 <- reg.io/app\n"+tt.lock+libs)
 			res := resolve(t, cfg, lock, Request{Cluster: "dev", Declarations: tt.declared}, request("prod", "reg.io/app:v1"))
 			if have := selected(res, "dev"); have != tt.want {
 				t.Errorf("selected %q, want %q (%v)", have, tt.want, faults(res))

@@ -23,6 +23,9 @@ type pass struct {
 	hint   *lockfile.File
 	// lines are the selections of before, by cluster; they are not changed.
 	lines map[string][]lockfile.Selection
+	// lost are the tags that before selects for a cluster, the first by name, and has no
+	// digest of.
+	lost map[sources.Ref]string
 
 	mu        sync.Mutex
 	fleet     fleet
@@ -55,9 +58,17 @@ func newPass(cfg Config, lock, hint *lockfile.File) *pass {
 		loads: make(map[loadKey]*load), uses: make(map[sources.Ref]*use),
 		tags: make(map[sources.Origin]func() ([]string, error)), tagged: make(map[sources.Ref]*tagged),
 		late: make(map[string]bool), unasked: make(map[sources.Ref]bool), retracted: make(map[retracted][]rules.Retraction),
-		fetched: make(map[content]*sources.Package), avoided: make(map[sources.Ref]string), peeks: make(map[peeked]sources.Digest),
+		fetched: make(map[content]*sources.Package), avoided: make(map[sources.Ref]string), lost: make(map[sources.Ref]string), peeks: make(map[peeked]sources.Digest),
 	}
 	p.cfg = p.timed(cfg)
+	for _, cluster := range lock.Clusters() {
+		for _, s := range p.lines[cluster] {
+			ref := versionRef(s.Repository, s.Version)
+			if _, recorded := lock.Digest(s.Repository, s.Version); !recorded && ref.Tag != "" && p.lost[ref] == "" {
+				p.lost[ref] = cluster
+			}
+		}
+	}
 	return p
 }
 

@@ -284,7 +284,10 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return "", errNotLocked(ref)
 	case says.only() != "":
 		return says.only(), nil
-	case use.never() && !p.cfg.Approve: // a person may look it up
+	case p.lost[ref] != "" && !update && !p.cfg.Approve: // a person may look it up
+		return "", fmt.Errorf("%s selects %s %s for cluster %s and has no digest of it; restore the record from Git, or run `gitopsd lock` and have the change reviewed",
+			sources.LockFile, ref.Repository, version, p.lost[ref])
+	case use.never() && !p.cfg.Approve:
 		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids looking it up; run `gitopsd lock`, or name a digest", ref)
 	}
 	now, err := p.now(ctx, l)

@@ -110,7 +110,7 @@ func TestTagStays(t *testing.T) {
 	}
 }
 
-// A dependency that an unread cluster selects, too, is looked up if the lock has lost its digest: no declaration forbids that.
+// A dependency that an unread cluster selects, too, is looked up for a person if the lock has lost its digest: no declaration forbids that.
 func TestUnreadDependency(t *testing.T) {
 	t.Parallel()
 	s := new(shelf)
@@ -118,7 +118,9 @@ func TestUnreadDependency(t *testing.T) {
 	s.put("reg.io/p:v1", "p", "reg.io/a v1")
 	lock := resolve(t, s.config(), new(lockfile.File), request("prod", "reg.io/p:v1"), request("dev", "reg.io/p:v1")).Lock
 	lock.Forget("reg.io/a", "v1")
-	res := resolve(t, s.config(), lock, Request{Cluster: "prod", Failed: true}, request("dev", "reg.io/p:v1"))
+	cfg := s.config()
+	cfg.Approve = true
+	res := resolve(t, cfg, lock, Request{Cluster: "prod", Failed: true}, request("dev", "reg.io/p:v1"))
 	if errs := res.Clusters["dev"].Errors; len(errs) > 0 {
 		t.Errorf("dev: %v", errs)
 	}
@@ -275,4 +277,36 @@ func errorIf(fails bool, text string) error {
 		return errors.New(text)
 	}
 	return nil
+}
+
+// A tag that the lock selects and has lost the digest of is looked up for a person only, unless a declaration names a digest.
+func TestLostRecords(t *testing.T) {
+	t.Parallel()
+	s := new(shelf)
+	old := s.put("reg.io/a:v1", "a")
+	s.put("reg.io/p:v1", "p", "reg.io/a >=v0.0.1")
+	lock := resolve(t, s.config(), new(lockfile.File), request("prod", "reg.io/p:v1"), request("dev", "reg.io/a:v1")).Lock
+	lock.Forget("reg.io/a", "v1")
+	named := request("prod", "reg.io/a:v1")
+	named.Declarations[0].Ref.Digest = old
+	for _, tt := range []struct {
+		name     string
+		requests []Request
+		approve  bool
+		lost     bool
+	}{
+		{name: "declared", requests: []Request{request("dev", "reg.io/a:v1")}, lost: true},
+		{name: "a dependency", requests: []Request{request("prod", "reg.io/p:v1")}, lost: true},
+		{name: "new in a cluster", requests: []Request{request("other", "reg.io/a:v1")}, lost: true},
+		{name: "for a person", requests: []Request{request("dev", "reg.io/a:v1")}, approve: true},
+		{name: "named", requests: []Request{request("dev", "reg.io/a:v1"), named}},
+	} {
+		cfg := s.config()
+		cfg.Approve = tt.approve
+		res := resolve(t, cfg, lock, tt.requests...)
+		_, recorded := res.Lock.Digest("reg.io/a", "v1")
+		if err := faults(res); recorded == tt.lost || tt.lost != (err != nil) || tt.lost && !strings.Contains(err.Error(), "clusters.lock selects reg.io/a v1 for cluster dev and has no digest of it") {
+			t.Errorf("%s: it is recorded: %v; %v", tt.name, recorded, err)
+		}
+	}
 }
