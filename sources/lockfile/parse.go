@@ -170,8 +170,12 @@ func parseRecord(text string) (Key, string, error) {
 }
 
 func checkRepository(s string) error {
-	if _, err := sources.ParseRef(s + ":v0"); err != nil || !strings.Contains(s, "/") {
+	ref, err := sources.ParseRef(s + ":v0")
+	if err != nil {
 		return fmt.Errorf("%q is not a repository", s)
+	}
+	if !strings.EqualFold(ref.Repository, s) { // the first locks had hosts as declared
+		return fmt.Errorf("%q names no registry; restore the line from Git, or write %s", s, ref.Repository)
 	}
 	return nil
 }
