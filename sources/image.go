@@ -208,17 +208,39 @@ func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
 }
 
 // usualHost returns a repository, or its beginning, with the usual name of its registry.
-// Docker Hub has several, and 443 is the port without another.
 func usualHost(repository string) string {
 	named, path, whole := strings.Cut(repository, "/")
-	host := strings.TrimSuffix(named, ":443")
-	if host == "index.docker.io" || host == "registry-1.docker.io" {
-		host = "docker.io"
-	}
+	host := usualRegistry(named)
 	if host == named && !whole {
 		return repository // perhaps the beginning of a name
 	}
 	return host + "/" + path
+}
+
+// usualRegistry returns the usual name of a registry. Docker Hub has several, 443 is the
+// port without another, and zeros before a port mean nothing.
+func usualRegistry(host string) string {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && i > strings.LastIndexByte(host, ']') {
+		port := strings.TrimLeft(host[i+1:], "0")
+		if host = host[:i]; port != "443" {
+			host += ":" + port
+		}
+	}
+	if host == "index.docker.io" || host == "registry-1.docker.io" {
+		return "docker.io"
+	}
+	return host
+}
+
+// SameRepository reports whether two repositories are one, perhaps under different names
+// of its registry.
+func SameRepository(a, b string) bool {
+	if a == b {
+		return true
+	}
+	hostA, pathA, _ := strings.Cut(a, "/")
+	hostB, pathB, _ := strings.Cut(b, "/")
+	return pathA == pathB && usualRegistry(hostA) == usualRegistry(hostB)
 }
 
 // usual returns the ImageConfigs with usual names in their prefixes.

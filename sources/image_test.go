@@ -143,6 +143,10 @@ func TestVerificationWhateverTheName(t *testing.T) {
 		{"registry.example.org:443/", "registry.example.org/acme/w:v1", true},
 		{"registry.example.org/acme", "registry.example.org:8443/acme/w:v1", false},
 		{"docker.io/acme/", "index.docker.io/other/w:v1", false},
+		{"registry.example.org/acme", "registry.example.org:0443/acme/w:v1", true},
+		{"registry.example.org:5000/acme", "registry.example.org:05000/acme/w:v1", true},
+		{"registry.example.org:05000/acme", "registry.example.org:5000/acme/w:v1", true},
+		{"registry.example.org:5000/acme", "registry.example.org:50000/acme/w:v1", false},
 	} {
 		prefix, err := ParseImagePrefix(tt.prefix)
 		if err != nil {
@@ -176,5 +180,30 @@ func TestVerificationWhateverTheCase(t *testing.T) {
 	}
 	if idle := configs.Idle([]Ref{ref}); len(idle) != 1 || !strings.Contains(idle[0], `"else.example.org/"`) {
 		t.Errorf("idle: %q", idle)
+	}
+}
+
+func TestSameRepository(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want bool
+	}{
+		{"ghcr.io/acme/a", "ghcr.io/acme/a", true},
+		{"ghcr.io/acme/a", "ghcr.io:443/acme/a", true},
+		{"ghcr.io:0443/acme/a", "ghcr.io/acme/a", true},
+		{"ghcr.io:00443/acme/a", "ghcr.io:443/acme/a", true},
+		{"ghcr.io:4430/acme/a", "ghcr.io/acme/a", false},
+		{"ghcr.io:0/acme/a", "ghcr.io/acme/a", false},
+		{"[::1]:0443/a", "[::1]/a", true},
+		{"[::0443]/a", "[::]/a", false},
+		{"index.docker.io/acme/a", "registry-1.docker.io:443/acme/a", true},
+		{"docker.io/acme/a", "index.docker.io/acme/a", true},
+		{"docker.io/acme/a", "index.docker.io/acme/b", false},
+		{"docker.io:5000/acme/a", "docker.io/acme/a", false},
+		{"", "", true},
+	} {
+		if SameRepository(tt.a, tt.b) != tt.want || SameRepository(tt.b, tt.a) != tt.want {
+			t.Errorf("%s and %s: want %t", tt.a, tt.b, tt.want)
+		}
 	}
 }

@@ -137,14 +137,16 @@ func (s *State) some(such func(sources.Selected) bool) bool {
 
 // depends reports whether the version of a package may be chosen for a cluster, as a dependency.
 func (s *State) depends(repository string) bool {
-	return s.some(func(p sources.Selected) bool { return p.Parent != "" && p.Repository() == repository })
+	return s.some(func(p sources.Selected) bool {
+		return p.Parent != "" && sources.SameRepository(p.Repository(), repository)
+	})
 }
 
 // has reports whether a cluster may have a package, under its own name or as the replacement of
 // another, or one that it replaces.
 func (s *State) has(repository string) bool {
 	return s.some(func(p sources.Selected) bool {
-		return p.Pin.Ref.Repository == repository || p.Repository() == repository
+		return sources.SameRepository(p.Pin.Ref.Repository, repository) || sources.SameRepository(p.Repository(), repository)
 	})
 }
 

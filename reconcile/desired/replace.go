@@ -33,7 +33,7 @@ func (c *Computer) replace(cfg *resolve.Config, files fs.FS) {
 	}
 	// They take precedence over the fleet's own replacements.
 	fleet := slices.DeleteFunc(slices.Clone(cfg.Rules.Replaces), func(by rules.Replace) bool {
-		return slices.ContainsFunc(local, func(l rules.Replace) bool { return l.Repository == by.Repository })
+		return slices.ContainsFunc(local, func(l rules.Replace) bool { return sources.SameRepository(l.Repository, by.Repository) })
 	})
 	cfg.Rules.Replaces = append(local, fleet...)
 
@@ -90,6 +90,6 @@ func (s *State) Uses(l Local) bool {
 // replaces reports whether a cluster may have a replacement.
 func (s *State) replaces(by rules.Replace) bool {
 	return s.some(func(p sources.Selected) bool {
-		return p.Replaces.Repository == by.Repository && (by.Version == "" || p.Replaces.Tag == by.Version)
+		return sources.SameRepository(p.Replaces.Repository, by.Repository) && (by.Version == "" || p.Replaces.Tag == by.Version)
 	})
 }

@@ -128,7 +128,10 @@ func (u *Upgrader) refuse(ctx context.Context, state *desired.State, r *ruling, 
 // namesDigest reports whether a version is excluded or retracted by its digest.
 func (r *ruling) namesDigest() bool {
 	is := func(v rules.Range) bool { return strings.HasPrefix(v.String(), "sha256:") }
-	return slices.ContainsFunc(r.rules.Excludes, func(e rules.Exclude) bool { return e.Repository == r.repository && is(e.Versions) }) ||
+	excludes := func(e rules.Exclude) bool {
+		return sources.SameRepository(e.Repository, r.repository) && is(e.Versions)
+	}
+	return slices.ContainsFunc(r.rules.Excludes, excludes) ||
 		slices.ContainsFunc(r.retracted, func(t rules.Retraction) bool { return is(t.Versions) })
 }
 

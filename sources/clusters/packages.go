@@ -211,7 +211,7 @@ func (p *parser) replaces(list []replacement, at finder) {
 			var err error
 			if by.With, err = withRef(e.With); err != nil {
 				fail("with", "%v", err)
-			} else if by.With.Repository == by.Repository {
+			} else if sources.SameRepository(by.With.Repository, by.Repository) {
 				fail("with", "is the same repository; declare or select the version that you want")
 			} else if x := r.Excluded(by.With); x != nil {
 				fail("with", "%s is %s", e.With, x)
@@ -224,7 +224,10 @@ func (p *parser) replaces(list []replacement, at finder) {
 		if len(p.errs) > before {
 			continue
 		}
-		if j := slices.IndexFunc(r.Replaces, func(o rules.Replace) bool { return o.Repository == by.Repository && o.Version == by.Version }); j >= 0 {
+		same := func(o rules.Replace) bool {
+			return sources.SameRepository(o.Repository, by.Repository) && o.Version == by.Version
+		}
+		if j := slices.IndexFunc(r.Replaces, same); j >= 0 {
 			fail("", "%s is replaced at %s already; remove one of the two", by.Repository, r.Replaces[j].Place)
 			continue
 		}

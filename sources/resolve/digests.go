@@ -122,6 +122,11 @@ func (p *pass) names(ref sources.Ref, place string) *tagged {
 func (p *pass) decide() {
 	for _, s := range p.cfg.Rules.Selects {
 		p.names(s.Ref, s.Place)
+		for tag := range p.tagged {
+			if tag.Tag == s.Ref.Tag && sources.SameRepository(tag.Repository, s.Ref.Repository) {
+				p.names(sources.Ref{Repository: tag.Repository, Tag: tag.Tag, Digest: s.Ref.Digest}, s.Place)
+			}
+		}
 	}
 	for tag, t := range p.tagged {
 		if !p.updatesVersion(tag) {

@@ -123,6 +123,43 @@ func TestTagIsOnePackage(t *testing.T) {
 	}
 }
 
+// What rules select and replace has the name that packages use for its registry, and their digests count for tags under all its names.
+func TestRulesForNamesOfARegistry(t *testing.T) {
+	t.Parallel()
+	s := new(shelf)
+	one := s.put("docker.io/base:v1", "one")
+	s.put("docker.io/base:v2", "two")
+	s.put("docker.io/app:v1", "app", "docker.io/base >=v0.0.1")
+	for _, tt := range []struct {
+		name  string
+		rules rules.Rules
+	}{
+		{"select", rules.Rules{Selects: []rules.Select{{Ref: sources.Ref{Repository: "index.docker.io/base", Tag: "v1"}, Place: "rules.yaml:1"}}}},
+		{"select a digest", rules.Rules{Selects: []rules.Select{{Ref: sources.Ref{Repository: "index.docker.io/base", Tag: "v1", Digest: one}, Place: "rules.yaml:1"}}}},
+		{"replace", rules.Rules{Replaces: []rules.Replace{{Repository: "docker.io:443/base", Version: "v2", With: sources.Ref{Repository: "docker.io/base", Tag: "v1"}, Place: "rules.yaml:1"}}}},
+		{"exclude", rules.Rules{Excludes: []rules.Exclude{exclude(t, "registry-1.docker.io/base", "v2")}}},
+	} {
+		cfg := s.config()
+		cfg.Rules, cfg.Approve = tt.rules, true
+		res := resolve(t, cfg, new(lockfile.File), request("dev", "docker.io/app:v1"))
+		if _, ok := res.Lock.Digest("docker.io/base", "v1"); !ok || faults(res) != nil {
+			t.Errorf("%s: %v\n%s", tt.name, faults(res), res.Lock.Format())
+		}
+	}
+	// The tag does not follow the registry for one while the other has what is selected.
+	lock := resolve(t, s.config(), new(lockfile.File), request("dev", "docker.io/base:v1"), request("prod", "docker.io/app:v1")).Lock
+	s.packages["docker.io/base:before"] = s.packages["docker.io/base:v1"]
+	s.put("docker.io/base:v1", "moved")
+	cfg := s.config()
+	cfg.Rules = rules.Rules{Selects: []rules.Select{{Ref: sources.Ref{Repository: "index.docker.io/base", Tag: "v1", Digest: one}, Place: "rules.yaml:1"}}}
+	dev := request("dev", "docker.io/base:v1")
+	dev.Declarations[0].PullPolicy = sources.PullAlways
+	res := resolve(t, cfg, lock, dev, request("prod", "docker.io/app:v1"))
+	if got, _ := res.Lock.Digest("docker.io/base", "v1"); got != one || faults(res) != nil {
+		t.Errorf("the lock has %s: %v", got, faults(res))
+	}
+}
+
 // replacing replaces reg.io/other by reg.io/a:v1.
 func replacing() rules.Rules {
 	with, err := sources.ParseRef("reg.io/a:v1")

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -46,7 +47,9 @@ func (p *pass) held(req Request) []heldPackage {
 		d, repository := unreadable(req, s.Repository), s.Repository
 		for _, by := range p.cfg.Rules.Replaces {
 			if d == nil && by.With.Repository == s.Repository {
-				d, repository = unreadable(req, by.Repository), by.Repository
+				if d = unreadable(req, by.Repository); d != nil {
+					repository = cmp.Or(d.Ref.Repository, by.Repository)
+				}
 			}
 		}
 		if d == nil || s.Parent != "" {
@@ -69,11 +72,11 @@ func unreadable(req Request, repository string) *sources.Declaration {
 	if len(req.Unreadable) == 0 {
 		return nil
 	}
-	if slices.ContainsFunc(req.Declarations, func(d sources.Declaration) bool { return d.Ref.Repository == repository }) {
+	if slices.ContainsFunc(req.Declarations, func(d sources.Declaration) bool { return sources.SameRepository(d.Ref.Repository, repository) }) {
 		return nil
 	}
 	is := func(name string) *sources.Declaration {
-		if i := slices.IndexFunc(req.Unreadable, func(d sources.Declaration) bool { return d.Ref.Repository == name }); i >= 0 {
+		if i := slices.IndexFunc(req.Unreadable, func(d sources.Declaration) bool { return sources.SameRepository(d.Ref.Repository, name) }); i >= 0 {
 			return &req.Unreadable[i]
 		}
 		return nil

@@ -60,7 +60,7 @@ func (p *pass) exclusion(ref sources.Ref) *rules.Exclude {
 // which is the same package; nil if there is none.
 func (p *pass) alike(repository string, d sources.Digest) *rules.Exclude {
 	for i, e := range p.cfg.Rules.Excludes {
-		if e.Repository != repository {
+		if !sources.SameRepository(e.Repository, repository) {
 			continue
 		}
 		for _, version := range p.before.Versions(repository) {
@@ -92,7 +92,9 @@ func (p *pass) allowed(repository string, tags []string) (allowed, why []string)
 // [pass.choose]. It is the version that dependents see, before any replacement.
 func (p *pass) version(ctx context.Context, req Request, repo string, locked map[string][]string, hinted map[string]string, wanted []edge) (sources.Ref, error) {
 	if s := p.cfg.Rules.Selected(repo); s != nil {
-		return p.selectedVersion(ctx, req, s, wanted)
+		named := *s
+		named.Ref.Repository = repo // by the name that the dependents have
+		return p.selectedVersion(ctx, req, &named, wanted)
 	}
 	if by := p.cfg.Rules.Fixed(repo); by != nil {
 		return sources.Ref{Repository: repo}, nil // replaces any version
@@ -100,7 +102,7 @@ func (p *pass) version(ctx context.Context, req Request, repo string, locked map
 	from := p.cfg.Rules.VersionsOf(repo)
 	stays := slices.Clone(locked[from])
 	for _, by := range p.cfg.Rules.Replaces {
-		if by.Repository != repo || by.Version == "" {
+		if !sources.SameRepository(by.Repository, repo) || by.Version == "" {
 			continue
 		}
 		// The lock has the replacement of the version.

@@ -16,7 +16,8 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Rules are a fleet's rules. The zero value has none. They are immutable.
+// Rules are a fleet's rules. The zero value has none. They are immutable. A repository is
+// the same under all names of its registry ([sources.SameRepository]).
 type Rules struct {
 	// Excludes are versions that are not used.
 	Excludes []Exclude
@@ -94,7 +95,7 @@ func (r *Rules) Replaced(ref sources.Ref) *Replace {
 	var all *Replace
 	for i, by := range r.Replaces {
 		switch {
-		case by.Repository != ref.Repository:
+		case !sources.SameRepository(by.Repository, ref.Repository):
 		case by.Version == "" && all == nil:
 			all = &r.Replaces[i]
 		case by.Version != "" && by.Version == ref.Tag:
@@ -108,7 +109,7 @@ func (r *Rules) Replaced(ref sources.Ref) *Replace {
 // digest, or both. It returns nil if there is none.
 func (r *Rules) Excluded(ref sources.Ref) *Exclude {
 	for i, e := range r.Excludes {
-		if e.Repository == ref.Repository && e.Versions.contains(ref) {
+		if sources.SameRepository(e.Repository, ref.Repository) && e.Versions.contains(ref) {
 			return &r.Excludes[i]
 		}
 	}
@@ -117,7 +118,7 @@ func (r *Rules) Excluded(ref sources.Ref) *Exclude {
 
 // Selected returns the entry that selects a version of a dependency, or nil.
 func (r *Rules) Selected(repository string) *Select {
-	i := slices.IndexFunc(r.Selects, func(s Select) bool { return s.Ref.Repository == repository })
+	i := slices.IndexFunc(r.Selects, func(s Select) bool { return sources.SameRepository(s.Ref.Repository, repository) })
 	if i < 0 {
 		return nil
 	}

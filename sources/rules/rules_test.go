@@ -132,6 +132,33 @@ func TestExcluded(t *testing.T) {
 	}
 }
 
+// Rules are for a package under all names of its registry.
+func TestNamesOfARegistry(t *testing.T) {
+	t.Parallel()
+	const named, other = "index.docker.io/acme/a", "docker.io:0443/acme/a"
+	one, err := ParseRange("v1.2.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Rules{
+		Excludes: []Exclude{{Repository: named, Versions: one}},
+		Selects:  []Select{{Ref: sources.Ref{Repository: named, Tag: "v1.3.0"}}},
+		Replaces: []Replace{{Repository: named, Version: "v1.4.0", With: sources.Ref{Repository: "reg.io/b", Tag: "v1"}}},
+	}
+	if r.Excluded(sources.Ref{Repository: other, Tag: "v1.2.0"}) == nil {
+		t.Error("it is not excluded")
+	}
+	if r.Selected(other) == nil {
+		t.Error("it is not selected")
+	}
+	if r.Replaced(sources.Ref{Repository: other, Tag: "v1.4.0"}) == nil {
+		t.Error("it is not replaced")
+	}
+	if r.Selected("docker.io/acme/b") != nil {
+		t.Error("another is selected")
+	}
+}
+
 func FuzzParseRetractions(f *testing.F) {
 	f.Add("v1.2.0: loses data; [v1.3.0, v1.3.4]: b\n>=1 <2 || 3.x: c", "v1.3.1")
 	f.Fuzz(func(t *testing.T, text, tag string) {

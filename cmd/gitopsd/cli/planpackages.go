@@ -28,7 +28,7 @@ func shown(c *desired.Unit, local []desired.Local) preview.ClusterPlan {
 		if s.Origin.RewrittenBy != "" {
 			p.From = s.Origin.String()
 		}
-		cp.Unpublished[d.Name] = slices.ContainsFunc(local, func(l desired.Local) bool { return l.Repository == s.Replaces.Repository })
+		cp.Unpublished[d.Name] = slices.ContainsFunc(local, func(l desired.Local) bool { return sources.SameRepository(l.Repository, s.Replaces.Repository) })
 		cp.Details[d.Name], cp.Revisions[d.Name] = p, s.Revision()
 		if d.File != "" && s.Parent == "" { // a dependency is not declared
 			cp.Declared[d.Name] = fmt.Sprintf("%s %s (%s)", d.Kind, d.Name, d.Place())

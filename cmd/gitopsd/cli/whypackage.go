@@ -252,7 +252,7 @@ func (e *packageExplainer) waiting(w *packageWhy) string {
 func (e *packageExplainer) excluded(repositories ...string) []string {
 	var all []string
 	for _, x := range e.state.Registry.Rules.Excludes {
-		if slices.Contains(repositories, x.Repository) {
+		if slices.ContainsFunc(repositories, func(r string) bool { return sources.SameRepository(r, x.Repository) }) {
 			all = append(all, fmt.Sprintf("%s: %s (%s)", x.Versions, x.Reason, x.Place))
 		}
 	}
