@@ -13,7 +13,7 @@ import (
 )
 
 // A tag is one package in the whole fleet: the one that the lock records. Declarations
-// may name a digest beside the tag. What they say together is decided before the first
+// and rules may name a digest beside the tag. What they say together is decided before the first
 // load starts, so that neither the order of clusters nor of loads matters:
 //
 //   - The lock's digest stays while a declaration names it, while the declaration of a
@@ -118,15 +118,24 @@ func (p *pass) names(ref sources.Ref, place string) *tagged {
 	return t
 }
 
+// rule notes the digest of a reference in a rule, for the tag under all names of its
+// registry.
+func (p *pass) rule(ref sources.Ref, place string) {
+	p.names(ref, place)
+	for tag := range p.tagged {
+		if tag.Tag == ref.Tag && sources.SameRepository(tag.Repository, ref.Repository) {
+			p.names(sources.Ref{Repository: tag.Repository, Tag: tag.Tag, Digest: ref.Digest}, place)
+		}
+	}
+}
+
 // decide decides what the tags are that declarations name digests of.
 func (p *pass) decide() {
 	for _, s := range p.cfg.Rules.Selects {
-		p.names(s.Ref, s.Place)
-		for tag := range p.tagged {
-			if tag.Tag == s.Ref.Tag && sources.SameRepository(tag.Repository, s.Ref.Repository) {
-				p.names(sources.Ref{Repository: tag.Repository, Tag: tag.Tag, Digest: s.Ref.Digest}, s.Place)
-			}
-		}
+		p.rule(s.Ref, s.Place)
+	}
+	for _, by := range p.cfg.Rules.Replaces {
+		p.rule(by.With, by.Place)
 	}
 	for tag, t := range p.tagged {
 		if !p.updatesVersion(tag) {

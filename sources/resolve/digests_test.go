@@ -160,6 +160,59 @@ func TestRulesForNamesOfARegistry(t *testing.T) {
 	}
 }
 
+// A digest in a replacement counts as one that is named, also if only dependencies are replaced.
+func TestReplacementNamesDigest(t *testing.T) {
+	t.Parallel()
+	s := new(shelf)
+	old := s.put("reg.io/a:v1", "old")
+	s.put("reg.io/app:v1", "app", "reg.io/other >=v0.0.1")
+	s.put("reg.io/other:v1", "other")
+	s.packages["reg.io/a:before"] = s.packages["reg.io/a:v1"]
+	now := s.put("reg.io/a:v1", "new")
+	with := sources.Ref{Repository: "reg.io/a", Tag: "v1", Digest: old}
+	for _, tt := range []struct {
+		name    string
+		locked  bool
+		always  bool
+		approve bool
+		named   sources.Digest // by dev
+		want    sources.Digest
+		err     string
+	}{
+		{name: "first", approve: true, want: old},
+		{name: "first, another named", approve: true, named: now, err: "rules.yaml:1"},
+		{name: "locked", locked: true, want: old},
+		{name: "locked, and followed", locked: true, always: true, want: old},
+		{name: "locked, and followed, for a person", locked: true, always: true, approve: true, want: old},
+	} {
+		cfg := s.config()
+		cfg.Approve = tt.approve
+		cfg.Rules = rules.Rules{Replaces: []rules.Replace{{Repository: "reg.io/other", With: with, Place: "rules.yaml:1"}}}
+		dev := request("dev", "reg.io/a:v1")
+		dev.Declarations[0].Ref.Digest = tt.named
+		if tt.always {
+			dev.Declarations[0].PullPolicy = sources.PullAlways
+		}
+		lock := new(lockfile.File)
+		if tt.locked {
+			pinned := request("dev", "reg.io/a:v1")
+			pinned.Declarations[0].Ref.Digest = old
+			lock = resolve(t, s.config(), lock, pinned).Lock
+		}
+		requests := []Request{request("prod", "reg.io/app:v1"), dev}
+		for range 10 {
+			slices.Reverse(requests)
+			res := resolve(t, cfg, lock, requests...)
+			if err := faults(res); (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Fatalf("%s: %v, want %q", tt.name, err, tt.err)
+			}
+			if got, _ := res.Lock.Digest("reg.io/a", "v1"); got != tt.want {
+				t.Fatalf("%s: the lock has %q, want %q", tt.name, got, tt.want)
+			}
+		}
+	}
+}
+
 // replacing replaces reg.io/other by reg.io/a:v1.
 func replacing() rules.Rules {
 	with, err := sources.ParseRef("reg.io/a:v1")
