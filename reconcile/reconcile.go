@@ -492,10 +492,6 @@ func (d *Daemon) follow(now *revision) {
 		}
 	}
 	for _, w := range problem.News(state.Waiting, waiting, resolve.Waiting.String) {
-		if w.Failed != "" {
-			d.cfg.Log.Warn("a new revision cannot be used", "package", w.Ref.String(), "clusters", strings.Join(w.Clusters, ", "), "active", w.Active.String(), "new", w.New, "reason", w.String())
-			continue
-		}
 		d.cfg.Log.Info("a new revision waits for approval", "package", w.Ref.String(), "clusters", strings.Join(w.Clusters, ", "), "active", w.Active.String(), "new", w.New, "approve", w.String())
 	}
 	for _, note := range problem.News(notes(state), noted, func(note string) string { return note }) {

@@ -115,6 +115,9 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, all [
 		}
 	}
 	s.Lock, s.Waiting, s.Unasked, s.Unsettled = res.Lock, res.Waiting, res.Unasked, res.Unsettled
+	for _, e := range res.Unmoved {
+		s.Unmoved = append(s.Unmoved, problem.Problem{Package: e.Name, Reason: e.Err.Error()})
+	}
 	for _, w := range s.Waiting {
 		for _, cl := range s.Clusters {
 			if slices.Contains(w.Clusters, cl.Name) {

@@ -25,6 +25,8 @@ type State struct {
 	Unsettled *lockfile.File
 	// Waiting are revisions that wait for approval.
 	Waiting []resolve.Waiting
+	// Unmoved are about tags that cannot move, and stay in all clusters.
+	Unmoved []problem.Problem
 	// Notes are about the fleet's rules for versions that match no package.
 	Notes []string
 	// Unasked are tags that could not be looked up.
@@ -59,13 +61,13 @@ func (s *State) Origin(repository string) sources.Origin {
 	return sources.Origin{Repository: repository}
 }
 
-// Problems returns all problems of the registry, clusters, packages and objects. A
+// Problems returns all problems of the registry, tags, clusters, packages and objects. A
 // problem that several clusters share is listed once, without a cluster.
 func (s *State) Problems() []problem.Problem { return problem.Merge(s.AllProblems()) }
 
 // AllProblems returns all problems, separately for each cluster.
 func (s *State) AllProblems() []problem.Problem {
-	all := problem.Of(s.RegistryErr)
+	all := append(problem.Of(s.RegistryErr), s.Unmoved...)
 	for _, c := range s.Clusters {
 		all = append(all, c.Problems()...)
 	}

@@ -34,9 +34,8 @@ type Waiting struct {
 	// Named is where Active's digest is declared, and Replaces is the entry that replaces
 	// packages with it, if one of these keeps the tag from moving.
 	Named, Replaces string
-	// Excluded says why New cannot be used, if an entry excludes it, and Failed if it was
-	// tried.
-	Excluded, Failed string
+	// Excluded says why New cannot be used, if an entry excludes it.
+	Excluded string
 	// Unread is a cluster that keeps the tag from moving, since its declaration of it
 	// cannot be read.
 	Unread string
@@ -47,8 +46,6 @@ func (w Waiting) String() string {
 	switch {
 	case w.Excluded != "":
 		return fmt.Sprintf("%s has a new revision %s, which is %s; the former one stays", w.Ref, w.New, w.Excluded)
-	case w.Failed != "":
-		return fmt.Sprintf("%s has a new revision %s, which %s; the former one stays", w.Ref, w.New, w.Failed)
 	case w.Named != "":
 		return fmt.Sprintf("%s has a new revision %s, and %s names the former one: declare %s@%s there, with packagePullPolicy: Always, to activate it in all clusters", w.Ref, w.New, w.Named, w.Ref, w.New)
 	case w.Unread != "":
@@ -183,8 +180,6 @@ func (p *pass) allWaiting(requests []Request) []Waiting {
 		switch w.Named = says.keeper(); {
 		case use.excluded != nil:
 			w.Excluded = use.excluded.String()
-		case says.failed != nil:
-			w.Failed = says.failed.String()
 		case w.Named != "":
 		case use.unread != "":
 			w.Unread = use.unread

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,8 +14,8 @@ import (
 )
 
 // A tag is one package in the whole fleet: the one that the lock records. Declarations
-// and rules may name a digest beside the tag. What they say together is decided before the first
-// load starts, so that neither the order of clusters nor of loads matters:
+// and rules may name a digest beside the tag. What they say together is decided before
+// the first load starts, so that neither the order of clusters nor of loads matters:
 //
 //   - The lock's digest stays while a declaration names it, while the declaration of a
 //     cluster that has the tag cannot be read, or while the package replaces another and
@@ -59,12 +60,6 @@ func (f *failedMove) where() string {
 		return ""
 	}
 	return " in cluster " + f.cluster
-}
-
-// String describes what fails, on one line.
-func (f *failedMove) String() string {
-	first, _, _ := strings.Cut(f.err.Error(), "\n")
-	return fmt.Sprintf("fails%s (%s)", f.where(), first)
 }
 
 // named returns the error for a declaration that names the digest.
@@ -181,9 +176,6 @@ func (p *pass) settle(ctx context.Context, loads []*load) {
 		}
 	}
 	t.failed = &failedMove{digest: failed.pin.Digest, cluster: failed.cluster, err: failed.err}
-	if use := p.use(tagOf(failed.ref)); use.declared {
-		use.waiting = failed.pin.Digest
-	}
 	p.mu.Lock()
 	p.lock.Adopt(p.before, repository, version)
 	p.mu.Unlock()
@@ -191,6 +183,19 @@ func (p *pass) settle(ctx context.Context, loads []*load) {
 		l.pin, l.verified, l.runtime, l.pullSecrets = sources.Pin{}, "", "", nil
 		p.run(ctx, l)
 	}
+}
+
+// unmovedTags returns an error for each declared tag that does not move, sorted.
+func (p *pass) unmovedTags() []*PackageError {
+	var all []*PackageError
+	for tag, t := range p.tagged {
+		if f := t.failed; f != nil && p.use(tag).declared {
+			err := fmt.Errorf("the tag stays at %s in all clusters, since %s fails%s: %w", t.locked, f.digest, f.where(), f.err)
+			all = append(all, &PackageError{Name: tag.String(), Ref: tag, Err: err})
+		}
+	}
+	slices.SortFunc(all, func(a, b *PackageError) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // works reports whether a load's package can be used with a digest.

@@ -147,6 +147,9 @@ type Result struct {
 	Clusters map[string]*Resolution
 	// Waiting are the revisions that wait for approval, sorted.
 	Waiting []Waiting
+	// Unmoved are about tags that stay at the lock's digest because the one that they should
+	// move to failed (digests.go), sorted by name.
+	Unmoved []*PackageError
 	// Unasked are the tags that mode Check could not look up because no registry may be
 	// asked ([sources.ErrUnasked]), sorted. They are assumed not to have moved.
 	Unasked []sources.Ref
@@ -211,6 +214,7 @@ func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, request
 	}
 	p.restore()
 	res.Waiting = p.allWaiting(requests)
+	res.Unmoved = p.unmovedTags()
 	res.Unasked = slices.SortedFunc(maps.Keys(p.unasked), func(a, b sources.Ref) int { return cmp.Compare(a.String(), b.String()) })
 	res.Unsettled = p.unsettled(requests, res.Clusters)
 	return res, nil

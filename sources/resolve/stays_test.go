@@ -192,8 +192,8 @@ func TestMoveFails(t *testing.T) {
 		want   string // prod, dev and lock
 		text   string
 	}{
-		{name: "the content is nowhere", refuse: func(_, what string) error { return errorIf(what == "new", "404 Not Found") }, want: "old old old", text: "which fails in cluster dev (404 Not Found); the former one stays"},
-		{name: "the signature is not accepted in one", refuse: func(cluster, what string) error { return errorIf(cluster == "prod" && what == "new", "no signature") }, want: "old old old", text: "which fails in cluster prod (no signature); the former one stays"},
+		{name: "the content is nowhere", refuse: func(_, what string) error { return errorIf(what == "new", "404 Not Found") }, want: "old old old", text: "since NEW fails in cluster dev: 404 Not Found"},
+		{name: "the signature is not accepted in one", refuse: func(cluster, what string) error { return errorIf(cluster == "prod" && what == "new", "no signature") }, want: "old old old", text: "since NEW fails in cluster prod: no signature"},
 		{name: "nor is that of what the other names", refuse: func(cluster, what string) error { return errorIf(cluster == "prod" && what == "new", "no signature") }, named: true, want: "old error old", text: "fails in cluster prod: no signature"},
 		{name: "one works with neither", refuse: func(cluster, _ string) error { return errorIf(cluster == "prod", "401 Unauthorized") }, want: "error new new", text: "401 Unauthorized"},
 		{name: "one works with neither, and the other names it", refuse: func(cluster, _ string) error { return errorIf(cluster == "prod", "401 Unauthorized") }, named: true, want: "error new new", text: "401 Unauthorized"},
@@ -260,6 +260,9 @@ func TestMoveFails(t *testing.T) {
 				}
 				for _, w := range res.Waiting {
 					said = append(said, w.String())
+				}
+				for _, e := range res.Unmoved {
+					said = append(said, e.Error())
 				}
 				if all := strings.ReplaceAll(strings.Join(said, "\n"), string(now), "NEW"); !strings.Contains(all, tt.text) || tt.text == "" && all != "" {
 					t.Fatalf("it says %q, want %q", all, tt.text)

@@ -281,7 +281,7 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	if len(p.options.registry.local) > 0 {
 		fleet.Lock = nil // it cannot have unpublished packages
 	}
-	problems := problem.Of(state.RegistryErr)
+	problems := append(problem.Of(state.RegistryErr), state.Unmoved...)
 	var told notes
 	for _, c := range state.Clusters {
 		told.add(c.Name, c.Notes...)
