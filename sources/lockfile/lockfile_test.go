@@ -74,7 +74,7 @@ func TestParseFaults(t *testing.T) {
 		{"record without a registry", "reg.io/a v1 " + digestA + "\nacme/x v1 " + digestA + "\n", `clusters.lock:2: "acme/x" names no registry; restore the line from Git, or write xpkg.crossplane.io/acme/x`},
 		{"selection without a registry", "@dev acme/x v1\n", `"acme/x" names no registry`},
 		{"parent without a registry", "@dev reg.io/a v1 <- acme/x\n", `"acme/x" names no registry`},
-		{"name alone", "x v1 " + digestA + "\n", `"x" names no registry`},
+		{"name alone", "x v1 " + digestA + "\n", `"x" is not a repository`},
 		{"item", "reg.io/a v1/else " + digestA + "\n", `"else" is not an item`},
 		{"types", "reg.io/a v1/types " + digestA + "\n", "is not a hash of types"},
 		{"sha512", "reg.io/a v1 sha512:00\n", "clusters.lock:1: digest"},

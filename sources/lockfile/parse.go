@@ -171,7 +171,7 @@ func parseRecord(text string) (Key, string, error) {
 
 func checkRepository(s string) error {
 	ref, err := sources.ParseRef(s + ":v0")
-	if err != nil {
+	if err != nil || !strings.Contains(s, "/") {
 		return fmt.Errorf("%q is not a repository", s)
 	}
 	if !strings.EqualFold(ref.Repository, s) { // the first locks had hosts as declared
