@@ -6,10 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/errgroup"
@@ -369,62 +370,87 @@ func (r *reader) config(ctx context.Context, d descriptor) (*config, error) {
 	return &c, nil
 }
 
-// parseJSON decodes a JSON value. It refuses duplicate keys, which it compares without
-// case as encoding/json does.
+// parseJSON decodes a JSON value. It refuses duplicate keys.
 func parseJSON(raw []byte, into any) error {
-	if err := checkKeys(json.NewDecoder(bytes.NewReader(raw))); err != nil {
-		return err
+	err := json.Unmarshal(raw, into) // refuses values that are nested too deeply for checkKeys
+	if err == nil {
+		err = checkKeys(json.NewDecoder(bytes.NewReader(raw)), reflect.TypeOf(into))
 	}
-	if err := json.Unmarshal(raw, into); err != nil {
+	if err != nil {
 		return errors.New(shorten(err.Error()))
 	}
 	return nil
 }
 
-// checkKeys returns an error for duplicate keys.
-func checkKeys(dec *json.Decoder) error {
-	type level struct {
-		keys map[string]bool // nil in a list
-		key  bool            // a key is next
+// checkKeys returns an error for duplicate keys in the next value, which is decoded into a t;
+// t is nil for a value that is not decoded. Keys of structs are compared without case, as
+// encoding/json does.
+func checkKeys(dec *json.Decoder, t reflect.Type) error {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
 	}
-	var levels []level
-	for {
-		token, err := dec.Token()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return errors.New(shorten(err.Error()))
-		}
-		var top *level
-		if len(levels) > 0 {
-			top = &levels[len(levels)-1]
-		}
-		if delim, ok := token.(json.Delim); ok && (delim == '}' || delim == ']') {
-			levels = levels[:len(levels)-1]
-			continue
-		}
-		if top != nil && top.keys != nil && top.key {
+	token, err := dec.Token()
+	if err != nil {
+		return err
+	}
+	delim, ok := token.(json.Delim)
+	if !ok {
+		return nil
+	}
+	seen := make(map[string]bool)
+	for dec.More() {
+		var key string
+		if delim == '{' {
+			token, err := dec.Token()
+			if err != nil {
+				return err
+			}
 			name, _ := token.(string)
-			folded := strings.ToLower(name)
-			if top.keys[folded] {
-				return errors.New("duplicate key " + shorten(name))
+			if key = name; t != nil && t.Kind() == reflect.Struct {
+				key = fold(name)
 			}
-			top.keys[folded] = true
-			top.key = false
-			continue
-		}
-		if top != nil {
-			top.key = true
-		}
-		if delim, ok := token.(json.Delim); ok {
-			l := level{key: true}
-			if delim == '{' {
-				l.keys = make(map[string]bool)
+			if seen[key] {
+				return errors.New("duplicate key " + name)
 			}
-			levels = append(levels, l)
+			seen[key] = true
+		}
+		if err := checkKeys(dec, member(t, key)); err != nil {
+			return err
 		}
 	}
+	_, err = dec.Token()
+	return err
+}
+
+// member returns the type that a member of a t is decoded into, nil for none.
+func member(t reflect.Type, key string) reflect.Type {
+	if t == nil {
+		return nil
+	}
+	switch t.Kind() {
+	case reflect.Slice, reflect.Map:
+		return t.Elem()
+	case reflect.Struct:
+		for _, f := range reflect.VisibleFields(t) {
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if strings.EqualFold(cmp.Or(tag, f.Name), key) {
+				return f.Type
+			}
+		}
+	}
+	return nil
+}
+
+// fold returns a key without case: each letter is the first in Unicode of those that are
+// equal under simple folding.
+func fold(key string) string {
+	return strings.Map(func(r rune) rune {
+		least := r
+		for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
+			least = min(least, next)
+		}
+		return least
+	}, key)
 }
 
 // shorten bounds untrusted text for logs.

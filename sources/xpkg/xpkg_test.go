@@ -199,6 +199,12 @@ func TestRead(t *testing.T) {
 			other := m.layer(otherEntry)
 			return m.image(map[string]string{annotation + ":" + string(other.Digest): "base"}, annotated(m.layer(packageEntry), "base"), other)
 		}},
+		"labels, volumes and annotations of two cases": {make: func(m *maker) descriptor {
+			configuration := m.add(mediaOCIConfig, []byte(`{"config":{"Labels":{"name":"a","Name":"b"},"Volumes":{"/data":{},"/Data":{}}}}`))
+			base := annotated(m.layer(packageEntry), "base")
+			base.Annotations["name"], base.Annotations["Name"] = "a", "b"
+			return m.index(m.imageOf(configuration, base))
+		}},
 		"zstd": {make: func(m *maker) descriptor {
 			return m.image(nil, m.add("application/vnd.oci.image.layer.v1.tar+zstd", zstandard(tarOf(packageEntry))))
 		}},
@@ -298,19 +304,22 @@ func TestRefused(t *testing.T) {
 		want  string
 		limit bool
 	}{
-		"not JSON":            {raw("manifest"), "not valid: invalid character", false},
-		"two values":          {raw("{}{}"), "not valid", false},
-		"schema 1":            {raw(`{"schemaVersion":1}`), "schema 1", false},
-		"no schema":           {raw(`{}`), "schemaVersion 0", false},
-		"neither":             {raw(`{"schemaVersion":2}`), "neither a config nor manifests", false},
-		"both":                {raw(`{"schemaVersion":2,"manifests":[],"config":{}}`), "both layers and manifests", false},
-		"duplicate key":       {raw(`{"schemaVersion":2,"layers":[],"Layers":[]}`), "duplicate key Layers", false},
-		"duplicate in a list": {raw(`{"schemaVersion":2,"layers":[{"digest":"a","digest":"b"}]}`), "duplicate key digest", false},
-		"other type":          {raw(`{"schemaVersion":2,"mediaType":"application/vnd.acme"}`), "not an image", false},
-		"index type":          {raw(`{"schemaVersion":2,"mediaType":"` + mediaOCIIndex + `","config":{}}`), "has no manifests", false},
-		"bad digest":          {raw(`{"schemaVersion":2,"config":{"digest":"sha256:../../etc"}}`), "its config 1: digest", false},
-		"negative size":       {raw(`{"schemaVersion":2,"config":{"digest":"` + string(sources.DigestOf(nil)) + `","size":-1}}`), "a size of -1", false},
-		"empty index":         {raw(`{"schemaVersion":2,"manifests":[]}`), "has no image", false},
+		"not JSON":              {raw("manifest"), "not valid: invalid character", false},
+		"two values":            {raw("{}{}"), "not valid", false},
+		"schema 1":              {raw(`{"schemaVersion":1}`), "schema 1", false},
+		"no schema":             {raw(`{}`), "schemaVersion 0", false},
+		"neither":               {raw(`{"schemaVersion":2}`), "neither a config nor manifests", false},
+		"both":                  {raw(`{"schemaVersion":2,"manifests":[],"config":{}}`), "both layers and manifests", false},
+		"duplicate key":         {raw(`{"schemaVersion":2,"layers":[],"Layers":[]}`), "duplicate key Layers", false},
+		"duplicate with long s": {raw(`{"schemaVersion":2,"layers":[],"layerſ":[]}`), "duplicate key layerſ", false},
+		"duplicate annotation":  {raw(`{"schemaVersion":2,"layers":[{"annotations":{"a":"b","a":"c"}}]}`), "duplicate key a", false},
+		"nested too deeply":     {raw(strings.Repeat("[", 1<<20)), "exceeded max depth", false},
+		"duplicate in a list":   {raw(`{"schemaVersion":2,"layers":[{"digest":"a","digest":"b"}]}`), "duplicate key digest", false},
+		"other type":            {raw(`{"schemaVersion":2,"mediaType":"application/vnd.acme"}`), "not an image", false},
+		"index type":            {raw(`{"schemaVersion":2,"mediaType":"` + mediaOCIIndex + `","config":{}}`), "has no manifests", false},
+		"bad digest":            {raw(`{"schemaVersion":2,"config":{"digest":"sha256:../../etc"}}`), "its config 1: digest", false},
+		"negative size":         {raw(`{"schemaVersion":2,"config":{"digest":"` + string(sources.DigestOf(nil)) + `","size":-1}}`), "a size of -1", false},
+		"empty index":           {raw(`{"schemaVersion":2,"manifests":[]}`), "has no image", false},
 		"only extensions": {func(m *maker) descriptor {
 			return m.index(annotated(m.image(nil, m.layer(packageEntry)), "xpkg-extensions"))
 		}, "has no image", false},
@@ -345,6 +354,12 @@ func TestRefused(t *testing.T) {
 		"labels of two cases": {func(m *maker) descriptor {
 			return m.imageOf(m.add(mediaOCIConfig, []byte(`{"config":{"Labels":{},"labels":{}}}`)), m.layer(packageEntry))
 		}, "configuration is not valid: duplicate key labels", false},
+		"labels twice": {func(m *maker) descriptor {
+			return m.imageOf(m.add(mediaOCIConfig, []byte(`{"config":{"Labels":{"a":"b","a":"c"}}}`)), m.layer(packageEntry))
+		}, "configuration is not valid: duplicate key a", false},
+		"volumes twice": {func(m *maker) descriptor {
+			return m.imageOf(m.add(mediaOCIConfig, []byte(`{"config":{"Volumes":{"/a":{},"/a":{}}}}`)), m.layer(packageEntry))
+		}, "configuration is not valid: duplicate key /a", false},
 		"platforms that differ": {func(m *maker) descriptor {
 			return m.index(on(m.image(nil, annotated(m.layer(packageEntry), "base")), "linux", "amd64", ""),
 				on(m.image(nil, annotated(m.layer(otherEntry), "base")), "linux", "arm64", ""))
