@@ -56,7 +56,7 @@ var annotations = []string{"gitopsd.dev/actors", "gitopsd.dev/adopt", "gitopsd.d
 type Cluster struct {
 	// Name is unique in the registry: a DNS label of at most 63 characters.
 	Name string
-	// Labels are the document's, for selectors.
+	// Labels are the document's, for selectors: valid, and none of gitopsd's own.
 	Labels map[string]string
 	// Annotations are the document's; gitopsd.dev/allow-prune is one.
 	Annotations map[string]string

@@ -12,7 +12,7 @@ apiVersion: gitopsd.dev/v1alpha1
 kind: Cluster
 metadata:
   name: hub
-  labels: {env: dev}
+  labels: {env: dev, example.org/Zone: a_1, gitopsd.dev.example.org/x: '', n: 1}
 spec:
   path: ./clusters/hub/
   kubeconfig: {file: hub.yaml}
@@ -50,7 +50,7 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Cluster{
-		{Name: "hub", Labels: map[string]string{"env": "dev"}, Line: 2, Spec: Spec{
+		{Name: "hub", Labels: map[string]string{"env": "dev", "example.org/Zone": "a_1", "gitopsd.dev.example.org/x": "", "n": "1"}, Line: 2, Spec: Spec{
 			Path: "clusters/hub", Kubeconfig: Kubeconfig{File: "hub.yaml"}, Packages: Expand, Drift: Correct, Pins: Check, Breaking: Schema, UnknownHealth: Ready}},
 		{Name: "prod-eu", Line: 11, Spec: Spec{
 			Path: "clusters/prod-eu", Kubeconfig: Kubeconfig{SecretRef: &SecretRef{Name: "prod-eu"}}, Context: "admin",
@@ -97,6 +97,10 @@ func TestParseFaults(t *testing.T) {
 		{name: "no path", doc: cluster(meta, "spec:", creds), want: "clusters.yaml:4: spec.path: is missing"},
 		{name: "path leaves", doc: cluster(meta, "spec:", "  path: clusters/../../etc", creds), want: `clusters.yaml:5: spec.path: "clusters/../../etc" leaves the repository`},
 		{name: "absolute path", doc: cluster(meta, "spec:", "  path: /etc", creds), want: `spec.path: "/etc" leaves the repository`},
+		{name: "label that is none", doc: cluster("metadata:", "  name: bad", "  labels:", "    env: dev", "    a b: c", "spec:", where, creds), want: `clusters.yaml:7: metadata.labels: "a b": name part must consist of`},
+		{name: "label with a value that is none", doc: cluster("metadata:", "  name: bad", "  labels:", "    env: dev", "    zone: x y!", "spec:", where, creds), want: `clusters.yaml:7: metadata.labels.zone: "x y!": a valid label must be`},
+		{name: "label of gitopsd", doc: cluster("metadata:", "  name: bad", "  labels:", "    gitopsd.dev/package: a", "spec:", where, creds), want: "clusters.yaml:6: metadata.labels.gitopsd.dev/package: is gitopsd's own to set"},
+		{name: "label of an inventory", doc: cluster("metadata:", "  name: bad", "  labels:", "    applyset.kubernetes.io/part-of: a", "spec:", where, creds), want: "clusters.yaml:6: metadata.labels.applyset.kubernetes.io/part-of: is gitopsd's own to set"},
 		{name: "no credentials", doc: cluster(meta, "spec:", where), want: "spec.kubeconfig: has 0 of secretRef, clusterProfileRef, file and inCluster"},
 		{name: "no ClusterProfile", doc: cluster(meta, "spec:", where, "  kubeconfig: {clusterProfileRef: {name: a/b}}"), want: `spec.kubeconfig.clusterProfileRef: "a/b" is no name of a ClusterProfile`},
 		{name: "two credentials", doc: cluster(meta, "spec:", where, "  kubeconfig: {file: a, inCluster: true}"), want: "clusters.yaml:6: spec.kubeconfig: has 2 of"},

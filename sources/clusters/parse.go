@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"gitopsd.dev/sources"
 )
@@ -152,6 +153,7 @@ func (p *parser) document(c chunk) {
 	} else {
 		cl.Remove = ok
 	}
+	p.labels(&cl, at)
 	for _, key := range slices.Sorted(maps.Keys(cl.Annotations)) {
 		if strings.HasPrefix(key, "gitopsd.dev/") && !slices.Contains(annotations, key) {
 			p.fail(at.line("metadata", "annotations", key), "metadata.annotations."+key, "is no annotation of a Cluster%s", sources.MeantOrAll(key, annotations))
@@ -200,6 +202,20 @@ func (p *parser) name(c *Cluster, at finder) {
 		p.seen = make(map[string]int)
 	}
 	p.seen[c.Name] = line
+}
+
+// labels checks that a KubernetesTarget may have a cluster's labels.
+func (p *parser) labels(c *Cluster, at finder) {
+	for _, key := range slices.Sorted(maps.Keys(c.Labels)) {
+		line, value := at.line("metadata", "labels", key), c.Labels[key]
+		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+			p.fail(line, "metadata.labels", "%q: %s", key, wrong[0])
+		} else if prefix, _, _ := strings.Cut(key, "/"); prefix == "gitopsd.dev" || prefix == "applyset.kubernetes.io" {
+			p.fail(line, "metadata.labels."+key, "is gitopsd's own to set")
+		} else if wrong := validation.IsValidLabelValue(value); len(wrong) > 0 {
+			p.fail(line, "metadata.labels."+key, "%q: %s", value, wrong[0])
+		}
+	}
 }
 
 func (p *parser) spec(c *Cluster, at finder) {
