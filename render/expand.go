@@ -133,6 +133,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	rendered.noteAnnotations()
 	rendered.noteUnserved()
 	rendered.noteTraps()
+	rendered.noteRequests(packages)
 	if in.EnforcePins {
 		rendered.keepPins()
 		if in.Delegate {

@@ -165,14 +165,15 @@ func (x *Index) Workload(o *manifest.Object) *Identity {
 	return i
 }
 
-// rules returns the rules of a rendered role; ok is false if it is not rendered, or
-// aggregated.
-func (x *Index) rules(role manifest.ID) (rules []any, ok bool) {
-	o := x.roles[role]
-	if o == nil || manifest.Mapping(o.Tree(), "aggregationRule") != nil {
+// rules returns the rules of a role, as rulesOf does.
+func (x *Index) rules(role manifest.ID) (rules []any, ok bool) { return rulesOf(x.roles[role]) }
+
+// rulesOf returns the rules of a rendered role; ok is false if it is nil, or aggregated.
+func rulesOf(role *manifest.Object) (rules []any, ok bool) {
+	if role == nil || manifest.Mapping(role.Tree(), "aggregationRule") != nil {
 		return nil, false
 	}
-	return manifest.List(o.Tree(), "rules"), true
+	return manifest.List(role.Tree(), "rules"), true
 }
 
 // Workload returns the identity of a rendered workload from its own fields, without
