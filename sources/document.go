@@ -75,7 +75,8 @@ func (l Limits) withDefaults() Limits {
 // mapping (empty documents are passed over), duplicate keys and invalid UTF-8
 // are errors, and errors name the line. Values come out as kubectl reads them
 // (sigs.k8s.io/yaml: YAML 1.1 booleans, integers as int64), so that a package
-// means here what it means to every other Kubernetes tool.
+// means here what it means to every other Kubernetes tool. A document may begin with a
+// byte order mark.
 //
 // The documents before an error are returned with it. The error for an exceeded
 // limit is [ErrLimit].
@@ -108,7 +109,7 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 	}()
 	// The parser reads 512 bytes at a time, each with a system call if r is a
 	// file.
-	dec := yaml.NewDecoder(bufio.NewReaderSize(in, 16<<10))
+	dec := yaml.NewDecoder(&markless{r: bufio.NewReaderSize(in, 16<<10)})
 	c := converter{limits: limits, shared: &d.shared}
 	for {
 		var n yaml.Node

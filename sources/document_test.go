@@ -100,6 +100,39 @@ func TestDecodeYAMLByteByByte(t *testing.T) {
 	}
 }
 
+// Files that begin with a byte order mark may be joined, also with long lines between.
+func TestDecodeYAMLByteOrderMark(t *testing.T) {
+	const mark = "\ufeff"
+	long := "# " + strings.Repeat("x", 40<<10) + "\n"
+	for _, tt := range []struct{ name, in, want string }{
+		{"first document", mark + "a: 1\n", `[{"a":1}]`},
+		{"every document", mark + "a: 1\n---\n" + mark + "a: 2\n---\n" + mark + "a: 3\n", `[{"a":1},{"a":2},{"a":3}]`},
+		{"after a marker with blanks", "a: 1\n--- \t\r\n" + mark + "a: 2\r\n", `[{"a":1},{"a":2}]`},
+		{"before a comment", "---\n" + mark + "# a\na: 1\n", `[{"a":1}]`},
+		{"before a long line", "---\n" + mark + long + "a: 1\n---\n" + mark + "a: 2\n", `[{"a":1},{"a":2}]`},
+		{"nothing more", "a: 1\n---\n" + mark, `[{"a":1}]`},
+		{"in a text", "a: \"" + mark + "b\"\n", `[{"a":"` + mark + `b"}]`},
+		{"in a block that looks like a marker", "a: |\n  ---\n  " + mark + "b\n", `[{"a":"---\n` + mark + `b\n"}]`},
+		{"another letter", "---\n\uff21: 1\n", "[{\"\uff21\":1}]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, r := range []io.Reader{strings.NewReader(tt.in), iotest.OneByteReader(strings.NewReader(tt.in)), iotest.DataErrReader(strings.NewReader(tt.in))} {
+				docs, err := DecodeYAML(r, Limits{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				trees := []map[string]any{}
+				for _, d := range docs {
+					trees = append(trees, d.Tree)
+				}
+				if have, _ := json.Marshal(trees); string(have) != tt.want {
+					t.Errorf("have %s\nwant %s", have, tt.want)
+				}
+			}
+		})
+	}
+}
+
 // Every stream that sigs.k8s.io/yaml, as in kubectl, and DecodeYAML both accept has the same
 // values in both.
 func FuzzDecodeYAML(f *testing.F) {

@@ -34,6 +34,7 @@ var streams = map[string]string{
 	"marker in quotes":       "a: \"x\n--- y\"\n",
 	"unclosed before marker": "a: [1,\n---\nb: 2\n",
 	"byte order mark":        "\ufeffa: 1\n---\nb: 2\n",
+	"byte order marks":       "\ufeffa: 1\n---\n\ufeffb: 2\n---\n\ufeff# c\nd: 3\n",
 	"anchors":                "a: &x 1\nb: *x\n---\nc: 3\n",
 	"anchor of another":      "a: &x 1\n---\nb: *x\n",
 	"late error":             strings.Repeat("a: 1\n---\n", 100) + "a: b: c\n",
