@@ -3,6 +3,7 @@ package sources
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 )
 
 // byteOrderMark begins files of some editors.
@@ -17,6 +18,9 @@ type markless struct {
 	part bool   // line had no end
 	next bool   // a document begins after line
 	err  error  // after line
+
+	lines int // number of lines that have ended
+	stray int // the first line that begins with another mark; 0 for none
 }
 
 func (m *markless) Read(p []byte) (n int, err error) {
@@ -41,8 +45,18 @@ func (m *markless) readLine() {
 		}
 	}
 	m.line, m.err = m.r.ReadSlice('\n')
+	if m.stray == 0 && m.lines > 0 && !m.part && bytes.HasPrefix(m.line, []byte(byteOrderMark)) {
+		m.stray = m.lines + 1
+	}
 	m.next = !m.part && string(bytes.TrimRight(m.line, " \t\r\n")) == "---"
 	if m.part = m.err == bufio.ErrBufferFull; m.part {
 		m.err = nil
+	} else {
+		m.lines++
 	}
+}
+
+// aboutMark is an error about a line that begins with a byte order mark.
+func aboutMark(line int) error {
+	return fmt.Errorf("line %d: begins with a byte order mark (U+FEFF), which is invisible and belongs at the beginning of a document: remove it", line)
 }

@@ -33,6 +33,11 @@ func (c *converter) document(n *yaml.Node) (map[string]any, error) {
 	if root.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("line %d: a document must be a mapping (apiVersion, kind, …), not a %s", root.Line, kindName(root.Kind))
 	}
+	for i := 0; i < len(root.Content); i += 2 {
+		if key := root.Content[i]; strings.HasPrefix(key.Value, byteOrderMark) {
+			return nil, aboutMark(key.Line)
+		}
+	}
 	c.first = root.Line
 	tree, err := c.mapping(root, 1)
 	if err != nil {

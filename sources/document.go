@@ -109,7 +109,8 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 	}()
 	// The parser reads 512 bytes at a time, each with a system call if r is a
 	// file.
-	dec := yaml.NewDecoder(&markless{r: bufio.NewReaderSize(in, 16<<10)})
+	text := &markless{r: bufio.NewReaderSize(in, 16<<10)}
+	dec := yaml.NewDecoder(text)
 	c := converter{limits: limits, shared: &d.shared}
 	for {
 		var n yaml.Node
@@ -120,6 +121,8 @@ func (d *Decoder) Decode(r io.Reader, limits Limits) (docs []Document, err error
 			return docs, nil
 		case err != nil && in.conflict > 0:
 			return docs, errors.New(aboutConflict(in.conflict))
+		case err != nil && text.stray > 0:
+			return docs, aboutMark(text.stray)
 		case err != nil:
 			return docs, errors.New(aboutTabs(syntax(err), in.tabs))
 		}

@@ -78,6 +78,8 @@ func TestDecodeYAMLFaults(t *testing.T) {
 		{name: "unknown tag", in: "a: !!binary aGk=", want: "tag !!binary means nothing"},
 		{name: "password like a tag", in: "a: !hunter2", want: "line 1: the tag means nothing in a Kubernetes document; a text that begins with ! needs quotes"},
 		{name: "password like an alias", in: "a: *hunter2", want: "an alias has no anchor; quote a text that begins with *"},
+		{name: "byte order mark before a marker", in: "a: 1\n\ufeff---\nb: 2\n", want: "line 2: begins with a byte order mark (U+FEFF)"},
+		{name: "byte order mark below a comment", in: "---\n# a\n\ufeffa: 1\n", want: "line 3: begins with a byte order mark (U+FEFF)"},
 		{name: "mapping as key", in: "{a: 1}: 2", want: "a key must be a scalar"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -111,6 +113,7 @@ func TestDecodeYAMLByteOrderMark(t *testing.T) {
 		{"before a comment", "---\n" + mark + "# a\na: 1\n", `[{"a":1}]`},
 		{"before a long line", "---\n" + mark + long + "a: 1\n---\n" + mark + "a: 2\n", `[{"a":1},{"a":2}]`},
 		{"nothing more", "a: 1\n---\n" + mark, `[{"a":1}]`},
+		{"in a line of a text", "a: \"b\n" + mark + "c\"\n", `[{"a":"b ` + mark + `c"}]`},
 		{"in a text", "a: \"" + mark + "b\"\n", `[{"a":"` + mark + `b"}]`},
 		{"in a block that looks like a marker", "a: |\n  ---\n  " + mark + "b\n", `[{"a":"---\n` + mark + `b\n"}]`},
 		{"another letter", "---\n\uff21: 1\n", "[{\"\uff21\":1}]"},
