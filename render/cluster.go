@@ -242,36 +242,16 @@ func (c *cluster) objects() ([]*manifest.Object, error) {
 	return append(objects, namespace), nil
 }
 
-// refuseHarmful refuses plain objects that would lose content if they were applied. Those
-// that gitopsd keeps for itself in the cluster would also be pruned once no manifest has them
-// any more. Kubernetes deletes those with owners that do not exist, a definition with all its
-// objects.
-func (c *cluster) refuseHarmful() {
-	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool {
-		what := ownContent(o.ID())
+// refuseOwned leaves out objects with owners, which Kubernetes deletes if these are not in the
+// cluster: a definition with all its objects. Patches may set or remove them.
+func (c *cluster) refuseOwned(objects []*manifest.Object) []*manifest.Object {
+	return slices.DeleteFunc(objects, func(o *manifest.Object) bool {
 		owned := len(manifest.List(o.Tree(), "metadata", "ownerReferences")) > 0
-		switch {
-		case what != "":
-			c.refuse(o, fmt.Errorf("gitopsd keeps %s under such names; rename the object, or remove it from the manifests", what))
-		case owned:
+		if owned {
 			c.refuse(o, errors.New("metadata.ownerReferences: Kubernetes deletes an object if these are not in the cluster; remove the field"))
 		}
-		return what != "" || owned
+		return owned
 	})
-}
-
-// ownContent returns the kind of content that gitopsd itself has in an object of that name;
-// "" if it has none.
-func ownContent(id manifest.ID) string {
-	has := func(prefix string) bool { return strings.HasPrefix(id.Name, prefix) }
-	switch {
-	case id.Namespace != runtime.Namespace:
-	case id.Is(manifest.ConfigMap) && has(manifest.InventoryPrefix):
-		return "its inventories"
-	case id.Is(manifest.Secret) && (has(manifest.ServingCAPrefix) || has(manifest.EtcdCAPrefix)):
-		return "its CAs"
-	}
-	return ""
 }
 
 // hasProvider reports whether the cluster has Providers, including broken ones, since

@@ -92,7 +92,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	r.activate(c, expanded)
 	c.bind(expanded)
 	r.describe(c)
-	c.refuseHarmful()
+	c.refuseOwn()
 	c.settle()
 	c.freezePlain()
 	objects, err := c.objects()
@@ -109,6 +109,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if objects, err = open(objects); err != nil { // what a patch has set
 		return nil, err
 	}
+	objects = c.refuseOwned(objects)
 	if err := checkPins(objects, pins); err != nil {
 		return nil, err
 	}

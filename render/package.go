@@ -190,6 +190,9 @@ func (e *expansion) withController(s sources.Selected, config *runtime.Config) e
 		return err
 	}
 	for i, o := range controller {
+		if err := checkOwnName(o, s, config); err != nil {
+			return err
+		}
 		if o.ID().Is(manifest.Service) {
 			controller[i] = o.WithMetadata(nil, certified(s.Declaration))
 		}

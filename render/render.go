@@ -9,10 +9,10 @@
 //     imageconfig.go and runtimeconfig.go read settings.
 //   - [Renderer.Expand] (expand.go) makes the objects of the resolved packages
 //     (package.go), once for the whole fleet, applies the cluster's patches, and
-//     checks that every object is defined once (cluster.go). activate.go selects the
-//     types of a package, delegate.go leaves packages to Crossplane, immutable.go adds
-//     rules for immutable fields, conversions.go handles conversion rules and etcd.go
-//     etcd namespaces.
+//     checks that every object is defined once (cluster.go) and has no name that is
+//     gitopsd's own (own.go). activate.go selects the types of a package, delegate.go
+//     leaves packages to Crossplane, immutable.go adds rules for immutable fields,
+//     conversions.go handles conversion rules and etcd.go etcd namespaces.
 //
 // A broken package affects nothing else: the result has everything that could be
 // rendered, together with typed errors. [Rendered.Keeps] reports which objects must

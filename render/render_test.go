@@ -19,34 +19,6 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// Objects that gitopsd keeps for itself are refused.
-func TestOwnContent(t *testing.T) {
-	t.Parallel()
-	doc := func(kind, namespace, name string) string {
-		return fmt.Sprintf("---\napiVersion: v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\n", kind, name, namespace)
-	}
-	in := input(t, doc("ConfigMap", "gitopsd-system", "inventory-dev")+doc("Secret", "gitopsd-system", "serving-ca.ns.hooks")+
-		doc("Secret", "gitopsd-system", "etcd-ca.0123")+
-		doc("ConfigMap", "other", "inventory-dev")+doc("Secret", "gitopsd-system", "inventory-dev")+doc("ConfigMap", "gitopsd-system", "inventory"))
-	r, err := expand(t, new(Renderer), in, nil)
-	var refused []string
-	for _, e := range r.Refused {
-		refused = append(refused, e.ID.String())
-		if r.Objects.Get(e.ID) != nil || !r.Keeps(e.ID, "") {
-			t.Errorf("%s is rendered, or would be pruned", e.ID)
-		}
-	}
-	slices.Sort(refused)
-	want := []string{"configmap/gitopsd-system/inventory-dev", "secret/gitopsd-system/etcd-ca.0123", "secret/gitopsd-system/serving-ca.ns.hooks"}
-	if !slices.Equal(refused, want) || r.Objects.Len() != 3 {
-		t.Errorf("refused are %q, and %d objects are rendered", refused, r.Objects.Len())
-	}
-	const reason = "c/all.yaml:2: configmap/gitopsd-system/inventory-dev: gitopsd keeps its inventories under such names; rename the object, or remove it from the manifests"
-	if err == nil || !strings.Contains(err.Error(), reason) {
-		t.Errorf("have %v", err)
-	}
-}
-
 // Kubernetes deletes an object whose owners do not exist. Plain objects with owners are
 // refused, and of a package's objects all metadata is left out that only API servers and
 // controllers set.

@@ -32,6 +32,9 @@ import (
 const (
 	// Namespace is the namespace of controllers.
 	Namespace = "gitopsd-system"
+	// DaemonName is the name of the daemon's account and Deployment in Namespace, as
+	// examples/cluster and examples/deploy install them.
+	DaemonName = "gitopsd"
 	// WebhookPort is the port of a controller's webhooks and of its Service.
 	WebhookPort = 9443
 

@@ -34,7 +34,7 @@ const (
 const crossplane = "crossplane-system/crossplane"
 
 // own is the account of the daemon as examples/deploy installs it.
-const own = runtime.Namespace + "/gitopsd"
+const own = runtime.Namespace + "/" + runtime.DaemonName
 
 // rule is a rule of a Role or ClusterRole.
 type rule struct {
