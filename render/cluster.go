@@ -218,14 +218,10 @@ func (c *cluster) grants() bool {
 // objects returns the plain objects, the packages' objects, the server of conversion rules,
 // and gitopsd's namespace if the cluster needs it: for controllers, parameters of policies
 // for pins, accounts of connections, or CAs of etcd namespaces.
-func (c *cluster) objects() ([]*manifest.Object, error) {
+func (c *cluster) objects(server []*manifest.Object) ([]*manifest.Object, error) {
 	objects := slices.Clone(c.plain)
 	for _, s := range c.packages {
 		objects = append(objects, c.held[name(s)]...)
-	}
-	server, err := c.server()
-	if err != nil {
-		return nil, err
 	}
 	objects = append(objects, server...)
 	if !c.input.EnforcePins && !c.serves() && !c.grants() && !c.etcd && (c.input.Delegate || !c.hasProvider()) {

@@ -66,25 +66,16 @@ func (c *cluster) server() ([]*manifest.Object, error) {
 	if !c.serves() {
 		return nil, nil
 	}
-	objects, err := converter.Objects(converter.Config{Image: c.input.Converter.Image, Replicas: c.input.Converter.Replicas})
-	if err != nil {
-		return nil, err
-	}
-	for _, o := range objects {
-		if other := manifest.Find(c.plain, o.ID()); other != nil {
-			return nil, fmt.Errorf("%s is in the repository (%s), and spec.conversion.service makes an object of that name: rename the one in the repository", o.ID(), other.Origin())
-		}
-	}
-	return objects, nil
+	return converter.Objects(converter.Config{Image: c.input.Converter.Image, Replicas: c.input.Converter.Replicas})
 }
 
-// withRules adds the ConfigMaps of conversion rules to a cluster's objects, and makes the
-// server require them. required maps the changed server to the patched one.
-func withRules(objects []*manifest.Object, conversions map[string]*Conversion) (with []*manifest.Object, required map[*manifest.Object]*manifest.Object, err error) {
+// withRules adds the ConfigMaps of conversion rules to a cluster's objects, in place of
+// others of their names, and makes the server require them. required maps the changed
+// server to the patched one.
+func (c *cluster) withRules(objects []*manifest.Object, conversions map[string]*Conversion) (with []*manifest.Object, required map[*manifest.Object]*manifest.Object, err error) {
 	if len(conversions) == 0 {
 		return objects, nil, nil
 	}
-	with = slices.Clone(objects)
 	var sets []*conversion.Set
 	bundles := make(map[manifest.ID]bool)
 	for _, name := range slices.Sorted(maps.Keys(conversions)) {
@@ -94,8 +85,10 @@ func withRules(objects []*manifest.Object, conversions map[string]*Conversion) (
 	}
 	for _, o := range objects {
 		if bundles[o.ID()] {
-			return nil, nil, fmt.Errorf("%s is in the repository (%s), and gitopsd makes an object of that name for conversion rules: remove the one in the repository", o.ID(), o.Origin())
+			c.refuse(o, errors.New("gitopsd makes an object of that name for conversion rules; remove this one from the manifests"))
+			continue
 		}
+		with = append(with, o)
 	}
 	required = make(map[*manifest.Object]*manifest.Object)
 	for i, o := range with {

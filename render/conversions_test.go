@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/converter"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
@@ -188,17 +189,30 @@ func TestConversionFaults(t *testing.T) {
 			t.Errorf("error %v, conversions %v", err, r.Conversions)
 		}
 	})
-	t.Run("a copy of a bundle", func(t *testing.T) {
-		stream := convertedCRD("as", "") + rulesFor("as.example.org")
-		r, err := expand(t, new(Renderer), convertedInput(t, stream), packages)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stream += string(r.Conversions["as.example.org"].Bundle.AppendJSON(nil)) + "\n---\n"
-		if _, err := expand(t, new(Renderer), convertedInput(t, stream), packages); err == nil || strings.Contains(err.Error(), "patches") || !strings.Contains(err.Error(), "remove the one in the repository") {
-			t.Errorf("error %v", err)
-		}
-	})
+	for what, own := range map[string]func(r *Rendered) *manifest.Object{
+		"a copy of a bundle":   func(r *Rendered) *manifest.Object { return r.Conversions["as.example.org"].Bundle },
+		"a copy of the server": func(r *Rendered) *manifest.Object { return r.Objects.Get(converter.Workload()) },
+		"another of its account": func(r *Rendered) *manifest.Object {
+			return r.Objects.Get(manifest.ServiceAccount.ID("gitopsd-system", "gitopsd-conversion"))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			stream := convertedCRD("as", "") + rulesFor("as.example.org")
+			r, err := expand(t, new(Renderer), convertedInput(t, stream), packages)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := own(r).ID()
+			copied := own(r).WithMetadata(map[string]string{"copied": "true"}, nil)
+			r, err = expand(t, new(Renderer), convertedInput(t, stream+string(copied.AppendJSON(nil))+"\n---\n"), packages)
+			if r == nil || len(r.Refused) != 1 || r.Refused[0].ID != id || !strings.Contains(err.Error(), " makes an object of that name") {
+				t.Fatalf("error %v", err)
+			}
+			if o := r.Objects.Get(id); o == nil || o.Label("copied") != "" || r.Conversions["as.example.org"] == nil {
+				t.Errorf("rendered is %v", o)
+			}
+		})
+	}
 	t.Run("a server that cannot be told", func(t *testing.T) {
 		patch := kustomize.Patch{Target: &kustomize.Selector{Kind: "Deployment"}, Patch: "- {op: replace, path: /spec/template/spec/containers/0/name, value: mine}"}
 		_, err := expand(t, new(Renderer), convertedInput(t, convertedCRD("as", "")+rulesFor("as.example.org"), patch), packages)

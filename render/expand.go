@@ -92,10 +92,14 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	r.activate(c, expanded)
 	c.bind(expanded)
 	r.describe(c)
-	c.refuseOwn()
+	server, err := c.server()
+	if err != nil {
+		return nil, err
+	}
+	c.refuseOwn(server)
 	c.settle()
 	c.freezePlain()
-	objects, err := c.objects()
+	objects, err := c.objects(server)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +118,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 		return nil, err
 	}
 	objects, conversions := r.convert(c, objects)
-	objects, required, err := withRules(objects, conversions)
+	objects, required, err := c.withRules(objects, conversions)
 	if err != nil {
 		return nil, err
 	}

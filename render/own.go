@@ -1,6 +1,7 @@
 package render
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,14 +16,20 @@ import (
 // Objects and names that gitopsd has for itself in the clusters.
 
 // refuseOwn refuses the plain objects that gitopsd keeps for itself in the cluster. Applied,
-// they would lose content, and be pruned once no manifest has them any more.
-func (c *cluster) refuseOwn() {
+// they would lose content, and be pruned once no manifest has them any more. It also
+// refuses those with the name of an object of the server of conversion rules.
+func (c *cluster) refuseOwn(server []*manifest.Object) {
 	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool {
 		what := ownContent(o.ID())
-		if what != "" {
+		switch {
+		case what != "":
 			c.refuse(o, fmt.Errorf("gitopsd keeps %s under such names; rename the object, or remove it from the manifests", what))
+		case manifest.Find(server, o.ID()) != nil:
+			c.refuse(o, errors.New("spec.conversion.service of the Cluster makes an object of that name; rename this one, or remove it from the manifests"))
+		default:
+			return false
 		}
-		return what != ""
+		return true
 	})
 }
 
