@@ -134,8 +134,8 @@ func deployment(c Controller) map[string]any {
 	spec["selector"] = selector
 	labels := clone(meta["labels"])
 	labels[manifest.PackageLabel] = d.Name
-	labels[manifest.ProviderLabel] = labelValue(cmp.Or(c.Selected.Package.Meta.Name, d.Name))
-	labels[manifest.RevisionLabel] = labelValue(c.Selected.Revision())
+	labels[manifest.ProviderLabel] = ownName(c.Selected)
+	labels[manifest.RevisionLabel] = c.Selected.Revision()
 	meta["labels"] = labels
 
 	optional(pod, "serviceAccountName", c.account())

@@ -25,6 +25,8 @@ import (
 	"regexp"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
@@ -139,7 +141,13 @@ func env(name, fieldPath string) map[string]any {
 // Provider's webhooks, in [Namespace].
 func ServingSecret(provider string) string { return provider + "-tls-server" }
 
-// labelValue cuts a name to the length of a label's value.
-func labelValue(s string) string {
-	return strings.TrimRight(s[:min(len(s), 63)], "-._")
+// ownName returns the name in the package's metadata, cut to the length of a label's value.
+// It returns the declaration's name if the result is not valid.
+func ownName(s sources.Selected) string {
+	name := s.Package.Meta.Name
+	name = strings.TrimRight(name[:min(len(name), validation.LabelValueMaxLength)], "-._")
+	if name == "" || len(validation.IsValidLabelValue(name)) > 0 {
+		return s.Declaration.Name
+	}
+	return name
 }

@@ -221,6 +221,35 @@ func TestStrategy(t *testing.T) {
 	}
 }
 
+// The pod's label has the name that the package gives itself, if it is the value of a label.
+func TestProviderLabel(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"provider-a":                       "provider-a",
+		strings.Repeat("long.name-", 8):    "long.name-long.name-long.name-long.name-long.name-long.name-lon",
+		strings.Repeat("a", 62) + "-b":     strings.Repeat("a", 62),
+		"acme/widgets":                     "p",
+		"-x":                               "p",
+		"Widgets Inc.":                     "p",
+		"café":                             "p",
+		strings.Repeat("a", 62) + "é":      "p",
+		strings.Repeat("-", 70):            "p",
+		strings.Repeat("a", 63) + "/other": strings.Repeat("a", 63),
+	} {
+		s := provider(t, "p", "{}")
+		s.Package.Meta.Name = name
+		objects, err := runtime.Objects(runtime.Controller{Selected: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(objects, func(o *manifest.Object) bool { return o.ID().Is(manifest.Deployment) })
+		labels := manifest.Mapping(objects[i].Tree(), "spec", "template", "metadata", "labels")
+		if have := labels["pkg.crossplane.io/provider"]; have != want {
+			t.Errorf("%q: have %q, want %q", name, have, want)
+		}
+	}
+}
+
 // A mount path of the configuration is mounted once, in any spelling.
 func TestMounts(t *testing.T) {
 	t.Parallel()

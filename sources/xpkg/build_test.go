@@ -93,6 +93,7 @@ func TestBuildErrors(t *testing.T) {
 		"other kind":   {mapFS("a.yaml", testMeta, "kustomization.yaml", "kind: Kustomization\napiVersion: kustomize.config.k8s.io/v1beta1\n"), "kustomization.yaml:1: Kustomization without a name: a Provider package cannot hold"},
 		"retraction":   {mapFS("a.yaml", strings.Replace(testMeta, "metadata:", "metadata:\n  annotations: {meta.gitopsd.dev/retract: v1.2.0}", 1)), `a.yaml:1: Provider provider-example: metadata.annotations: meta.gitopsd.dev/retract: "v1.2.0": want VERSIONS: reason`},
 		"field":        {mapFS("a.yaml", testMeta+"spec:\n  controler: {image: x}\n"), "a.yaml:1: Provider provider-example: spec.controler: is not a field here; did you mean controller?"},
+		"name":         {mapFS("a.yaml", strings.Replace(testMeta, "provider-example", "acme/Widgets", 1)), "a.yaml:1: Provider acme/Widgets: metadata.name: want lower-case letters"},
 		"inner field":  {mapFS("a.yaml", testMeta+"spec:\n  controller: {permissionRequests: [{verb: [get]}]}\n"), "spec.controller.permissionRequests[0].verb: is not a field here; did you mean verbs?"},
 		"other field":  {mapFS("a.yaml", testMeta+"metrics: true\n"), "metrics: is not a field here; there are apiVersion, kind, metadata, spec"},
 		"annotation":   {mapFS("a.yaml", strings.Replace(testMeta, "metadata:", "metadata:\n  annotations: {meta.gitopsd.dev/retrct: 'v1.2.0: x', example.org/any: x}", 1)), "metadata.annotations: there is no annotation meta.gitopsd.dev/retrct; did you mean meta.gitopsd.dev/retract?"},

@@ -3,6 +3,7 @@ package xpkg
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,8 +38,12 @@ var metaAnnotations = []string{rules.RetractAnnotation, metaPrefix + "leader-ele
 
 const metaPrefix = "meta.gitopsd.dev/"
 
-// lintMeta finds unknown fields and annotations of the meta object. It is for authors:
-// readers accept packages with fields of newer tools.
+// dnsName matches the name of an object (RFC 1123).
+var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+// lintMeta finds unknown fields and annotations of the meta object, and a name that no
+// object can have. It is for authors: readers accept packages with fields of newer tools,
+// and with any name.
 func lintMeta(docs []sources.Document, places []string) []string {
 	var problems []string
 	for i, d := range docs {
@@ -47,6 +52,9 @@ func lintMeta(docs []sources.Document, places []string) []string {
 		}
 		say := func(format string, args ...any) {
 			problems = append(problems, fmt.Sprintf("%s: %s: %s", places[i], describe(d), shorten(fmt.Sprintf(format, args...))))
+		}
+		if name := text(d.Tree, "metadata", "name"); len(name) > 253 || !dnsName.MatchString(name) {
+			say("metadata.name: want lower-case letters, digits, '-' and '.', with a letter or digit at both ends, as in provider-example")
 		}
 		unknownFields(d.Tree, metaFields[sources.PackageKind(text(d.Tree, "kind"))], "", say)
 		annotations, _ := at(d.Tree, "metadata", "annotations").(map[string]any)
