@@ -75,15 +75,13 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		frozen:   make(map[manifest.ID]Frozen),
 	}
 	sorted := slices.SortedStableFunc(slices.Values(packages), func(a, b sources.Selected) int { return name(a).compare(name(b)) })
-	for i, s := range sorted {
-		switch {
-		case i > 0 && name(sorted[i-1]) == name(s):
-		case i+1 < len(sorted) && name(sorted[i+1]) == name(s):
-			c.fail(s, fmt.Errorf("%s and %s both have that name; declare the one that is a dependency with another", s.Pin, sorted[i+1].Pin))
+	for i, err := range nameConflicts(sorted, w) {
+		if err != nil {
+			c.fail(sorted[i], err)
 			c.complete = false
-		default:
-			c.packages = append(c.packages, s)
+			continue
 		}
+		c.packages = append(c.packages, sorted[i])
 	}
 	for _, s := range c.packages {
 		// An error comes up again when the package is expanded.
@@ -97,6 +95,51 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		}
 	}
 	return c
+}
+
+// nameConflicts returns an error for each package that has the name of another, and for
+// those that depend on it; nil for the others. A dependency gives way to a declared package.
+func nameConflicts(packages []sources.Selected, w *Wanted) []error {
+	declared := make(map[packageName]string) // the place
+	for _, d := range w.Packages {
+		declared[packageName{d.Kind, d.Name}] = d.Place()
+	}
+	for _, s := range w.Held {
+		declared[name(s)] = s.Declaration.Place()
+	}
+	errs := make([]error, len(packages))
+	pins := make(map[packageName][]string)
+	for i, s := range packages {
+		if place, ok := declared[name(s)]; ok && s.Parent != "" {
+			errs[i] = fmt.Errorf("%s, on which %s depends, has the name of the package that %s declares; declare it under another", s.Pin, s.Parent, place)
+			continue
+		}
+		pins[name(s)] = append(pins[name(s)], s.Pin.String())
+	}
+	for i, s := range packages {
+		if same := pins[name(s)]; errs[i] == nil && len(same) > 1 {
+			errs[i] = fmt.Errorf("%s have the same name; declare one of them under another", strings.Join(same, " and "))
+		}
+	}
+	for changed := true; changed; {
+		changed = false
+		for i, s := range packages {
+			for j, other := range packages {
+				if errs[i] == nil && errs[j] != nil && dependsOn(s, other) {
+					errs[i], changed = fmt.Errorf("%s depends on %s: %w", s.Pin.Ref, other.Repository(), errs[j]), true
+				}
+			}
+		}
+	}
+	return errs
+}
+
+// dependsOn reports whether a package needs another, as sources/resolve reads it.
+func dependsOn(s, other sources.Selected) bool {
+	if s.Package == nil || s.Declaration.SkipDependencyResolution {
+		return false
+	}
+	return slices.ContainsFunc(s.Package.Meta.DependsOn, func(d sources.Dependency) bool { return d.Repository == other.Repository() })
 }
 
 // notef adds a note.

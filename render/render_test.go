@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"reflect"
 	goruntime "runtime"
 	"slices"
@@ -341,20 +342,83 @@ func TestTwoPackagesOneObject(t *testing.T) {
 	}
 }
 
-// A dependency has its own name. Two packages with one name are an error.
+// A dependency gives way to a declared package of its name, with the packages that depend
+// on it. They stay in the cluster.
 func TestTwoPackagesOneName(t *testing.T) {
 	t.Parallel()
-	in := input(t, declare("Provider", "a", ""))
+	in := input(t, declare("Provider", "a", "")+declare("Provider", "b", "")+declare("Provider", "c", ""))
 	w, err := new(Renderer).Want(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	selected := selectAll(t, w, map[string]*sources.Package{"a": content(t, sources.Provider, crdYAML("as", ""))})
-	other := selected[0]
-	other.Pin.Digest, other.Parent = sources.DigestOf([]byte("other")), "example.org/a"
-	rendered, err := new(Renderer).Expand(t.Context(), in, w, append(selected, other))
-	if err == nil || !strings.Contains(err.Error(), "both have that name") || len(rendered.Broken) != 1 || !rendered.Keeps(manifest.ID{}, "anything") {
-		t.Errorf("have %v, %v", err, rendered.Broken)
+	dependent := func(plural, on string) *sources.Package {
+		pkg := content(t, sources.Provider, crdYAML(plural, ""))
+		pkg.Meta.DependsOn = []sources.Dependency{{Kind: sources.Provider, Repository: on}}
+		return pkg
+	}
+	dependency := func(repository, parent string) sources.Selected {
+		ref := sources.Ref{Repository: repository, Tag: "v1"}
+		return sources.Selected{
+			Declaration: sources.Declaration{Kind: sources.Provider, Name: path.Base(repository), Ref: ref},
+			Pin:         sources.Pin{Ref: ref, Digest: sources.DigestOf([]byte(repository))}, Parent: parent,
+			Package: dependent("x"+path.Base(path.Dir(repository)), "example.org/none"),
+		}
+	}
+	packages := map[string]*sources.Package{
+		"a": content(t, sources.Provider, crdYAML("as", "")),
+		"b": dependent("bs", "other.org/x/a"),
+		"c": dependent("cs", "other.org/x/d"),
+	}
+	for _, tt := range []struct {
+		name string
+		more []sources.Selected
+		held bool // a is
+		want map[string]string
+	}{
+		{name: "a declared one's", more: []sources.Selected{dependency("other.org/x/a", "example.org/b")}, want: map[string]string{
+			"a": ", on which example.org/b depends, has the name of the package that c/all.yaml:1 declares; declare it under another",
+			"b": "example.org/b:v1 depends on other.org/x/a: other.org/x/a:v1@",
+		}},
+		{name: "a held one's", more: []sources.Selected{dependency("other.org/x/a", "example.org/b")}, held: true, want: map[string]string{
+			"a": "has the name of the package that", "b": "depends on",
+		}},
+		{name: "another dependency's", more: []sources.Selected{dependency("other.org/x/d", "example.org/c"), dependency("other.org/y/d", "example.org/none")}, want: map[string]string{
+			"d": " have the same name; declare one of them under another", "c": "depends on other.org/x/d",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := *w
+			selected := selectAll(t, &w, packages)
+			if tt.held {
+				w.Packages, w.Held, selected = w.Packages[1:], selected[:1], selected[1:]
+			}
+			rendered, err := new(Renderer).Expand(t.Context(), in, &w, append(selected, tt.more...))
+			if err == nil {
+				t.Fatal("there is no error")
+			}
+			failed := make(map[string]bool)
+			for _, e := range rendered.Broken {
+				failed[e.Name] = true
+				if want := tt.want[e.Name]; want == "" || !strings.Contains(e.Err.Error(), want) {
+					t.Errorf("%v, want %q", e, want)
+				}
+			}
+			if len(failed) != len(tt.want) || !rendered.Keeps(manifest.ID{}, "anything") {
+				t.Errorf("have %v", rendered.Broken)
+			}
+			for name := range tt.want {
+				if !rendered.Keeps(manifest.ID{}, name) {
+					t.Errorf("%s is pruned", name)
+				}
+			}
+			for name := range packages {
+				want := tt.want[name] == "" || name == "a" && !tt.held
+				if have := rendered.Objects.Get(manifest.CRD.ID("", name+"s.example.org")) != nil; have != want {
+					t.Errorf("%s is rendered: %t", name, have)
+				}
+			}
+		})
 	}
 }
 
