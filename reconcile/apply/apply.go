@@ -196,6 +196,7 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	}
 	plan.KeepConverters(p)
 	plan.RefuseUnkept(p)
+	plan.RefuseAccounts(p)
 	if opts.DryRun {
 		if err := a.dryRun(ctx, p); err != nil {
 			return nil, err

@@ -14,8 +14,9 @@
 //     rules (converters.go), and which objects must be ready (gates.go);
 //   - refusals: breaking changes of types (types.go), conversion rules with a
 //     counterexample (prove.go), objects that are pinned to another type (pins.go) or
-//     behaviour (controllers.go), and objects that their new types would not accept
-//     (validate.go) or not keep whole (kept.go);
+//     behaviour (controllers.go), objects that their new types would not accept
+//     (validate.go) or not keep whole (kept.go), and controllers that would run as an
+//     account of others (accounts.go);
 //   - the order of steps (stage.go), and dependencies between them (depends.go);
 //   - the difference between two objects, field by field (diff.go), without any
 //     value of a Secret;
