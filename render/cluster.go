@@ -27,6 +27,8 @@ type cluster struct {
 	plain     []*manifest.Object
 	broken    []*PackageError
 	conflicts []*manifest.DuplicateError
+	// shared are the ServiceAccounts that several packages bring.
+	shared    map[manifest.ID]bool
 	inactive  []PackageType
 	delegated []PackageType
 	notes     []string
@@ -72,6 +74,7 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		plain:    w.Objects,
 		broken:   slices.Clone(w.Broken),
 		complete: len(w.Broken) == 0,
+		shared:   make(map[manifest.ID]bool),
 		frozen:   make(map[manifest.ID]Frozen),
 	}
 	sorted := slices.SortedStableFunc(slices.Values(packages), func(a, b sources.Selected) int { return name(a).compare(name(b)) })
@@ -206,6 +209,7 @@ func (c *cluster) noteIdle(s sources.Selected) {
 // settle removes objects that are defined more than once, and every package that
 // defines one of them: the intended definition is unknown, and a package without
 // one of its objects is incomplete. All of them stay unchanged in the cluster.
+// Controllers may share an account.
 func (c *cluster) settle() {
 	all := slices.Clone(c.plain)
 	owner := make(map[*manifest.Object]sources.Selected)
@@ -219,15 +223,41 @@ func (c *cluster) settle() {
 	if len(duplicates) == 0 {
 		return
 	}
-	c.conflicts = duplicates
 	for _, d := range duplicates {
+		named := c.namedAccount(d, owner)
+		if named && alike(d.Objects) {
+			c.shared[d.ID] = true
+			continue
+		}
+		err := error(d)
+		if named {
+			err = fmt.Errorf("%w, or the same labels and annotations in spec.serviceAccountTemplate of each %s, and the same commonLabels and commonAnnotations for each package", d, manifest.RuntimeConfig.Kind)
+		}
+		c.conflicts = append(c.conflicts, d)
 		for _, o := range d.Objects {
 			if s, packaged := owner[o]; packaged && c.held[name(s)] != nil {
-				c.fail(s, d)
+				c.fail(s, err)
 			}
 		}
 	}
 	c.plain = slices.DeleteFunc(slices.Clone(c.plain), func(o *manifest.Object) bool { return set.Get(o.ID()) == nil })
+}
+
+// namedAccount reports whether the definitions are of one ServiceAccount that the
+// configurations of several controllers name. A package does not get the account of
+// another by its name alone.
+func (c *cluster) namedAccount(d *manifest.DuplicateError, owner map[*manifest.Object]sources.Selected) bool {
+	return d.ID.Is(manifest.ServiceAccount) && !slices.ContainsFunc(d.Objects, func(o *manifest.Object) bool {
+		config := c.configs[name(owner[o])]
+		return config == nil || config.ServiceAccount.Name != d.ID.Name
+	})
+}
+
+// alike reports whether objects differ at most in the package that they are of.
+func alike(objects []*manifest.Object) bool {
+	of := map[string]string{manifest.PackageLabel: ""}
+	first := objects[0].WithMetadata(of, nil).Hash()
+	return !slices.ContainsFunc(objects[1:], func(o *manifest.Object) bool { return o.WithMetadata(of, nil).Hash() != first })
 }
 
 // withTargets returns the plain objects with the objects of publications, and with the
@@ -260,11 +290,16 @@ func (c *cluster) grants() bool {
 
 // objects returns the plain objects, the packages' objects, the server of conversion rules,
 // and gitopsd's namespace if the cluster needs it: for controllers, parameters of policies
-// for pins, accounts of connections, or CAs of etcd namespaces.
+// for pins, accounts of connections, or CAs of etcd namespaces. An account that packages
+// share is the first one's.
 func (c *cluster) objects(server []*manifest.Object) ([]*manifest.Object, error) {
 	objects := slices.Clone(c.plain)
 	for _, s := range c.packages {
-		objects = append(objects, c.held[name(s)]...)
+		for _, o := range c.held[name(s)] {
+			if !c.shared[o.ID()] || manifest.Find(objects, o.ID()) == nil {
+				objects = append(objects, o)
+			}
+		}
 	}
 	objects = append(objects, server...)
 	if !c.input.EnforcePins && !c.serves() && !c.grants() && !c.etcd && (c.input.Delegate || !c.hasProvider()) {

@@ -236,7 +236,9 @@ func (r *Renderer) convert(c *cluster, objects []*manifest.Object) ([]*manifest.
 			c.fail(s, errors.Join(errs...))
 		}
 	}
-	lost := func(o *manifest.Object) bool { return o == nil || c.lost[o.Label(manifest.PackageLabel)] != nil }
+	lost := func(o *manifest.Object) bool {
+		return o == nil || c.lost[o.Label(manifest.PackageLabel)] != nil && !c.shared[o.ID()]
+	}
 	kept = slices.DeleteFunc(kept, lost)
 	maps.DeleteFunc(conversions, func(_ string, v *Conversion) bool { return lost(v.Definition) })
 	if len(unclaimed) > 0 {

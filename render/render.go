@@ -159,14 +159,17 @@ type Rendered struct {
 
 // Keeps reports whether an object that gitopsd applied to the cluster, and that is
 // not in Objects, must stay: it is in conflict or refused, its package is broken or may
-// be one that could not be resolved, or it converts objects of a definition that stays.
-// pkg is the object's [manifest.PackageLabel].
+// be one that could not be resolved, it is an account that such a package may use too, or
+// it converts objects of a definition that stays. pkg is the object's
+// [manifest.PackageLabel].
 func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	switch {
 	case r.conflict[id], r.unknown && converter.Part(id):
 		return true
 	case pkg == "":
 		return false
+	case id.Is(manifest.ServiceAccount) && (len(r.broken) > 0 || !r.complete):
+		return true
 	}
 	return r.broken[pkg] || !r.complete && !r.selected[pkg]
 }

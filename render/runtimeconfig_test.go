@@ -124,3 +124,80 @@ func TestRuntimeConfigFaults(t *testing.T) {
 		})
 	}
 }
+
+// Providers may share an account that their DeploymentRuntimeConfigs name, as one that a
+// cloud gives its rights.
+func TestSharedAccount(t *testing.T) {
+	t.Parallel()
+	config := func(name, account string) string {
+		return "apiVersion: pkg.crossplane.io/v1beta1\nkind: DeploymentRuntimeConfig\nmetadata: {name: " + name + "}\nspec: {serviceAccountTemplate: {metadata: " + account + "}}\n---\n"
+	}
+	account := manifest.ServiceAccount.ID("gitopsd-system", "aws")
+	const role = "{name: aws, annotations: {eks.amazonaws.com/role-arn: arn}}"
+	one := config("one", role)
+	packages := func() map[string]*sources.Package {
+		return map[string]*sources.Package{
+			"p": content(t, sources.Provider, crdYAML("ps", "")), "q": content(t, sources.Provider, crdYAML("qs", "")), "aws": content(t, sources.Provider, crdYAML("rs", "")),
+		}
+	}
+	p, q := declare("Provider", "p", "runtimeConfigRef: {name: one}"), declare("Provider", "q", "runtimeConfigRef: {name: one}")
+	other := strings.Replace(q, "one", "two", 1)
+	const differ = "serviceaccount/gitopsd-system/aws is defined 2 times: by the runtime of package example.org/p:v1@"
+	const advice = "; keep one definition, or the same labels and annotations in spec.serviceAccountTemplate of each DeploymentRuntimeConfig, and the same commonLabels and commonAnnotations for each package"
+	for _, tt := range []struct{ name, stream, of, err string }{
+		{"one configuration", one + p + q, "p", ""},
+		{"two equal ones", one + config("two", role) + p + other, "p", ""},
+		{"one package left", one + q, "q", ""},
+		{"the first package broken", one + p + q, "q", "was not resolved"},
+		{"other annotations", one + config("two", "{name: aws}") + p + other, "", advice},
+		{"other common labels", one + p + strings.Replace(q, "runtimeConfigRef", "commonLabels: {a: b}, runtimeConfigRef", 1), "", differ},
+		{"a package of that name", config("one", "{name: aws}") + p + declare("Provider", "aws", ""), "", "; keep one definition\n"},
+		{"a manifest", one + p + "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: aws, namespace: gitopsd-system}\n", "", "; keep one definition"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			with := packages()
+			if tt.err == "was not resolved" {
+				delete(with, "p")
+			}
+			r, err := expand(t, new(Renderer), input(t, plainObject+tt.stream), with)
+			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error()+"\n", tt.err) {
+				t.Fatalf("have %v, want %q", err, tt.err)
+			}
+			o := r.Objects.Get(account)
+			if tt.of == "" {
+				if o != nil || !r.Keeps(account, "p") {
+					t.Errorf("rendered is %v", o)
+				}
+				return
+			}
+			if o == nil || o.Label(manifest.PackageLabel) != tt.of {
+				t.Fatalf("rendered is %v", o)
+			}
+			for _, name := range []string{"p", "q"} {
+				d := r.Objects.Get(manifest.ClusterRoleBinding.ID("", "gitopsd:provider:"+name))
+				if d != nil && !strings.Contains(string(d.AppendJSON(nil)), `[{"kind":"ServiceAccount","name":"aws","namespace":"gitopsd-system"}]`) {
+					t.Errorf("%s: %s", name, d.AppendJSON(nil))
+				}
+			}
+		})
+	}
+	t.Run("kept for a broken package", func(t *testing.T) {
+		t.Parallel()
+		with := packages()
+		with["p"].Meta.Kind = sources.Configuration
+		r, err := expand(t, new(Renderer), input(t, one+p+declare("Provider", "q", "")), with)
+		if err == nil || !r.Keeps(account, "q") || r.Keeps(manifest.Deployment.ID("gitopsd-system", "other"), "q") {
+			t.Errorf("the account of a package with errors is pruned, or another object stays: %v", err)
+		}
+	})
+	t.Run("with conversion rules that fail", func(t *testing.T) {
+		t.Parallel()
+		r, err := expand(t, new(Renderer), convertedInput(t, one+p+q+strings.Replace(rulesFor("ps.example.org"), "spec.old", "spec.older", 1)), map[string]*sources.Package{
+			"p": content(t, sources.Provider, convertedCRD("ps", "")), "q": packages()["q"],
+		})
+		if err == nil || len(r.Broken) != 1 || r.Objects.Get(account) == nil {
+			t.Errorf("the account of q is not rendered: %v", err)
+		}
+	})
+}
