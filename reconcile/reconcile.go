@@ -358,7 +358,7 @@ func (d *Daemon) awaitReady(ctx context.Context, patience time.Duration) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("not everything is Ready after %s", patience)
+			return errors.Join(fmt.Errorf("not everything is Ready after %s", patience), lockError(s))
 		case <-changed:
 			continue
 		case <-d.workers.moved:
@@ -370,6 +370,14 @@ func (d *Daemon) awaitReady(ctx context.Context, patience time.Duration) error {
 		}
 		pause = time.After(d.cfg.Interval)
 	}
+}
+
+// lockError returns why the lock cannot be read or committed; nil if it can.
+func lockError(s status.Snapshot) error {
+	if s.LockError == "" {
+		return nil
+	}
+	return errors.New(s.LockError)
 }
 
 // once polls, waits for the computation, and applies its result to all clusters.
@@ -407,12 +415,15 @@ func (d *Daemon) look(ctx context.Context) error {
 func (d *Daemon) handOut(ctx context.Context, wait bool) (err error) {
 	defer func() {
 		if ctx.Err() == nil {
-			d.cfg.Board.Lock(errors.Join(d.unread, err))
+			d.cfg.Board.Lock(d.now != nil && d.lockDue(), errors.Join(d.unread, err))
 		}
 	}()
 	if d.now == nil {
 		d.serveFirst(ctx)
 		return nil
+	}
+	if d.lockDue() { // before a cluster is Ready with it
+		d.cfg.Board.Lock(true, nil)
 	}
 	held, perr := d.keepPending(ctx)
 	tried := d.workers.assign(ctx, d.now, held)

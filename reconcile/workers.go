@@ -343,9 +343,10 @@ func (j *job) wantsSame(other *job) bool {
 }
 
 // mustEnd reports whether an attempt must not go on since another job is there: that one
-// leaves the unit alone, empties it, or reaches it in another way.
+// leaves the unit alone, empties it, or reaches it in another way, or it is being emptied and
+// may now be another registered cluster.
 func (j *job) mustEnd(next *job) bool {
-	return j.want == nil || next.left || next.want.Suspend || next.want.Remove != j.want.Remove || next.want.Spec.Access() != j.want.Spec.Access()
+	return j.want == nil || next.left || next.want.Suspend || next.want.Remove != j.want.Remove || j.want.Remove && !reflect.DeepEqual(next.want.Beside, j.want.Beside) || next.want.Spec.Access() != j.want.Spec.Access()
 }
 
 // work makes one attempt. The outcome is zero if none was made.

@@ -319,7 +319,7 @@ func (c *cluster) objects(server []*manifest.Object) ([]*manifest.Object, error)
 // refuseOwned leaves out objects with owners, which Kubernetes deletes if these are not in the
 // cluster: a definition with all its objects. Patches may set or remove them.
 func (c *cluster) refuseOwned(objects []*manifest.Object) []*manifest.Object {
-	return slices.DeleteFunc(objects, func(o *manifest.Object) bool {
+	return slices.DeleteFunc(slices.Clone(objects), func(o *manifest.Object) bool {
 		owned := len(manifest.List(o.Tree(), "metadata", "ownerReferences")) > 0
 		if owned {
 			c.refuse(o, errors.New("metadata.ownerReferences: Kubernetes deletes an object if these are not in the cluster; remove the field"))

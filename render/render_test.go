@@ -54,6 +54,26 @@ func TestMetadataOfServers(t *testing.T) {
 	if !slices.Contains(r.Notes, note) {
 		t.Errorf("notes %q", r.Notes)
 	}
+
+	// What counts is the object with its patches.
+	patch := func(kind, op string) kustomize.Patch {
+		return kustomize.Patch{Target: &kustomize.Selector{Kind: kind}, Patch: op}
+	}
+	in.Patches = []kustomize.Patch{
+		patch("ConfigMap", `[{"op": "add", "path": "/metadata/ownerReferences", "value": []}]`),
+		patch("CustomResourceDefinition", `[{"op": "add", "path": "/metadata/ownerReferences", "value": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "x"}]}]`),
+	}
+	r, err = expand(t, new(Renderer), in, map[string]*sources.Package{"as": content(t, sources.Provider, crd)})
+	if r == nil {
+		t.Fatal(err)
+	}
+	definition := manifest.CRD.ID("", "as.example.org")
+	if err == nil || !strings.Contains(err.Error(), definition.String()+": metadata.ownerReferences") || strings.Contains(err.Error(), "owned") {
+		t.Errorf("patched: have %v", err)
+	}
+	if r.Objects.Get(owned) == nil || r.Objects.Get(definition) != nil || !r.Keeps(definition, "as") {
+		t.Error("patched: the corrected object is missing, or the definition is rendered or would be pruned")
+	}
 }
 
 // files returns a kustomization with one file.

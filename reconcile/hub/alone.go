@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -21,41 +23,57 @@ const (
 	identifying  = 8
 )
 
-// Alone returns an error if another registered cluster that is not to be emptied is the one
-// that client reaches: it has the same API server, or the same UID of the Namespace
-// kube-system. It also does if it cannot find the address of one. A cluster that does not
-// answer is compared by its address alone.
+// Alone returns an error unless all other registered clusters that are not to be emptied are
+// known to be others than the one that client reaches. Clusters are compared by the UID of
+// the Namespace kube-system, or of gitopsd's own if the account may not read that. One that
+// cannot be connected to is compared by its address.
 func (c *Connector) Alone(ctx context.Context, client *kube.Client, registered []clusters.Cluster) error {
-	own := identify(ctx, client)
-	errs := make([]error, len(registered))
+	others := slices.DeleteFunc(slices.Clone(registered), func(o clusters.Cluster) bool { return o.Remove || o.Name == client.Name() })
+	if len(others) == 0 {
+		return nil
+	}
+	own, err := identify(ctx, client)
+	if err != nil {
+		return fmt.Errorf("it is not emptied, since it may be another registered cluster: %w", err)
+	}
+	errs := make([]error, len(others))
 	var g errgroup.Group
 	g.SetLimit(identifying)
-	for i, other := range registered {
-		if other.Remove || other.Name == client.Name() {
-			continue
-		}
+	for i, other := range others {
 		g.Go(func() error {
 			errs[i] = c.another(ctx, client, own, other)
 			return nil
 		})
 	}
 	_ = g.Wait() // the errors are in errs
-	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
-	if i < 0 {
-		return ctx.Err()
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		return errs[i]
 	}
-	return errs[i]
+	return ctx.Err()
 }
 
 // another returns an error unless a registered cluster is known to be another one than that
-// which client reaches, whose UID is own.
-func (c *Connector) another(ctx context.Context, client *kube.Client, own string, other clusters.Cluster) error {
+// which client reaches, and which own identifies.
+func (c *Connector) another(ctx context.Context, client *kube.Client, own identity, other clusters.Cluster) error {
+	unknown := func(err error) error {
+		return fmt.Errorf("it is not emptied before it is known whether it is also cluster %s: %w", other.Name, err)
+	}
 	there, err := c.Connect(ctx, other)
 	if err != nil {
-		return fmt.Errorf("it is not emptied, since it may be cluster %s: %w", other.Name, err)
+		return unknown(err)
 	}
 	defer there.Close()
-	if address(there) == address(client) || own != "" && identify(ctx, there) == own {
+	id, err := identify(ctx, there)
+	same, known := own.compare(id)
+	switch {
+	case kube.ClassOf(err) == kube.Unreachable:
+		same = address(there) == address(client)
+	case err != nil:
+		return unknown(err)
+	case !known:
+		return unknown(fmt.Errorf("their accounts may not both get the Namespace %s", namespaces[0]))
+	}
+	if same {
 		return fmt.Errorf("it is not emptied: it is also cluster %s, whose kubeconfig leads to the same API server; to rename a cluster, remove the old document", other.Name)
 	}
 	return nil
@@ -67,24 +85,42 @@ func address(client *kube.Client) string {
 	if err != nil {
 		return client.Server()
 	}
-	port := u.Port()
-	if port == "" {
-		port = "443"
-	}
-	return strings.ToLower(u.Hostname()) + ":" + port + strings.TrimRight(u.Path, "/")
+	return strings.ToLower(u.Hostname()) + ":" + cmp.Or(u.Port(), "443") + strings.TrimRight(u.Path, "/")
 }
 
-// identify returns the UID of a cluster's Namespace kube-system; empty if it is not known.
-func identify(ctx context.Context, client *kube.Client) string {
+// namespaces are those whose UIDs identify a cluster.
+var namespaces = [...]string{"kube-system", runtime.Namespace}
+
+// identity has the UIDs of the namespaces; empty for one that the account may not read, or
+// that does not exist.
+type identity [len(namespaces)]string
+
+// compare reports whether two identities are of one cluster, if that is known.
+func (id identity) compare(other identity) (same, known bool) {
+	for i := range id {
+		if id[i] != "" && other[i] != "" {
+			return id[i] == other[i], true
+		}
+	}
+	return false, false
+}
+
+// identify identifies a cluster. It fails if no UID is known.
+func identify(ctx context.Context, client *kube.Client) (id identity, err error) {
 	ctx, cancel := context.WithTimeout(ctx, identifyTime)
 	defer cancel()
 	t, err := client.Kind(ctx, manifest.Namespace.Group, manifest.Namespace.Kind)
 	if err != nil {
-		return ""
+		return id, err
 	}
-	meta, err := client.GetMetadata(ctx, t, manifest.Namespace.ID("", "kube-system"))
-	if err != nil {
-		return ""
+	for i, name := range namespaces {
+		meta, failed := client.GetMetadata(ctx, t, manifest.Namespace.ID("", name))
+		if err = cmp.Or(err, failed); failed == nil {
+			id[i] = string(meta.UID)
+		}
 	}
-	return string(meta.UID)
+	if id != (identity{}) {
+		return id, nil
+	}
+	return id, err
 }

@@ -1,11 +1,13 @@
 package hub
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/testscripts/devcluster"
 )
@@ -26,7 +28,7 @@ func TestAlone(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"hub": string(there), "copy": string(there), "name": byName,
-		"down": fleetFile, "slash": strings.Replace(fleetFile, "127.0.0.1:1", "127.0.0.1:1/", 1),
+		"down": fleetFile, "stranger": stranger(t, byName),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -45,9 +47,11 @@ func TestAlone(t *testing.T) {
 		{"beside one that is down", "hub", []clusters.Cluster{cluster("other", "down", false)}, ""},
 		{"by a copy", "hub", []clusters.Cluster{cluster("other", "down", false), cluster("new", "copy", false)}, "it is not emptied: it is also cluster new,"},
 		{"by another address", "hub", []clusters.Cluster{cluster("new", "name", false)}, "it is not emptied: it is also cluster new,"},
-		{"by the same address of one that is down", "slash", []clusters.Cluster{cluster("new", "down", false)}, "it is not emptied: it is also cluster new,"},
+		{"by another address, with credentials that are not accepted", "hub", []clusters.Cluster{cluster("new", "stranger", false)}, "it is not emptied before it is known whether it is also cluster new: "},
+		{"which is down", "down", []clusters.Cluster{cluster("new", "hub", false)}, "it is not emptied, since it may be another registered cluster: cluster old: https://127.0.0.1:1 cannot be reached"},
+		{"which is down, and the only one", "down", nil, ""},
 		{"both are removed", "hub", []clusters.Cluster{cluster("new", "copy", true)}, ""},
-		{"beside one without a kubeconfig", "hub", []clusters.Cluster{cluster("new", "missing", false)}, "it is not emptied, since it may be cluster new: spec.kubeconfig.file missing.yaml: not found"},
+		{"beside one without a kubeconfig", "hub", []clusters.Cluster{cluster("new", "missing", false)}, "it is not emptied before it is known whether it is also cluster new: spec.kubeconfig.file missing.yaml: not found"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			old := cluster("old", tt.file, true)
@@ -58,5 +62,36 @@ func TestAlone(t *testing.T) {
 			defer client.Close()
 			expect(t, connector.Alone(t.Context(), client, append([]clusters.Cluster{old}, tt.others...)), tt.want)
 		})
+	}
+}
+
+// stranger returns a kubeconfig with a token that the API server does not know.
+func stranger(t *testing.T, text string) string {
+	t.Helper()
+	tree := manifesttest.Tree(t, text)
+	tree["users"].([]any)[0].(map[string]any)["user"] = map[string]any{"token": hidden}
+	out, err := json.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// One UID that both accounts may read decides.
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		a, b        identity
+		same, known bool
+	}{
+		{identity{"a", "x"}, identity{"a", "y"}, true, true},
+		{identity{"a", "x"}, identity{"b", "x"}, false, true},
+		{identity{"", "x"}, identity{"b", "x"}, true, true},
+		{identity{"a", ""}, identity{"", "x"}, false, false},
+		{identity{"a", "x"}, identity{}, false, false},
+	} {
+		if same, known := tt.a.compare(tt.b); same != tt.same || known != tt.known {
+			t.Errorf("%q and %q: %t, %t", tt.a, tt.b, same, known)
+		}
 	}
 }

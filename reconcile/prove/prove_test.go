@@ -244,7 +244,7 @@ func TestKeptFieldsAreLost(t *testing.T) {
 		{"converted from the same value", rules(t, renames, ""), same, "", ""},
 		{"kept as before", old, kept, "", ""},
 		{"nothing is kept", rules(t, renames, ""), object("v1", "title: a"), "", ""},
-		{"dropped on purpose", compiled(t, "", "[{from: v1, to: v2, preserve: [spec.title]}, {from: v2, to: v1, drop: [spec.name]}]"), kept, "", "v2"},
+		{"dropped on purpose", compiled(t, "", "[{from: v1, to: v2, preserve: [spec.title]}, {from: v2, to: v1, drop: [spec.name]}]"), kept, "", ""},
 	} {
 		trial, err := NewTrial(tt.new, "v1")
 		if err != nil {
@@ -265,6 +265,25 @@ func TestKeptFieldsAreLost(t *testing.T) {
 		if have != tt.want || asked != tt.asks || strings.Contains(have, "hunter2") {
 			t.Errorf("%s: found %q and asked for %q, want %q and %q", tt.name, have, asked, tt.want, tt.asks)
 		}
+	}
+
+	// A few objects show it, and the others are not read any more.
+	many, err := NewTrial(rules(t, renames, ""), "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := 0
+	for range 2 * mostNamed {
+		err := many.Try(t.Context(), kept, func(_ context.Context, version string) (map[string]any, error) {
+			reads++
+			return convert(old, kept, version), nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if reads != mostNamed || !many.Result().Failed() || many.Result().Objects != 2*mostNamed {
+		t.Errorf("%d reads, result %+v", reads, many.Result())
 	}
 
 	// What clients cannot read now is not lost, and an error ends the trial.

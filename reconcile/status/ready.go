@@ -17,14 +17,17 @@ func (s *Snapshot) Unready(only ...string) []string {
 	if s.PollError != "" {
 		why = append(why, s.PollError)
 	}
+	if s.LockError != "" {
+		why = append(why, s.LockError)
+	}
 	switch {
 	case s.Commit == "":
 		return append(why, "no commit was read yet")
 	case s.Computing != "":
 		why = append(why, "commit "+sources.ShortHash(s.Computing)+" is being computed")
 	}
-	if s.LockError != "" {
-		why = append(why, s.LockError)
+	if s.LockDue && s.LockError == "" {
+		why = append(why, sources.LockFile+" is not committed yet")
 	}
 	for _, p := range s.Problems {
 		if p.Cluster == "" || asked(p.Cluster) {
@@ -54,7 +57,7 @@ func (s *Snapshot) Unready(only ...string) []string {
 // charge and has no problems, something is not Ready, and every cluster that is not Ready stays so until somebody changes
 // the repository or an object. If clusters are named, only these count, as in Unready.
 func (s *Snapshot) Stuck(only ...string) bool {
-	if s.Commit == "" || s.Computing != "" || s.PollError != "" || s.LockError != "" || len(s.Problems) > 0 {
+	if s.Commit == "" || s.Computing != "" || s.PollError != "" || s.LockDue || s.LockError != "" || len(s.Problems) > 0 {
 		return false
 	}
 	stuck := 0

@@ -172,8 +172,9 @@ type Snapshot struct {
 	Head string `json:"head,omitempty"`
 	// LockCommit is the last commit of the lock that this process made. The one that it
 	// belongs to stays in charge. LockError is why the lock, or its pending lines, cannot be
-	// read or committed.
+	// read or committed. LockDue reports whether it is to be committed.
 	LockCommit string `json:"lockCommit,omitempty"`
+	LockDue    bool   `json:"lockDue,omitempty"`
 	LockError  string `json:"lockError,omitempty"`
 	// Polled is when the last successful poll began; PollError is why the repository does not
 	// answer.
@@ -320,12 +321,17 @@ func (b *Board) LockCommitted(hash string) {
 	b.counters.lockCommits++
 }
 
-// Lock records why the lock or its pending lines cannot be read or committed; nil if they can.
-func (b *Board) Lock(err error) {
+// Lock records whether the lock is to be committed, and why that, or reading its pending
+// lines, failed. An error stays until nothing is due.
+func (b *Board) Lock(due bool, err error) {
 	defer b.change()()
-	if b.snapshot.LockError = ""; err != nil {
+	b.snapshot.LockDue = due
+	switch {
+	case err != nil:
 		b.snapshot.LockError = err.Error()
 		b.counters.lockErrors++
+	case !due:
+		b.snapshot.LockError = ""
 	}
 }
 

@@ -32,7 +32,7 @@ type Now func(ctx context.Context, version string) (map[string]any, error)
 
 // Try converts an object to each other version and back, and returns the laws that this
 // breaks. The object need not be valid. If the stash has fields that the rules do not
-// restore, Try calls now for their version. It fails if the rules lack the object's
+// restore, Try calls now for their version, unless it is nil. It fails if the rules lack the object's
 // version, if now fails, or if ctx ends.
 func (t *Trial) Try(ctx context.Context, object map[string]any, now Now) ([]Finding, error) {
 	_, version := manifest.GroupVersion(manifest.Text(object, "apiVersion"))
@@ -81,7 +81,7 @@ func (t *Trial) Try(ctx context.Context, object map[string]any, now Now) ([]Find
 func (t *trial) lost(object, there map[string]any, now Now) ([]Finding, error) {
 	kept, _ := stash.Read(object)
 	missing := t.missing(kept[t.to.version], there)
-	if len(missing) == 0 {
+	if len(missing) == 0 || now == nil {
 		return nil, nil
 	}
 	read, err := now(t.ctx, t.to.version)
@@ -117,16 +117,29 @@ func (t *trial) lost(object, there map[string]any, now Now) ([]Finding, error) {
 	return all, nil
 }
 
-// missing returns the entries of a stash whose values an object does not have.
+// missing returns the entries of a stash whose values an object does not have, but should.
 func (t *trial) missing(entries []stash.Entry, object map[string]any) []stash.Entry {
 	var all []stash.Entry
 	for _, e := range entries {
 		e.Value = numeric(exact.Clone(e.Value))
-		if v, ok := e.Path.In(object); !e.Absent && (!ok || !exact.Equal(v, e.Value)) {
+		if v, ok := e.Path.In(object); !e.Absent && (!ok || !exact.Equal(v, e.Value)) && !t.isExcused(e) {
 			all = append(all, e)
 		}
 	}
 	return all
+}
+
+// isExcused reports whether the rules drop or derive the whole field of an entry.
+func (t *trial) isExcused(e stash.Entry) bool {
+	tree := make(map[string]any)
+	if !e.Apply(tree) {
+		return false // it is in a list
+	}
+	for _, path := range t.excusedThere {
+		remove(tree, path)
+	}
+	_, left := e.Path.In(tree)
+	return !left
 }
 
 // Brief returns the finding in one line, with fields and rules but without values of the
