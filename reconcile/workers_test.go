@@ -935,3 +935,20 @@ func TestLeft(t *testing.T) {
 		told.happened("the daemon ends")
 	})
 }
+
+// An emptying under way ends when another cluster is registered: it may be the same one.
+func TestEmptyingEnds(t *testing.T) {
+	t.Parallel()
+	prod := clusters.Cluster{Name: "prod", Remove: true}
+	empties := func(beside ...clusters.Cluster) *job {
+		u := desired.Registered(prod, "a")
+		u.Beside = beside
+		return &job{want: u}
+	}
+	if empties(prod).mustEnd(empties(prod)) {
+		t.Error("it ends though nothing changed")
+	}
+	if !empties(prod).mustEnd(empties(prod, clusters.Cluster{Name: "production"})) {
+		t.Error("it goes on though another cluster is registered")
+	}
+}

@@ -76,8 +76,9 @@ back. With --forget VERSION migrate counts the objects of the CRD that keep valu
 the version, and with --yes removes them. Values for other versions stay. A version that
 the CRD still has is refused.
 
-The exit status is 0 if there is nothing left to migrate, 2 if --yes would migrate
-something, and 1 for an error or if objects were not stored again.`,
+The exit status is 0 if there is nothing left to migrate, 2 if --yes is to migrate
+something, even if it would refuse that, and 1 for an error or if objects were not
+stored again.`,
 		Example: `  gitopsd migrate
   gitopsd migrate --cluster dev --yes widgets.acme.example
   gitopsd migrate --context my-context --yes --rate 200
@@ -108,8 +109,11 @@ type migration struct {
 	err error
 }
 
-// todo reports whether the CRD is one that --yes migrates.
+// todo reports whether the CRD is one that --yes is to migrate.
 func (m migration) todo() bool { return m.Needed() && !m.Foreign }
+
+// refused reports whether --yes alone does not migrate the CRD.
+func (o *migrateOptions) refused(m migration) bool { return len(m.Drops) > 0 && !o.drop }
 
 func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) error {
 	if err := o.output.check(); err != nil {
@@ -345,7 +349,7 @@ func (o *migrateOptions) write(w io.Writer, list []asked, found [][]migration, e
 			}
 			writeFailures(t, m.Failures)
 			todo = todo || m.todo()
-			stores = stores || m.todo() && (len(m.Drops) == 0 || o.drop)
+			stores = stores || m.todo() && !o.refused(m)
 		}
 	}
 	if todo && !o.yes {

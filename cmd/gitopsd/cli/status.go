@@ -56,10 +56,10 @@ machine. To reach a daemon in a cluster, run
 or name its URL, with the token of its --status-token-file.
 
 With --wait it waits until the daemon has polled the repository since the command
-began, and every cluster is Ready with the commit that it found. So everything that was
-pushed before is applied. It ends early, with an error, if what is held or refused needs a
+began, every cluster is Ready with the commit that it found, and its lock is committed. So
+everything that was pushed before is applied. It ends early, with an error, if what is held or refused needs a
 change in the repository or a cluster. Suspended clusters do not count. With --cluster
-only the named clusters count, even if they are suspended.
+only the named clusters count, with the lock, even if they are suspended.
 
 The exit status is 0 if the daemon answered, or 1 for an error; with --wait it is 1
 if not everything is Ready in time, and with --detailed-exitcode 2 if not everything
