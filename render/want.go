@@ -27,17 +27,15 @@ import (
 // if remote bases are missing. Otherwise the error joins a [PackageError] for each
 // invalid declaration, and the Wanted has the rest.
 func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
-	if _, err := fs.Stat(in.Files, in.Path); errors.Is(err, fs.ErrNotExist) {
-		var names []string
-		entries, _ := fs.ReadDir(in.Files, path.Dir(in.Path)) // an error suggests nothing
-		for _, e := range entries {
-			names = append(names, path.Join(path.Dir(in.Path), e.Name()))
-		}
-		return nil, fmt.Errorf("spec.path: there is no %s in the repository%s", in.Path, sources.Meant(in.Path, names))
+	if err := present(in.Files, in.Path); err != nil {
+		return nil, err
 	}
 	objects, notes, err := r.builder.Build(ctx, in.Files, in.Path, in.Remote)
 	if err != nil {
 		return nil, err
+	}
+	if len(objects) == 0 {
+		notes = append(slices.Clip(notes), in.Path+" has no manifests")
 	}
 	w := &Wanted{Notes: notes, runtimes: make(map[string]runtimeConfig)}
 	var errs []error
@@ -90,6 +88,32 @@ func (r *Renderer) Want(ctx context.Context, in Input) (*Wanted, error) {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 	})
 	return w, errors.Join(errs...)
+}
+
+// present returns an error if dir does not exist, or has no files: Git keeps no empty
+// directories, so that one in a working tree is missing in its commit. Other problems are
+// the build's.
+func present(files fs.FS, dir string) error {
+	found := false
+	err := fs.WalkDir(files, dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		found = true
+		return fs.SkipAll
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		var names []string
+		entries, _ := fs.ReadDir(files, path.Dir(dir)) // an error suggests nothing
+		for _, e := range entries {
+			names = append(names, path.Join(path.Dir(dir), e.Name()))
+		}
+		return fmt.Errorf("spec.path: there is no %s in the repository%s", dir, sources.Meant(dir, names))
+	case err == nil && !found:
+		return fmt.Errorf("spec.path: there is no file in %s, and Git keeps no empty directories", dir)
+	}
+	return nil
 }
 
 const (

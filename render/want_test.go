@@ -2,9 +2,12 @@ package render
 
 import (
 	"errors"
+	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"gitopsd.dev/sources"
 )
@@ -79,6 +82,33 @@ metadata: {name: other}
 	}
 	if !reflect.DeepEqual(w.Packages, want) {
 		t.Errorf("have %+v\nwant %+v", w.Packages, want)
+	}
+}
+
+// A directory without files is an error as in a commit, which cannot have it. Other files
+// that are no manifests may stand for one that is filled later.
+func TestWantNothing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, err string
+		files     fstest.MapFS
+		notes     []string
+	}{
+		{"missing", "spec.path: there is no clusters/new in the repository; did you mean clusters/knew?", fstest.MapFS{"clusters/knew/x": {}}, nil},
+		{"empty", "spec.path: there is no file in clusters/new, and Git keeps no empty directories", fstest.MapFS{"clusters/new": {Mode: fs.ModeDir}}, nil},
+		{"empty in it", "spec.path: there is no file in clusters/new, and Git keeps no empty directories", fstest.MapFS{"clusters/new/sub/dir": {Mode: fs.ModeDir}}, nil},
+		{"no manifests", "", fstest.MapFS{"clusters/new/README.txt": {}}, []string{"clusters/new has no manifests"}},
+		{"a manifest", "", fstest.MapFS{"clusters/new/sub": {Mode: fs.ModeDir}, "clusters/new/x.yaml": {Data: []byte(plainObject)}}, nil},
+	} {
+		w, err := new(Renderer).Want(t.Context(), Input{Cluster: "new", Files: tt.files, Path: "clusters/new"})
+		switch {
+		case tt.err != "":
+			if err == nil || err.Error() != tt.err {
+				t.Errorf("%s: %v, want %s", tt.name, err, tt.err)
+			}
+		case err != nil || !slices.Equal(w.Notes, tt.notes):
+			t.Errorf("%s: %v, %+v, want the notes %q", tt.name, err, w, tt.notes)
+		}
 	}
 }
 
