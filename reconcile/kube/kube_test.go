@@ -53,6 +53,8 @@ func TestKubeconfig(t *testing.T) {
 		{name: "token file", from: user, to: "tokenFile: /etc/passwd", want: "tokenFile names a file of the machine gitopsd runs on"},
 		{name: "certificate file", from: user, to: "client-certificate: /a", want: "client-certificate names a file"},
 		{name: "key file", from: user, to: "client-key: /a", want: "client-key names a file"},
+		{name: "certificate without key", from: user, to: "client-certificate-data: aHVudGVyMg==", want: `user "u": it has client-certificate-data but no client-key-data; a client certificate needs both`},
+		{name: "key without certificate", from: user, to: "client-key-data: aHVudGVyMg==", want: `user "u": it has client-key-data but no client-certificate-data`},
 		{name: "authority file", from: server, to: server + ", certificate-authority: /a", want: "certificate-authority names a file"},
 		{name: "insecure", from: server, to: server + ", insecure-skip-tls-verify: true", want: "insecure-skip-tls-verify is refused"},
 		{name: "plain HTTP", from: "https:", to: "http:", want: "server http://127.0.0.1:1 is not https"},

@@ -159,6 +159,14 @@ func checkUser(name string, u *api.AuthInfo, accept Accept) error {
 			refuse("%s names a file of the machine gitopsd runs on; "+file.how, file.key, file.data)
 		}
 	}
+	certificate, key := u.ClientCertificate != "" || len(u.ClientCertificateData) > 0, u.ClientKey != "" || len(u.ClientKeyData) > 0
+	if certificate != key { // without its key, client-go sends no certificate and is anonymous
+		has, lacks := "client-certificate-data", "client-key-data"
+		if key {
+			has, lacks = lacks, has
+		}
+		refuse("it has %s but no %s; a client certificate needs both: add the other, or use a token", has, lacks)
+	}
 	if u.Impersonate == "" && (u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0) {
 		refuse("as-groups, as-uid or as-user-extra without \"as\" impersonates nobody")
 	}

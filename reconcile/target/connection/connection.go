@@ -113,8 +113,6 @@ func New(cluster *api.Cluster, user *api.AuthInfo) *Connection {
 // checkUser returns an error if a user has no or incomplete credentials.
 func checkUser(u *api.AuthInfo) error {
 	switch {
-	case (len(u.ClientCertificateData) > 0) != (len(u.ClientKeyData) > 0):
-		return errors.New("a client certificate needs its key, and a key its certificate")
 	case (u.Username != "") != (u.Password != ""):
 		return errors.New("a user name needs a password, and a password a user name")
 	case u.Token == "" && len(u.ClientCertificateData) == 0 && u.Username == "" && u.Exec == nil && u.AuthProvider == nil:
