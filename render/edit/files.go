@@ -3,6 +3,7 @@ package edit
 import (
 	"bytes"
 	"io/fs"
+	"sync"
 )
 
 // Overlay returns files with changed content for some of them. It ignores changed files that
@@ -47,6 +48,43 @@ func (o overlay) ReadLink(name string) (string, error) { return fs.ReadLink(o.FS
 
 // ReadDir implements fs.ReadDirFS.
 func (o overlay) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(o.FS, name) }
+
+// Snapshot is a file system whose regular files keep the content that was read first, even
+// if others write to them. It is safe for concurrent use.
+type Snapshot struct {
+	overlay
+	mu   sync.Mutex
+	read map[string][]byte
+}
+
+// NewSnapshot returns a Snapshot of files, none of which is read yet.
+func NewSnapshot(files fs.FS) *Snapshot {
+	s := &Snapshot{read: make(map[string][]byte)}
+	s.overlay = overlay{files, s.first}
+	return s
+}
+
+func (s *Snapshot) first(name string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if content, ok := s.read[name]; ok {
+		return content, nil
+	}
+	content, err := fs.ReadFile(s.FS, name)
+	if err == nil {
+		s.read[name] = content
+	}
+	return content, err
+}
+
+// Changed reports whether a file differs from what was read, or exists but was not read.
+func (s *Snapshot) Changed(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was, read := s.read[name]
+	is, err := fs.ReadFile(s.FS, name)
+	return read != (err == nil) || !bytes.Equal(was, is)
+}
 
 type file struct {
 	*bytes.Reader

@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/cmd/gitopsd/show"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/upgrade"
+	"gitopsd.dev/render/edit"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/local"
 )
@@ -113,13 +114,15 @@ func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request
 	p := startProgress(cmd.ErrOrStderr())
 	defer p.stop()
 	p.step("resolving %s", cmp.Or(req.Package, "all packages"))
-	b, err := bump(cmd.Context(), upgrader, tree.commit, req)
+	commit, seen := tree.commit, edit.NewSnapshot(tree.commit.Files)
+	commit.Files = seen
+	b, err := bump(cmd.Context(), upgrader, commit, req)
 	p.stop()
 	if b == nil {
 		return err
 	}
 	if !out.dryRun {
-		if err := writeBump(tree.root, b); err != nil {
+		if err := writeBump(tree.root, seen, b); err != nil {
 			return err
 		}
 	}
@@ -142,9 +145,16 @@ func bump(ctx context.Context, u *upgrade.Upgrader, commit sources.Commit, req u
 }
 
 // writeBump writes the declarations, then the lock. If it is interrupted in between, the next
-// run changes the other declarations, and has the same result.
-func writeBump(root string, b *upgrade.Bump) error {
-	for _, name := range slices.Sorted(maps.Keys(b.Files)) {
+// run changes the other declarations, and has the same result. It writes nothing if a file is
+// not as the bump has seen it: another bump or a person may have changed it meanwhile.
+func writeBump(root string, seen *edit.Snapshot, b *upgrade.Bump) error {
+	names := slices.Sorted(maps.Keys(b.Files))
+	for _, name := range append(names, sources.LockFile) {
+		if seen.Changed(name) {
+			return fmt.Errorf("%s was changed meanwhile; nothing was written: run the command again", name)
+		}
+	}
+	for _, name := range names {
 		if err := local.WriteFile(root, name, b.Files[name]); err != nil {
 			return fmt.Errorf("%w; correct that and run the command again to complete it", err)
 		}
