@@ -153,7 +153,7 @@ func TestDeletedCacheLock(t *testing.T) {
 	cfg.Dir = filepath.Join(t.TempDir(), "cache")
 	r := f.openWith(cfg)
 	last := f.poll(r, "").Hash
-	inUse := "the cache directory " + cfg.Dir + " is in use by another process"
+	inUse := "the cache directory " + cfg.Dir + " is in use by another `gitopsd run` of this repository: see `gitopsd status`"
 	change := func(what string) {
 		t.Helper()
 		if err := os.RemoveAll(cfg.Dir); err != nil {
@@ -230,7 +230,7 @@ func TestKilledWhileFetching(t *testing.T) {
 		}
 	}
 	_, err = Open(cfg)
-	wantError(t, err, "the cache directory "+cfg.Dir+" is in use by another process")
+	wantError(t, err, "the cache directory "+cfg.Dir+" is in use by another `gitopsd run` of this repository: see `gitopsd status`")
 	if err := daemon.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
