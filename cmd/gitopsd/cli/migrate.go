@@ -300,7 +300,9 @@ func (o *migrateOptions) with(ctx context.Context, g *global, p asked, progress 
 	m, err := migrate.New(migrate.Config{Cluster: cluster, Rate: o.rate, Settle: o.settle, DropFields: o.drop, Log: g.log(false), Progress: func(at migrate.Progress) {
 		switch {
 		case at.Wait > 0:
-			progress.step("%s: %s has just changed, waiting for %s", name, at.Name, at.Wait)
+			progress.line("cluster %s: %s has just changed: waiting until %s, since requests that began before may still store the old version",
+				name, at.Name, time.Now().Add(at.Wait).Format(time.DateTime))
+			progress.step("%s: waiting before %s is migrated", name, at.Name)
 		case at.Kubernetes:
 			progress.step("%s: Kubernetes migrates %s", name, at.Name)
 		default:

@@ -57,6 +57,17 @@ func (p *progress) step(format string, args ...any) {
 	p.what, p.since = fmt.Sprintf(format, args...), time.Now()
 }
 
+// line writes a line that stays, also if there is no terminal: it is for waits of a minute.
+func (p *progress) line(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[2K")
+		p.shown = false
+	}
+	fmt.Fprintf(p.w, format+"\n", args...)
+}
+
 // stop clears the line. It may be called twice.
 func (p *progress) stop() {
 	p.mu.Lock()
