@@ -16,6 +16,8 @@ import (
 // compiler compiles one pair.
 type compiler struct {
 	from, to string
+	// place is a document's, for errors that are about no rule.
+	place    string
 	rootType cel.Type
 	src, dst *marks
 	errs     []error
@@ -31,7 +33,7 @@ type compiler struct {
 
 func (c *compiler) fail(where, format string, args ...any) {
 	if where == "" {
-		where = "rules"
+		where = c.place
 	}
 	c.errs = append(c.errs, fmt.Errorf("%s: %s to %s: "+format, append([]any{where, c.from, c.to}, args...)...))
 }

@@ -22,11 +22,11 @@ spec: {type: object, properties: {title: {type: string}, size: {type: integer}, 
 	}
 	for _, tt := range []struct{ name, rules, want string }{
 		{"a field is forgotten one way", "conversions:\n- {from: v1, to: v2, preserve: [spec.colors]}\n- {from: v2, to: v1, preserve: [spec.title, spec.colors]}",
-			"rules: v1 to v2: spec.name of v1 is lost: nothing reads it; add a rule {from: v1.spec.name, to: <field of v2>}, or preserve: [spec.name]"},
+			"rules.yaml:1: v1 to v2: spec.name of v1 is lost: nothing reads it; add a rule {from: v1.spec.name, to: <field of v2>}, or preserve: [spec.name]"},
 		{"a field is forgotten the other way", rules("{from: v1.spec.name, to: spec.title}") + "\n",
 			""},
 		{"the way back is missing", "conversions:\n- {from: v1, to: v2, preserve: [spec.colors], rules: [{from: v1.spec.name, to: spec.title}]}",
-			"v2 to v1: spec.title of v2 is lost: nothing reads it; add the rule {from: v2.spec.title, to: spec.name}"},
+			"rules.yaml:1: v2 to v1: spec.title of v2 is lost: nothing reads it; add the rule {from: v2.spec.title, to: spec.name}"},
 		{"one name and two types", "conversions:\n- {from: v1, to: v2, preserve: [spec.name]}\n- {from: v2, to: v1, preserve: [spec.title]}",
 			"v1 to v2: spec.colors: it is a map in v1 and a list in v2; write a rule that converts it"},
 		{"a target that does not exist", rules("{from: v1.spec.name, to: spec.titel}"),

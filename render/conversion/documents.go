@@ -13,6 +13,8 @@ import (
 
 // declared holds the entries of all documents for a pair.
 type declared struct {
+	// place is the origin of the first of these documents.
+	place                  string
 	rules                  []rules.Rule
 	preserve, drop, derive []rules.Field
 }
@@ -22,7 +24,8 @@ func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 	said := map[[2]string]*declared{}
 	var errs []error
 	for _, document := range documents {
-		origin := document.Origin.String() + ": "
+		place := document.Origin.String()
+		origin := place + ": "
 		parsed, err := rules.Parse(document.Tree)
 		if err != nil {
 			for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -60,7 +63,7 @@ func (s *Set) read(documents []Document) (map[[2]string]*declared, []error) {
 			}
 			key := [2]string{p.From, p.To}
 			if said[key] == nil {
-				said[key] = &declared{}
+				said[key] = &declared{place: place}
 			}
 			said[key].add(origin, p)
 		}

@@ -106,7 +106,11 @@ func Compile(definition map[string]any, documents []Document) (*Set, error) {
 			if from == to || through {
 				continue
 			}
-			p, problems := s.pair(from, to, said[key], said[back])
+			place := "rules"
+			if len(documents) > 0 {
+				place = documents[0].Origin.String()
+			}
+			p, problems := s.pair(from, to, place, said[key], said[back])
 			errs = append(errs, problems...)
 			s.pairs[key] = p
 		}
@@ -125,11 +129,12 @@ func Compile(definition map[string]any, documents []Document) (*Set, error) {
 }
 
 // pair compiles the conversion from one version to another. said are the entries of the
-// documents for it, and back those for the opposite direction; both may be nil.
-func (s *Set) pair(from, to string, said, back *declared) (*pair, []error) {
+// documents for it, and back those for the opposite direction; both may be nil. Errors
+// without a rule have place then.
+func (s *Set) pair(from, to, place string, said, back *declared) (*pair, []error) {
 	said, back = cmp.Or(said, &declared{}), cmp.Or(back, &declared{})
 	rootType := cel.ObjectType(s.schemas[from])
-	c := &compiler{from: from, to: to, rootType: rootType, src: &marks{}, dst: &marks{}, sets: s.sets, named: nameable(from)}
+	c := &compiler{from: from, to: to, place: cmp.Or(said.place, back.place, place), rootType: rootType, src: &marks{}, dst: &marks{}, sets: s.sets, named: nameable(from)}
 	p := &pair{from: from, to: to, group: s.group, kind: s.kind, declared: s.declared, seen: structural.Visible(s.schemas[from]), seenTo: structural.Visible(s.schemas[to])}
 	c.say(said.preserve, p.seen, func(m *marks) { m.preserve = true })
 	c.say(said.drop, p.seen, func(m *marks) { m.drop = true })
