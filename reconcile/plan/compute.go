@@ -12,6 +12,7 @@ import (
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
+	"gitopsd.dev/sources"
 )
 
 // Live is the state of a cluster.
@@ -43,14 +44,17 @@ type Live struct {
 	Contents map[manifest.ID][]Content
 	// ContentsUnknown is why an object's contents could not be read, or not all of them.
 	ContentsUnknown map[manifest.ID]string
-	// Beside are the inventories of other registered clusters in this cluster, by ID. Most
-	// likely two kubeconfigs lead to one cluster, so no annotation adopts their objects.
+	// Beside are the inventories of the fleet's other clusters in this cluster, by ID. If one
+	// is registered, most likely two kubeconfigs lead to one cluster, so no annotation adopts
+	// its objects.
 	Beside map[string]Beside
 }
 
-// Beside is the inventory of another registered cluster.
+// Beside is the inventory of another cluster of the fleet.
 type Beside struct {
 	Cluster string
+	// Left means that the cluster is not registered any more.
+	Left bool
 	// Inventory is its object.
 	Inventory manifest.ID
 }
@@ -213,8 +217,12 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	}
 	if !s.Member {
 		owner, other := claimant(meta, c.inv), c.live.Beside[meta.Labels[PartOfLabel]]
+		former := other.Left && slices.Equal(owner.sources, []string{applySetSource + "/" + meta.Labels[PartOfLabel]})
+		if former {
+			owner.text = fmt.Sprintf("cluster %s's, which left %s", other.Cluster, sources.RegistryFile)
+		}
 		switch {
-		case other.Cluster != "":
+		case other.Cluster != "" && !other.Left:
 			return decide(Conflict, "it is cluster %s's, whose inventory %s is in this cluster: do both kubeconfigs lead to the same cluster? Correct spec.kubeconfig or spec.context of one of them; or, if this cluster was restored from a backup of %[1]s, delete that inventory here", other.Cluster, other.Inventory)
 		case owner.text == "":
 			s.Force = c.inv.applied(meta)
@@ -231,6 +239,12 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		all := ""
 		if len(owner.sources) > 0 {
 			all = fmt.Sprintf(", or the Cluster with %s: %s for all that is", manifest.AdoptAnnotation, strings.Join(owner.sources, ","))
+		}
+		if former {
+			const renamed = "; if it was renamed to this one, "
+			s.Allow = s.Allow.ForAlike()
+			s.Allow.Cause += renamed + "take over all that it has"
+			return decide(Conflict, "it is %s%sannotate the Cluster with %s: %s to take over all that it has", owner.text, renamed, manifest.AdoptAnnotation, strings.Join(owner.sources, ","))
 		}
 		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over%s", owner.text, how, manifest.AdoptAnnotation, all)
 	}

@@ -115,6 +115,22 @@ spec: {group: e.org, names: {kind: X, plural: xs}, claimNames: {kind: Yy}, versi
 			},
 		},
 		{
+			name: "a former cluster's", desired: cm, live: cm,
+			want: "conflict configmap/ns/a it is cluster us's, which left clusters.yaml; if it was renamed to this one, annotate the Cluster with gitopsd.dev/adopt: applyset/applyset-us to take over all that it has\n",
+			change: func(l *plan.Live) {
+				meta(func(m *metav1.ObjectMeta) { m.Labels = map[string]string{plan.PartOfLabel: "applyset-us"} })(l)
+				l.Beside = map[string]plan.Beside{"applyset-us": {Cluster: "us", Left: true}}
+			},
+		},
+		{
+			name: "a former cluster's, adopted", desired: strings.Replace(cm, "name: a,", "name: a, annotations: {gitopsd.dev/adopt: 'true'},", 1), live: cm,
+			want: "configure configmap/ns/a adopted: until now it was cluster us's, which left clusters.yaml\n",
+			change: func(l *plan.Live) {
+				meta(func(m *metav1.ObjectMeta) { m.Labels = map[string]string{plan.PartOfLabel: "applyset-us"} })(l)
+				l.Beside = map[string]plan.Beside{"applyset-us": {Cluster: "us", Left: true}}
+			},
+		},
+		{
 			name: "label lost", desired: cm, live: cm, want: "configure configmap/ns/a exists without an owner; adding it to the inventory\n",
 			change: meta(func(m *metav1.ObjectMeta) { m.Labels = nil }),
 		},
