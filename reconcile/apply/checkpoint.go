@@ -88,9 +88,13 @@ func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 			}
 		}
 		wanted -= len(s.members)
+		of, known := a.healthTypes[gk.WithVersion(s.t.Version)]
+		if canFail[gk] && !known && !manifest.BuiltIn(gk.Group) {
+			return nil // health was judged in another version
+		}
 		c.Kinds = append(c.Kinds, KindCheckpoint{Type: s.t, Members: len(s.members), Print: s.print(), Judged: canFail[gk],
 			Ruled:  ruled[gk] || a.healthRules[manifest.GroupKind(gk)].Has(manifest.GroupKind(gk)),
-			Health: a.healthTypes[gk.WithVersion(s.t.Version)]})
+			Health: of})
 	}
 	if wanted != 0 {
 		return nil // somebody else's, or gone again
@@ -198,6 +202,8 @@ func (a *Applier) isHealthy(ctx context.Context, k KindCheckpoint) (bool, error)
 		a.stir(gk)
 		return false, nil
 	}
+	// For the next checkpoint. The next look reads a definition that is not in the plan.
+	a.rememberType(gk.WithVersion(k.Type.Version), k.Health, nil, time.Time{})
 	ready, now := true, time.Now()
 	var passing []Health // that are not ready, and hold nothing up
 	// Until a list starts over, it has handed out only objects that hold nothing up.

@@ -235,6 +235,45 @@ func TestCheckpointFollowed(t *testing.T) {
 	}
 }
 
+// A pass after a checkpoint was resumed makes the same checkpoint, although it judges no
+// object again. Only a checkpoint shows whether a live definition has a rule of its own.
+func TestCheckpointAgain(t *testing.T) {
+	parts := strings.Split(resting, "---")
+	for _, tt := range []struct {
+		name, definition, desired string
+		rests                     bool
+	}{
+		{"definition in the plan", "", resting, true},
+		{"definition of others", parts[3], parts[0] + "---" + parts[4], true},
+		{"rule of others", strings.Replace(parts[3], "example.org}", `example.org, annotations: {gitopsd.dev/health: "{current: 'true'}"}}`, 1),
+			parts[0] + "---" + parts[4], false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			if tt.definition != "" {
+				b.as("somebody", tt.definition)
+				b.serves("$NAME.example.org", "Gadget")
+			}
+			set := b.set(tt.desired)
+			c := b.rest(set)
+			for range 2 {
+				b.restart()
+				b.follow()
+				if b.atRest(c) != tt.rests {
+					t.Fatalf("at rest: %v", !tt.rests)
+				}
+				b.quiet(set)
+				if ids := b.applier.Unjudged(); len(ids) > 0 {
+					t.Errorf("no rule can judge %v", ids)
+				}
+				if again := b.checkpoint(set, apply.PlanOptions{}); !reflect.DeepEqual(again, c) {
+					t.Errorf("the checkpoint is %+v, and was %+v", again, c)
+				}
+			}
+		})
+	}
+}
+
 // There is no checkpoint of a cluster where something is left to do, or where that
 // depends on more than its members.
 func TestNoCheckpoint(t *testing.T) {

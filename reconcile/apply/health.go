@@ -367,7 +367,7 @@ func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*h
 	gk := manifest.GroupKind{Group: t.Group, Kind: t.Kind}
 	gvk := schema.GroupVersionKind{Group: t.Group, Version: t.Version, Kind: t.Kind}
 	if tree := definitionOf(p, gk); tree != nil {
-		return a.rememberType(gvk, health.NewType(tree, t.Version), nil), nil, nil
+		return a.rememberType(gvk, health.NewType(tree, t.Version), nil, time.Now()), nil, nil
 	}
 	a.mu.Lock()
 	known, ok := a.healthTypes[gvk]
@@ -385,10 +385,10 @@ func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*h
 	case err == nil && tree != nil:
 	case class == kube.Forbidden && ok:
 		// What is known stays, and is not asked for in each look.
-		return a.rememberType(gvk, known, rules), rules, nil
+		return a.rememberType(gvk, known, rules, time.Now()), rules, nil
 	case err == nil, class == kube.NotFound, class == kube.Forbidden:
 		// An aggregated API server serves it, or it cannot be read: the object alone decides.
-		return a.rememberType(gvk, nil, nil), nil, nil
+		return a.rememberType(gvk, nil, nil, time.Now()), nil, nil
 	case ok:
 		return known, rules, nil // until it can be read again
 	default:
@@ -396,7 +396,7 @@ func (a *Applier) healthType(ctx context.Context, t kube.Type, p *plan.Plan) (*h
 	}
 	rules = new(health.Custom)
 	_ = rules.AddAnnotated(tree) // verdicts report its errors
-	return a.rememberType(gvk, health.NewType(tree, t.Version), rules), rules, nil
+	return a.rememberType(gvk, health.NewType(tree, t.Version), rules, time.Now()), rules, nil
 }
 
 // definitionOf returns the definition of a kind that is in a plan.
@@ -413,7 +413,9 @@ func definitionOf(p *plan.Plan, kind manifest.GroupKind) map[string]any {
 	return nil
 }
 
-func (a *Applier) rememberType(gvk schema.GroupVersionKind, t *health.Type, rules *health.Custom) *health.Type {
+// rememberType notes the type that objects are judged by, for later looks and checkpoints.
+// read is when its definition was read.
+func (a *Applier) rememberType(gvk schema.GroupVersionKind, t *health.Type, rules *health.Custom, read time.Time) *health.Type {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.healthTypes == nil {
@@ -421,7 +423,7 @@ func (a *Applier) rememberType(gvk schema.GroupVersionKind, t *health.Type, rule
 		a.healthRules = make(map[manifest.GroupKind]*health.Custom)
 		a.healthRead = make(map[schema.GroupVersionKind]time.Time)
 	}
-	a.healthRead[gvk] = time.Now()
+	a.healthRead[gvk] = read
 	a.healthTypes[gvk], a.healthRules[manifest.GroupKind(gvk.GroupKind())] = t, rules
 	return t
 }
