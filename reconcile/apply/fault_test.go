@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -221,29 +222,67 @@ func TestFollowRefused(t *testing.T) {
 
 const goneEvent = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version: 1 (2)","reason":"Expired","code":410}}` + "\n"
 
-// A watch that expires a few times in a row, as while a definition changes, works all the same.
-func TestFollowExpired(t *testing.T) {
+// A watch that fails a few times in a row works all the same: while a definition changes, or
+// the API server starts again.
+func TestFollowInterrupted(t *testing.T) {
+	ends, expires := answers(200, nil, ""), answers(200, nil, goneEvent)
+	refuses := func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED }
+	for _, tt := range []struct {
+		name   string
+		faults []func(*http.Request) (*http.Response, error)
+	}{
+		{"expires", []func(*http.Request) (*http.Response, error){expires, expires}},
+		{"ends", []func(*http.Request) (*http.Response, error){ends, ends, ends}},
+		{"ends and expires", []func(*http.Request) (*http.Response, error){ends, expires, ends}},
+		{"is refused", []func(*http.Request) (*http.Response, error){ends, refuses, refuses}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			f := newFaulty(b, 0)
+			b.poll = time.Hour
+			b.restart()
+			var watches atomic.Int64
+			f.breaks(watchOf("/api/v1/configmaps"), func(req *http.Request) (*http.Response, error) {
+				if n := int(watches.Add(1)); n <= len(tt.faults) {
+					return tt.faults[n-1](req)
+				}
+				return nil, nil
+			})
+			set := b.set(two)
+			notified := b.follow()
+			b.pass(t.Context(), set)
+			b.pass(t.Context(), set) // the namespace was not there at first
+			eventually(t, "the kind is watched", func(context.Context) bool { return int(watches.Load()) > len(tt.faults) })
+			if polled := b.applier.Polled(); len(polled) > 0 {
+				t.Errorf("it is said that %v", polled)
+			}
+			b.edit("kubectl-edit", cm("a"), `{"data":{"color":"red"}}`)
+			b.want("steps", b.stepsAfter(notified, set), "configure configmap/$NAME/a drift: data.color changed by kubectl-edit")
+		})
+	}
+}
+
+// A watch that lasts works, even if nothing happens.
+func TestFollowQuietAgain(t *testing.T) {
 	b := newBed(t)
 	f := newFaulty(b, 0)
-	b.poll = time.Hour
+	b.poll = 100 * time.Millisecond
 	b.restart()
-	var watches atomic.Int64
-	f.breaks(watchOf("/api/v1/configmaps"), func(req *http.Request) (*http.Response, error) {
-		if watches.Add(1) < 3 {
-			return answers(200, nil, goneEvent)(req)
-		}
-		return nil, nil
-	})
+	f.breaks(watchOf("/api/v1/configmaps"), answers(403, nil, ""))
 	set := b.set(two)
-	notified := b.follow()
-	b.pass(t.Context(), set)
-	b.pass(t.Context(), set) // the namespace was not there at first
-	eventually(t, "the kind is watched", func(context.Context) bool { return watches.Load() >= 3 })
-	if polled := b.applier.Polled(); len(polled) > 0 {
-		t.Errorf("it is said that %v", polled)
+	notified := b.followed(set)
+	eventually(t, "it cannot be watched", func(context.Context) bool { return len(b.applier.Polled()) > 0 })
+	// From here on, no event and no bookmark arrives.
+	f.breaks(watchOf("/api/v1/configmaps"), func(req *http.Request) (*http.Response, error) {
+		r, w := io.Pipe()
+		context.AfterFunc(req.Context(), func() { w.CloseWithError(req.Context().Err()) })
+		return &http.Response{StatusCode: http.StatusOK, Request: req, Body: r}, nil
+	})
+	for len(notified) > 0 {
+		<-notified
 	}
-	b.edit("kubectl-edit", cm("a"), `{"data":{"color":"red"}}`)
-	b.want("steps", b.stepsAfter(notified, set), "configure configmap/$NAME/a drift: data.color changed by kubectl-edit")
+	eventually(t, "it is watched", func(context.Context) bool { return len(b.applier.Polled()) == 0 })
+	wait(t, notified)
 }
 
 // Changes of kinds with a broken watch are still noticed, and by the watch again once it

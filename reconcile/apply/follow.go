@@ -111,20 +111,29 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 	d := &damper{notify: notify}
 	defer d.stop()
 	current := time.Now() // when the members were complete last
+	watched := func() {
+		if a.polls(s, "") {
+			notify()
+		}
+	}
+	var failing time.Time // since when no watch has lasted
 	for failures := 0; ; {
 		begun := time.Now()
+		lasts := time.AfterFunc(watchBrief, watched)
 		err := a.cluster.Watch(ctx, t, "", a.set.selector(), version, func(e kube.Event) {
 			version, current = e.Meta.ResourceVersion, time.Now()
-			if a.polls(s, "") {
-				notify()
-			}
+			watched()
 			if !e.Progress {
 				d.tell(a.saw(s, e))
 			}
 		})
+		lasts.Stop()
 		lasted := time.Since(begun) >= watchBrief
 		if lasted {
 			failures = 0
+		}
+		if failures == 0 {
+			failing = time.Now()
 		}
 		if err != nil || !lasted {
 			failures++
@@ -133,7 +142,7 @@ func (a *Applier) watch(ctx context.Context, s *kindState, notify func()) {
 			a.lost(s)
 			return
 		}
-		if failures > tolerated(err) && a.polls(s, whyPolled(err)) {
+		if failures > 1 && (!passes(err) || time.Since(failing) >= a.poll) && a.polls(s, whyPolled(err)) {
 			a.log.Warn("a kind cannot be watched, and is listed instead", "kind", t.Kind, "every", a.poll, "error", err)
 			notify()
 		}
@@ -165,14 +174,16 @@ func (a *Applier) pauseAfter(failures int, err error) time.Duration {
 	return d + rand.N(d/10+1)
 }
 
-// tolerated returns how many failures in a row may occur before a kind counts as one that
-// cannot be watched. While a definition changes, a version that was just listed may be
-// too old.
-func tolerated(err error) int {
-	if kube.ClassOf(err) == kube.Expired {
-		return 4
+// passes reports whether a failed watch may work again soon: a kind counts as one that cannot
+// be watched only if that goes on for Config.Poll. While a definition changes, the API server
+// ends the watches of its objects, and a version that was just listed may be too old. While a
+// cluster is down, the next look at it reports that.
+func passes(err error) bool {
+	switch kube.ClassOf(err) {
+	case "", kube.Expired, kube.Unreachable, kube.Server:
+		return true
 	}
-	return 1
+	return false
 }
 
 // outdated reports whether the kind must be listed before it is watched again: the watch

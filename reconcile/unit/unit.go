@@ -198,7 +198,11 @@ const (
 // one is an error.
 func (c *Connection) Apply(ctx context.Context, want *desired.Unit) (o Outcome) {
 	o = c.apply(ctx, want)
-	defer func() { o.Notes = append(o.Notes, c.applier.Polled()...) }()
+	defer func() {
+		if o.Phase != status.Unreachable { // which says it all
+			o.Notes = append(o.Notes, c.applier.Polled()...)
+		}
+	}()
 	underWay := func() bool {
 		return o.Phase == status.Leaving && o.Actions[string(plan.Prune)]+o.Actions[string(plan.Wait)] > 0
 	}
