@@ -83,16 +83,9 @@ func Staying(contents []Content, leaving map[string]bool) []Content {
 // keepContents keeps containers of objects that stay. A container that is kept may be
 // inside another, or own objects in others, so keepContents repeats until nothing changes.
 func (c *computation) keepContents(steps []Step) {
-	ours := make(map[string]bool, len(steps))
+	unwanted := make(map[string]*Step, len(steps)) // by UID
 	for i := range steps {
-		ours[steps[i].UID] = true
-	}
-	for _, list := range c.live.Contents {
-		for _, k := range list {
-			if c.desired.Get(k.ID) != nil {
-				ours[k.UID] = true
-			}
-		}
+		unwanted[steps[i].UID] = &steps[i]
 	}
 	for again := true; again; {
 		again = false
@@ -100,7 +93,7 @@ func (c *computation) keepContents(steps []Step) {
 		for i := range steps {
 			s := &steps[i]
 			if s.Action == Prune && Holds(s.ID) {
-				c.keepFull(s, leaving, ours)
+				c.keepFull(s, leaving, unwanted)
 				again = again || s.Action != Prune
 			}
 		}
@@ -166,22 +159,37 @@ func (c *computation) going(steps []Step) map[string]bool {
 
 // keepFull keeps one object that holds others. The annotation that allows pruning it with
 // objects of others does not apply to our own.
-func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
+func (c *computation) keepFull(s *Step, leaving map[string]bool, unwanted map[string]*Step) {
 	s.WithContents = c.live.Objects[s.ID].Annotations[manifest.AllowPruneAnnotation] == "true"
 	staying := Staying(c.live.Contents[s.ID], leaving)
-	var own, all []string
+	var wanted, kept, all []string
+	lasting := true // as far as the contents decide
 	for _, k := range staying {
 		name := k.String()
 		if s.ID.Is(manifest.Definitions...) {
 			name = k.written()
 		}
 		all = append(all, name)
-		if ours[k.UID] {
-			own = append(own, k.String())
+		if step := unwanted[k.UID]; step != nil {
+			kept = append(kept, k.String())
+			lasting = lasting && step.Lasts()
+		} else if o := c.desired.Get(k.ID); o != nil {
+			wanted = append(wanted, k.String()+" ("+declared(o.Origin())+")")
+		} else {
+			lasting = lasting && k.Deleting == ""
 		}
 	}
-	if len(own) > 0 {
-		hold(s, "kept: it holds %s, which is kept or wanted", prose.Some(own, 3))
+	keep := hold
+	if lasting {
+		keep = holdFor
+	}
+	switch {
+	case len(wanted) == 1:
+		holdFor(s, "kept: it holds %s, which is wanted; remove it too", wanted[0])
+	case len(wanted) > 1:
+		holdFor(s, "kept: it holds %s, which are wanted; remove them too", prose.Some(wanted, 3))
+	case len(kept) > 0:
+		keep(s, "kept: it holds %s, which must go first; the reason given there says what that needs", prose.Some(kept, 3))
 	}
 	if s.WithContents {
 		return
@@ -190,9 +198,17 @@ func (c *computation) keepFull(s *Step, leaving, ours map[string]bool) {
 		hold(s, "kept: its contents are not known: %s; to prune it all the same, annotate it with %s: \"true\"", why, manifest.AllowPruneAnnotation)
 	}
 	if len(all) > 0 && c.dormant[s.ID] {
-		hold(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", prose.Some(all, 3), manifest.AllowPruneAnnotation)
+		keep(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", prose.Some(all, 3), manifest.AllowPruneAnnotation)
 	}
 	if len(all) > 0 {
-		hold(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", prose.Some(all, 3), manifest.AllowPruneAnnotation)
+		keep(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", prose.Some(all, 3), manifest.AllowPruneAnnotation)
 	}
+}
+
+// declared says where an object comes from.
+func declared(o manifest.Origin) string {
+	if o.For != "" {
+		return o.String()
+	}
+	return "declared in " + o.String()
 }

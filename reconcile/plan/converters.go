@@ -67,6 +67,7 @@ func KeepConverters(p *Plan) {
 		for j := range p.Steps {
 			if d := &p.Steps[j]; !d.Action.Writes() && d.NeedsConverter(s.ID) {
 				hold(s, "kept: %s names conversion rules that need it", d.ID)
+				s.Lasting = d.Lasts()
 				break
 			}
 		}
