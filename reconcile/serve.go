@@ -52,6 +52,9 @@ func (s *serving) goesOn(from origin, only bool) bool {
 // serveTimeout bounds a call of [Connection.Serve], which reads a few objects.
 const serveTimeout = time.Minute
 
+// unserved precedes the error for which serve failed.
+const unserved = "the conversion rules, etcd namespaces and targets in the cluster cannot be read, and are not served since the daemon started: "
+
 // serve serves the unit of a job without a plan, unless this process does already. It returns
 // the problem if that failed; later jobs try again, at growing intervals.
 func (ws *workers) serve(ctx context.Context, w *worker, j *job) []problem.Problem {
@@ -78,10 +81,7 @@ func (ws *workers) serve(ctx context.Context, w *worker, j *job) []problem.Probl
 	}
 	w.misses++
 	w.retry = time.Now().Add(retryPause(ws.cfg.Interval, w.misses))
-	w.problem = []problem.Problem{{
-		Cluster: w.id.String(),
-		Reason:  "the conversion rules, etcd namespaces and targets in the cluster cannot be read, and are not served since the daemon started: " + problem.Message(err),
-	}}
+	w.problem = []problem.Problem{{Cluster: w.id.String(), Reason: unserved + problem.Message(err)}}
 	return w.problem
 }
 

@@ -162,6 +162,14 @@ func TestServeFails(t *testing.T) {
 			time.Sleep(s.ws.cfg.Interval)
 		}
 		s.happened("in part", "set hub, known: false", "run hub, only to serve: false")
+		// The error of the attempt itself is told once.
+		s = newServer(t)
+		s.fails = errors.New("the inventory belongs to another fleet")
+		s.gives("hub", unit.Outcome{Phase: status.Failed, Message: "the inventory belongs to another fleet"})
+		s.pass(rendered("1", "hub"))
+		if told() != "[]" {
+			t.Errorf("the problem is %q", told())
+		}
 		// A call that hangs is given up for a newer commit.
 		s = newServer(t)
 		s.serve = func(ctx context.Context, _ *desired.Unit) (bool, error) {

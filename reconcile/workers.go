@@ -406,7 +406,11 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		}
 	}
 	if unplanned(o) {
-		o.Problems = append(o.Problems, ws.serve(attempt, w, j)...)
+		for _, p := range ws.serve(attempt, w, j) {
+			if p.Reason != unserved+o.Message { // one error is told once
+				o.Problems = append(o.Problems, p)
+			}
+		}
 	}
 	w.last = j
 	w.lookAgain(o.Again)
