@@ -106,6 +106,32 @@ func TestServeBroken(t *testing.T) {
 	})
 }
 
+// A unit that does not render is stuck if its files are why, unless something cannot be served.
+func TestServeStuck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			why    error
+			fails  error
+			sticks bool
+		}{
+			{why: &problem.Error{Lasting: true, Err: errors.New("no such path")}, sticks: true},
+			{why: errors.Join(&problem.Error{Lasting: true, Err: errors.New("no such path")}, errors.New("the registry is down"))},
+			{why: &problem.Error{Lasting: true, Err: errors.New("no such path")}, fails: errors.New("it is down")},
+		} {
+			s := newServer(t)
+			s.fails = tt.fails
+			want := state("1", "hub")
+			want.Clusters[0].Err = tt.why
+			s.pass(want)
+			if u := s.ws.cfg.Board.Snapshot().Clusters[0]; u.Stuck != tt.sticks {
+				t.Errorf("%v, %v: stuck %t", tt.why, tt.fails, u.Stuck)
+			}
+			s.ws.stop()
+		}
+	})
+}
+
 // What cannot be served is told, and tried again at growing intervals. New credentials are
 // used, also by a home.
 func TestServeFails(t *testing.T) {

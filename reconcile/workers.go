@@ -381,7 +381,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		}
 		o = unit.Outcome{Phase: status.Suspended, Message: "spec.suspend leaves the cluster as it is"}
 	case j.want.Err != nil:
-		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err)}
+		o = unit.Outcome{Phase: status.Failed, Message: problem.Message(j.want.Err), Stuck: problem.Lasts(j.want.Err)}
 	case w.failures > 0 && time.Now().Before(w.nextTry) && w.last.wantsSame(j):
 		w.last = j
 		return unit.Outcome{} // the last outcome stands
@@ -408,7 +408,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	if unplanned(o) {
 		for _, p := range ws.serve(attempt, w, j) {
 			if p.Reason != unserved+o.Message { // one error is told once
-				o.Problems = append(o.Problems, p)
+				o.Problems, o.Stuck = append(o.Problems, p), false
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"sync"
 
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/remote"
@@ -25,9 +26,12 @@ func (c *Computer) want(ctx context.Context, files fs.FS, cl *Unit) (*render.Wan
 	cl.bases = remote.Bases{Allowed: c.cfg.Remote}
 	for {
 		w, err := c.renderer.Want(ctx, cl.Input(files))
+		if w != nil {
+			return w, err
+		}
 		var missing *kustomize.MissingError
 		if !errors.As(err, &missing) {
-			return w, err
+			return nil, &problem.Error{Lasting: true, Err: err} // the commit's files alone decide
 		}
 		// Each round adds a base, and package kustomize limits how many a build has.
 		if err := c.fetchBases(ctx, cl, missing.Bases); err != nil {

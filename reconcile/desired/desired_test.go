@@ -86,6 +86,12 @@ func TestFaultsStayWhereTheyAre(t *testing.T) {
 	if gone := s.Get("gone"); gone.Err == nil || !strings.Contains(gone.Err.Error(), "there is no c/gone in the repository") {
 		t.Errorf("gone: %v", gone.Err)
 	}
+	// What the files decide lasts; that a package was not found may pass.
+	for _, p := range s.AllProblems() {
+		if lasts := p.Cluster == "gone" || p.Cluster == "bad"; p.Lasting != lasts {
+			t.Errorf("%s lasts: %t", p, p.Lasting)
+		}
+	}
 	if s.Get("typo") != nil || s.RegistryErr == nil {
 		t.Errorf("typo: %v", s.RegistryErr)
 	}

@@ -31,6 +31,8 @@ type Problem struct {
 	Origin string `json:"origin,omitempty"`
 	// Advice is what to do about it; empty if that is not known.
 	Advice string `json:"advice,omitempty"`
+	// Lasting reports whether it is known to stay until somebody changes the repository.
+	Lasting bool `json:"lasting,omitempty"`
 }
 
 // String returns the problem in one line: where, what, and what to do.
@@ -86,6 +88,7 @@ func (p Problem) Key() string { return withoutLines(p.Shared().String()) }
 // Error is an error with its cluster, object and advice, as far as these are known.
 type Error struct {
 	Cluster, Object, Advice string
+	Lasting                 bool
 	Err                     error
 }
 
@@ -140,7 +143,13 @@ func (e *Error) complete(p Problem) Problem {
 		p.Advice += "; "
 	}
 	p.Advice += e.Advice
+	p.Lasting = p.Lasting || e.Lasting
 	return p
+}
+
+// Lasts reports whether all problems in an error are lasting.
+func Lasts(err error) bool {
+	return !slices.ContainsFunc(Of(err), func(p Problem) bool { return !p.Lasting })
 }
 
 // Message returns the problems in an error, one a line, for a place that names the cluster.

@@ -53,17 +53,28 @@ func (s *Snapshot) Unready(only ...string) []string {
 	return why
 }
 
-// Stuck reports whether waiting will not make the fleet Ready: the newest commit is in
-// charge and has no problems, something is not Ready, and every cluster that is not Ready stays so until somebody changes
-// the repository or an object. If clusters are named, only these count, as in Unready.
+// Stuck reports whether waiting will not make the fleet Ready: the newest commit is in charge,
+// something is not Ready, and every problem of the commit and every cluster that is not Ready
+// stays so until somebody changes the repository or an object. If clusters are named, only these
+// count, as in Unready.
 func (s *Snapshot) Stuck(only ...string) bool {
-	if s.Commit == "" || s.Computing != "" || s.PollError != "" || s.LockDue || s.LockError != "" || len(s.Problems) > 0 {
+	if s.Commit == "" || s.Computing != "" || s.PollError != "" || s.LockDue || s.LockError != "" {
 		return false
 	}
+	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }
 	stuck := 0
+	for _, p := range s.Problems {
+		if p.Cluster != "" && !asked(p.Cluster) {
+			continue
+		}
+		if !p.Lasting {
+			return false
+		}
+		stuck++
+	}
 	for i := range s.Clusters {
 		u := &s.Clusters[i]
-		if len(only) > 0 && !slices.Contains(only, u.Name) || u.unready(s.Commit) == "" {
+		if !asked(u.Name) || u.unready(s.Commit) == "" {
 			continue
 		}
 		if !u.Stuck || u.Phase != Degraded && u.Phase != Failed || u.Commit != s.Commit {

@@ -64,6 +64,10 @@ func TestStuck(t *testing.T) {
 		{"held, and a commit is next", Snapshot{Clusters: []Unit{held}, Computing: "next"}, nil, false},
 		{"held, and the repository is away", Snapshot{Clusters: []Unit{held}, PollError: "refused"}, nil, false},
 		{"held, and a package is late", Snapshot{Clusters: []Unit{held}, Problems: []problem.Problem{{Reason: "late"}}}, nil, false},
+		{"it does not render", Snapshot{Clusters: []Unit{refused}, Problems: []problem.Problem{{Cluster: "prod", Reason: "no such path", Lasting: true}}}, nil, true},
+		{"it does not render, and a package is late", Snapshot{Clusters: []Unit{refused}, Problems: []problem.Problem{{Reason: "no such path", Lasting: true}, {Reason: "late"}}}, nil, false},
+		{"it does not render, and another one failed", Snapshot{Clusters: []Unit{held, failed}, Problems: []problem.Problem{{Cluster: "dev", Reason: "no such path", Lasting: true}}}, nil, false},
+		{"a package of another one is late", Snapshot{Clusters: []Unit{held, failed}, Problems: []problem.Problem{{Cluster: "prod", Reason: "late"}}}, []string{"dev"}, true},
 		{"another one is held", Snapshot{Clusters: []Unit{held, ready}}, []string{"prod"}, false},
 		{"another one failed", Snapshot{Clusters: []Unit{held, failed}}, []string{"dev"}, true},
 	} {

@@ -127,7 +127,7 @@ type Unit struct {
 	// Message is one line on why the unit is not Ready.
 	Message string `json:"message,omitempty"`
 	// Stuck reports whether the unit stays as it is until somebody changes the repository or
-	// an object: what is held or refused does not pass.
+	// an object: what is held or refused does not pass, or the repository's files are wrong.
 	Stuck bool `json:"stuck,omitempty"`
 	// Objects is the number of the unit's desired objects.
 	Objects int `json:"objects"`

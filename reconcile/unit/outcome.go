@@ -63,7 +63,7 @@ type Outcome struct {
 
 	// Stuck reports whether the unit stays as it is until somebody changes the repository or
 	// an object: something is held or refused for a reason that does not pass, and nothing
-	// else is under way.
+	// else is under way, or the unit does not render for such a reason.
 	Stuck bool
 
 	cluster string
