@@ -28,26 +28,28 @@ func (j *job) drop(instead *job) {
 }
 
 // gate waits for the attempts at the clusters that a job depends on, and returns why the job
-// must still wait; "" lets it through, and later jobs with the same want too.
-func (ws *workers) gate(ctx context.Context, w *worker, j *job) string {
+// must still wait, and for which cluster; an empty why lets it through, and later jobs with the
+// same want too.
+func (ws *workers) gate(ctx context.Context, w *worker, j *job) (why, on string) {
 	switch {
 	case w.allowed != nil && w.allowed.want == j.want:
-		return ""
+		return "", ""
 	case j.held != "":
-		return j.held
+		return j.held, ""
 	case j.broken != "":
-		return "waits for cluster " + j.broken + ", whose registration has errors"
+		return "waits for cluster " + j.broken + ", whose registration has errors", ""
 	}
 	for _, dep := range j.after {
+		on := dep.want.ID.String()
 		switch {
 		case ws.awaitReady(ctx, w, j, dep):
 		case dep.want.Suspend:
-			return "waits for cluster " + dep.want.ID.String() + ", which is suspended"
+			return "waits for cluster " + on + ", which is suspended", on
 		default:
-			return "waits for cluster " + dep.want.ID.String()
+			return "waits for cluster " + on, on
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // awaitReady has a job wait for the attempt at another cluster, and reports whether that
@@ -99,12 +101,13 @@ func (ws *workers) keepAllowed(ctx context.Context, w *worker) (o unit.Outcome, 
 	return ws.try(ctx, w, w.allowed)
 }
 
-// heldBack returns the outcome of a job that the gate holds back.
-func (ws *workers) heldBack(ctx context.Context, w *worker, why string) unit.Outcome {
+// heldBack returns the outcome of a job that the gate holds back, for the cluster on.
+func (ws *workers) heldBack(ctx context.Context, w *worker, why, on string) unit.Outcome {
 	o, ok := ws.keepAllowed(ctx, w)
 	if !ok {
-		return unit.Outcome{Phase: status.Waiting, Message: why}
+		return unit.Outcome{Phase: status.Waiting, Message: why, WaitsFor: on}
 	}
+	o.WaitsFor = on
 	if o.Phase != status.Unreachable {
 		o.Phase = status.Waiting
 	}
@@ -119,5 +122,5 @@ func (ws *workers) heldBack(ctx context.Context, w *worker, why string) unit.Out
 
 // show sets the phase and the message of a worker's unit in the status.
 func (ws *workers) show(w *worker, phase status.Phase, message string) {
-	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) { c.Phase, c.Message = phase, message })
+	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) { c.Phase, c.Message, c.WaitsFor = phase, message, "" })
 }

@@ -40,7 +40,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	var before status.Unit
 	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) {
 		before = *c
-		c.Phase, c.Message, c.Actions, c.Problems, c.Stuck = o.Phase, o.Message, o.Actions, o.Problems, o.Stuck
+		c.Phase, c.Message, c.Actions, c.Problems, c.Stuck, c.WaitsFor = o.Phase, o.Message, o.Actions, o.Problems, o.Stuck, o.WaitsFor
 		c.Commit, c.Tried, c.Failures, c.NextTry = commit, now, w.failures, w.nextTry
 		if o.Phase == status.Ready {
 			c.Applied, c.Succeeded = commit, now

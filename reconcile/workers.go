@@ -389,8 +389,8 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		return unit.Outcome{} // the state is being computed
 	default:
 		ok := true
-		if why := ws.gate(attempt, w, j); why != "" {
-			o = ws.heldBack(attempt, w, why)
+		if why, on := ws.gate(attempt, w, j); why != "" {
+			o = ws.heldBack(attempt, w, why, on)
 		} else {
 			w.allowed = j // from here on, parts of it may be applied
 			o, ok = ws.try(attempt, w, j)

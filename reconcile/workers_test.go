@@ -265,6 +265,15 @@ func TestGate(t *testing.T) {
 		restarted.pass(two)
 		restarted.is("prod", status.Waiting, "waits for cluster dev")
 		restarted.has("prod")
+		// If dev is stuck, so is the fleet.
+		if s := restarted.ws.cfg.Board.Snapshot(); s.Stuck() {
+			t.Error("dev may pass")
+		}
+		restarted.gives("dev", unit.Outcome{Phase: status.Failed, Message: "refused", Stuck: true})
+		restarted.pass(two)
+		if s := restarted.ws.cfg.Board.Snapshot(); !s.Stuck() {
+			t.Error("dev does not pass, and prod waits in vain")
+		}
 	})
 }
 

@@ -77,12 +77,34 @@ func (s *Snapshot) Stuck(only ...string) bool {
 		if !asked(u.Name) || u.unready(s.Commit) == "" {
 			continue
 		}
-		if !u.Stuck || u.Phase != Degraded && u.Phase != Failed || u.Commit != s.Commit {
+		if !s.stuck(u) {
 			return false
 		}
 		stuck++
 	}
 	return stuck > 0
+}
+
+// stuck reports whether a cluster stays as it is, or waits for another one that does. Those that
+// wait for a Degraded one go on.
+func (s *Snapshot) stuck(u *Unit) bool {
+	if u.Phase == Degraded {
+		return u.Stuck && u.Commit == s.Commit
+	}
+	for range s.Clusters { // a chain is no longer
+		switch {
+		case u.Commit != s.Commit:
+			return false
+		case u.Phase != Waiting:
+			return u.Phase == Suspended || u.Phase == Failed && u.Stuck
+		}
+		i := slices.IndexFunc(s.Clusters, func(other Unit) bool { return other.Name == u.WaitsFor })
+		if i < 0 {
+			return false
+		}
+		u = &s.Clusters[i]
+	}
+	return false
 }
 
 // unready returns why a cluster is not Ready with a commit; empty if it is Ready or suspended.

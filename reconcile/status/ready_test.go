@@ -49,6 +49,7 @@ func TestStuck(t *testing.T) {
 	ready, suspended, failed := Unit{Name: "prod", Phase: Ready, Commit: "now"}, Unit{Name: "prod", Phase: Suspended}, Unit{Name: "prod", Phase: Failed, Commit: "now"}
 	refused, old := failed, held
 	refused.Stuck, old.Commit = true, "before"
+	waits := func(name, on string) Unit { return Unit{Name: name, Phase: Waiting, Commit: "now", WaitsFor: on} }
 	for _, tt := range []struct {
 		name  string
 		fleet Snapshot
@@ -68,6 +69,14 @@ func TestStuck(t *testing.T) {
 		{"it does not render, and a package is late", Snapshot{Clusters: []Unit{refused}, Problems: []problem.Problem{{Reason: "no such path", Lasting: true}, {Reason: "late"}}}, nil, false},
 		{"it does not render, and another one failed", Snapshot{Clusters: []Unit{held, failed}, Problems: []problem.Problem{{Cluster: "dev", Reason: "no such path", Lasting: true}}}, nil, false},
 		{"a package of another one is late", Snapshot{Clusters: []Unit{held, failed}, Problems: []problem.Problem{{Cluster: "prod", Reason: "late"}}}, []string{"dev"}, true},
+		{"waits for one that is refused", Snapshot{Clusters: []Unit{waits("a", "b"), waits("b", "prod"), refused}}, nil, true},
+		{"waits for one that is suspended", Snapshot{Clusters: []Unit{waits("a", "dev"), {Name: "dev", Phase: Suspended, Commit: "now"}}}, nil, true},
+		{"waits for one that is refused, asked for alone", Snapshot{Clusters: []Unit{waits("a", "prod"), refused}}, []string{"a"}, true},
+		{"waits for one that failed", Snapshot{Clusters: []Unit{waits("a", "prod"), failed}}, nil, false},
+		{"waits for one that is Ready by now", Snapshot{Clusters: []Unit{waits("a", "prod"), ready, held}}, nil, false},
+		{"waits for one that is held by now", Snapshot{Clusters: []Unit{waits("a", "dev"), held}}, nil, false},
+		{"waits for its turn", Snapshot{Clusters: []Unit{waits("a", ""), held}}, nil, false},
+		{"waits for itself", Snapshot{Clusters: []Unit{waits("a", "b"), waits("b", "a")}}, nil, false},
 		{"another one is held", Snapshot{Clusters: []Unit{held, ready}}, []string{"prod"}, false},
 		{"another one failed", Snapshot{Clusters: []Unit{held, failed}}, []string{"dev"}, true},
 	} {

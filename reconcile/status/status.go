@@ -129,6 +129,9 @@ type Unit struct {
 	// Stuck reports whether the unit stays as it is until somebody changes the repository or
 	// an object: what is held or refused does not pass, or the repository's files are wrong.
 	Stuck bool `json:"stuck,omitempty"`
+	// WaitsFor is the cluster that a Waiting unit depends on and that is not Ready; empty if
+	// it waits for something else.
+	WaitsFor string `json:"waitsFor,omitempty"`
 	// Objects is the number of the unit's desired objects.
 	Objects int `json:"objects"`
 	// Drifted is the number of objects that others changed and that stay as they are.

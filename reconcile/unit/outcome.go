@@ -65,6 +65,9 @@ type Outcome struct {
 	// an object: something is held or refused for a reason that does not pass, and nothing
 	// else is under way, or the unit does not render for such a reason.
 	Stuck bool
+	// WaitsFor is the cluster that a Waiting unit depends on and that is not Ready; empty if
+	// it waits for something else.
+	WaitsFor string
 
 	cluster string
 	// lasting are the steps that only people can bring on, and passing the others that were
