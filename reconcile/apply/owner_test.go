@@ -1,6 +1,7 @@
 package apply_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -128,6 +129,11 @@ func TestUnreadable(t *testing.T) {
 {apiVersion: v1, kind: Secret, metadata: {name: old, namespace: $NAME}}
 `))
 	b.cluster = b.connectAs(b.name, &kube.ServiceAccount{Namespace: b.name, Name: "deployer"}, b.requests.wrap)
+	b.restart()
+	eventually(t, "the account has its rights", func(ctx context.Context) bool {
+		_, err := b.applier.Plan(ctx, b.set(two), apply.PlanOptions{})
+		return kube.ClassOf(err) != kube.Forbidden
+	})
 	b.restart()
 	set := b.set(strings.Replace(two, "green", "red", 1) + "---\n{apiVersion: v1, kind: Secret, metadata: {name: new, namespace: $NAME}}")
 	steps, results := b.apply(set)

@@ -129,8 +129,11 @@ func TestVersionReplaced(t *testing.T) {
 			b.as("operator", versioned("Lease", "-v1beta1", "v1"))
 			b.serving("Lease", "v1beta1", false)
 			b.serving("Lease", "v1", true)
-			if !planned {
-				p = b.plan(space, apply.PlanOptions{})
+			if !planned { // the API server lists a new version in /apis a moment later
+				eventually(t, "a step", func(context.Context) bool {
+					p = b.plan(space, apply.PlanOptions{})
+					return len(b.steps(p)) > 0
+				})
 			}
 			b.want("steps", b.steps(p), "prune lease.$NAME.example.org/$NAME/flat")
 			b.wantNothing("results", b.results(b.execute(p)))

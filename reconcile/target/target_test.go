@@ -593,7 +593,7 @@ func TestBrought(t *testing.T) {
 	b.apply(b.hub, "{apiVersion: v1, kind: Secret, metadata: {name: bad, namespace: TEAM}, stringData: {endpoint: https://x.example, token: hunter2, clientCert: hunter2}}")
 	b.makes("bad", "{connectionSecretRef: {name: bad}}")
 	message := shown(b.shows("bad", secretRefused)).message
-	if !strings.Contains(message, "needs its key") || strings.Contains(message, "hunter2") {
+	if !strings.Contains(message, "it has client-certificate-data but no client-key-data") || strings.Contains(message, "hunter2") {
 		t.Errorf("the message is %q", message)
 	}
 	b.shows("mine", available)
