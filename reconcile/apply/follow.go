@@ -180,7 +180,7 @@ func (a *Applier) pauseAfter(failures int, err error) time.Duration {
 // cluster is down, the next look at it reports that.
 func passes(err error) bool {
 	switch kube.ClassOf(err) {
-	case "", kube.Expired, kube.Unreachable, kube.Server:
+	case "", kube.Expired, kube.Unreachable, kube.Unanswered, kube.Server:
 		return true
 	}
 	return false

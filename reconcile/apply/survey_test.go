@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -14,8 +15,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types/compat"
@@ -83,8 +86,18 @@ func (p *population) path(kind int, name string) string {
 	return fmt.Sprintf("%s/apis/%s.example.org/v1/namespaces/default/things%d%s", p.host, p.name, kind, name)
 }
 
-// send sends an object, and returns the answer's status and object.
-func (p *population) send(method, url string, body []byte) (int, map[string]any, error) {
+// send sends an object, and returns the answer's status and object. It sends it again while
+// the API server asks for that, as it does just after a definition has changed.
+func (p *population) send(method, url string, body []byte) (code int, tree map[string]any, err error) {
+	for code = http.StatusTooManyRequests; code == http.StatusTooManyRequests && err == nil; {
+		if code, tree, err = p.sendOnce(method, url, body); code == http.StatusTooManyRequests {
+			err = cmp.Or(err, kube.Sleep(p.t.Context(), 100*time.Millisecond))
+		}
+	}
+	return code, tree, err
+}
+
+func (p *population) sendOnce(method, url string, body []byte) (int, map[string]any, error) {
 	req, err := http.NewRequestWithContext(p.t.Context(), method, url, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
