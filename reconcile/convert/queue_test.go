@@ -12,26 +12,32 @@ import (
 	"gitopsd.dev/render/conversion"
 )
 
+// handlerOf returns a handler of one set of rules, and a function that sends it reviews from
+// an address.
+func handlerOf(t *testing.T, set *conversion.Set) (*Handler, func(from string, size int, body io.Reader) (int, string)) {
+	table := &Table{}
+	table.Hold("test", []*conversion.Set{set})
+	h, err := New(Config{Table: table, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, func(from string, size int, body io.Reader) (int, string) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path(set), body)
+		r.Header.Set("Content-Type", "application/json")
+		r.RemoteAddr, r.ContentLength = from, int64(size)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+}
+
 // A client that does not send its large bodies keeps an API server waiting for one of them at
 // most, however many it has begun.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	set := widgets(t, "count")
 	synctest.Test(t, func(t *testing.T) {
-		table := &Table{}
-		table.Hold("test", []*conversion.Set{set})
-		h, err := New(Config{Table: table, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		send := func(from string, size int, body io.Reader) (int, string) {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path(set), body)
-			r.Header.Set("Content-Type", "application/json")
-			r.RemoteAddr, r.ContentLength = from, int64(size)
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
-			return w.Code, w.Body.String()
-		}
+		h, send := handlerOf(t, set)
 		var bodies []*io.PipeWriter
 		for range 6 {
 			read, write := io.Pipe()
@@ -69,12 +75,7 @@ func TestSlowObjects(t *testing.T) {
 	t.Parallel()
 	set := widgets(t, "count")
 	synctest.Test(t, func(t *testing.T) {
-		table := &Table{}
-		table.Hold("test", []*conversion.Set{set})
-		h, err := New(Config{Table: table, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h, send := handlerOf(t, set)
 		end := make(chan struct{})
 		for range 4 * maxWorking { // all conversions at a time, and many that wait
 			go func() {
@@ -90,12 +91,8 @@ func TestSlowObjects(t *testing.T) {
 		synctest.Wait()
 		status := 0
 		go func() {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path(set), strings.NewReader(reviewOf("u", "example.io/v2", v1("a", "3"))))
-			r.Header.Set("Content-Type", "application/json")
-			r.RemoteAddr = "10.0.0.2:1000"
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
-			status = w.Code
+			review := reviewOf("u", "example.io/v2", v1("a", "3"))
+			status, _ = send("10.0.0.2:1000", len(review), strings.NewReader(review))
 		}()
 		synctest.Wait()
 		if status != 0 {

@@ -3,7 +3,9 @@ package hub
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -17,9 +19,9 @@ import (
 )
 
 const (
-	// identifyTime bounds the time to identify one cluster, and identifying how many are
-	// identified at a time.
-	identifyTime = 5 * time.Second
+	// identifyTime bounds the time to identify one cluster: longer than it takes to find out
+	// that it cannot be connected to. identifying is how many are identified at a time.
+	identifyTime = 15 * time.Second
 	identifying  = 8
 )
 
@@ -66,7 +68,7 @@ func (c *Connector) another(ctx context.Context, client *kube.Client, own identi
 	id, err := identify(ctx, there)
 	same, known := own.compare(id)
 	switch {
-	case kube.ClassOf(err) == kube.Unreachable:
+	case unconnected(err):
 		same = address(there) == address(client)
 	case err != nil:
 		return unknown(err)
@@ -77,6 +79,13 @@ func (c *Connector) another(ctx context.Context, client *kube.Client, own identi
 		return fmt.Errorf("it is not emptied: it is also cluster %s, whose kubeconfig leads to the same API server; to rename a cluster, remove the old document", other.Name)
 	}
 	return nil
+}
+
+// unconnected reports whether there was no connection. A server that only cannot be verified,
+// or that breaks connections, may be any cluster's.
+func unconnected(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
 }
 
 // address returns the address of a client's API server in one form.

@@ -28,7 +28,7 @@ func TestAlone(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"hub": string(there), "copy": string(there), "name": byName,
-		"down": fleetFile, "stranger": stranger(t, byName),
+		"down": fleetFile, "stranger": stranger(t, byName), "unverified": unverified(t, byName),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -48,6 +48,7 @@ func TestAlone(t *testing.T) {
 		{"by a copy", "hub", []clusters.Cluster{cluster("other", "down", false), cluster("new", "copy", false)}, "it is not emptied: it is also cluster new,"},
 		{"by another address", "hub", []clusters.Cluster{cluster("new", "name", false)}, "it is not emptied: it is also cluster new,"},
 		{"by another address, with credentials that are not accepted", "hub", []clusters.Cluster{cluster("new", "stranger", false)}, "it is not emptied before it is known whether it is also cluster new: "},
+		{"by another address, with another CA", "hub", []clusters.Cluster{cluster("new", "unverified", false)}, "failed to verify certificate"},
 		{"which is down", "down", []clusters.Cluster{cluster("new", "hub", false)}, "it is not emptied, since it may be another registered cluster: cluster old: https://127.0.0.1:1 cannot be reached"},
 		{"which is down, and the only one", "down", nil, ""},
 		{"both are removed", "hub", []clusters.Cluster{cluster("new", "copy", true)}, ""},
@@ -68,8 +69,23 @@ func TestAlone(t *testing.T) {
 // stranger returns a kubeconfig with a token that the API server does not know.
 func stranger(t *testing.T, text string) string {
 	t.Helper()
+	return changed(t, text, func(tree map[string]any) {
+		tree["users"].([]any)[0].(map[string]any)["user"] = map[string]any{"token": hidden}
+	})
+}
+
+// unverified returns a kubeconfig without the API server's CA.
+func unverified(t *testing.T, text string) string {
+	t.Helper()
+	return changed(t, text, func(tree map[string]any) {
+		delete(tree["clusters"].([]any)[0].(map[string]any)["cluster"].(map[string]any), "certificate-authority-data")
+	})
+}
+
+func changed(t *testing.T, text string, change func(tree map[string]any)) string {
+	t.Helper()
 	tree := manifesttest.Tree(t, text)
-	tree["users"].([]any)[0].(map[string]any)["user"] = map[string]any{"token": hidden}
+	change(tree)
 	out, err := json.Marshal(tree)
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,9 @@ import (
 
 // Unready returns the reasons why the fleet is not Ready, one a line; nil if it is. It is Ready
 // if the newest commit that was read is in charge and has no problems, its lock could be
-// committed, and every cluster that is not suspended is Ready with it. If clusters are named, only these count, even if they are
-// suspended, and only their problems and those of the whole fleet.
+// committed, and every cluster that is not suspended is Ready with it. If clusters are named,
+// only these count, even if they are suspended, and only their problems and those of the whole
+// fleet.
 func (s *Snapshot) Unready(only ...string) []string {
 	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }
 	var why []string
