@@ -42,7 +42,8 @@ func TestEditedDefinition(t *testing.T) {
 	edit(add)
 	used := b.set("{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata: {name: one}, spec: {weight: 3}}").All()[0]
 	eventually(t, "the field is served", func(context.Context) bool {
-		stored := b.raw(http.MethodPatch, used, "fieldManager=kubectl&force=true", "application/apply-patch+yaml", used.AppendJSON(nil))
+		// Until then it is dropped, or refused.
+		_, stored := b.send(http.MethodPatch, used, "", "fieldManager=kubectl&force=true", "application/apply-patch+yaml", used.AppendJSON(nil))
 		spec, _ := stored["spec"].(map[string]any)
 		return spec["weight"] != nil
 	})

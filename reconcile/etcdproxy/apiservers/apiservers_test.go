@@ -192,6 +192,11 @@ func (f *fixture) sample(t *testing.T, c *cluster) {
 	c.kubectl(t, "apply", "-f", manifests)
 	c.kubectl(t, "create", "secret", "generic", "files", "--namespace", "wardle", "--from-literal=server="+f.url, "--from-file="+dir)
 	c.kubectl(t, "wait", "--timeout=2m", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com")
+	// The API server forwards requests a moment later.
+	eventually(t, "flunders are served", func() error {
+		_, err := c.resource(flunders).List(t.Context(), metav1.ListOptions{})
+		return err
+	})
 
 	events := c.watch(t, flunders)
 	c.create(t, flunders, `{"apiVersion": "wardle.example.com/v1alpha1", "kind": "Flunder", "metadata": {"name": "first"}, "spec": {"reference": "some-fischer"}}`)
