@@ -58,6 +58,7 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 	distinct(nodes)
 	breakCycles(nodes)
 	spread(nodes)
+	stays := p.staying(req, nodes)
 
 	out := &Resolution{Errors: failed}
 	var selections []lockfile.Selection
@@ -70,6 +71,9 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 				out.Held = append(out.Held, s)
 			}
 			continue // its declaration has an error already, and keep keeps its lines
+		}
+		if stays[repo] {
+			continue // keep keeps its lines
 		}
 		if n.err != nil {
 			out.Errors = append(out.Errors, &PackageError{Name: n.name(), Ref: n.ref(repo), Err: n.err, Place: n.place(), repository: repo})
@@ -90,6 +94,9 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 			s.Declaration = sources.Declaration{Kind: n.load.pkg.Meta.Kind, Name: path.Base(n.load.asked.Repository), Ref: n.load.ref}
 			s.Parent = nodes[n.parents[0]].load.ref.Repository
 			for _, parent := range n.parents {
+				if stays[parent] {
+					continue
+				}
 				selections = append(selections, lockfile.Selection{Cluster: req.Cluster, Repository: repo, Version: n.load.ref.Version(), Parent: nodes[parent].load.ref.Repository})
 			}
 		}
@@ -203,7 +210,11 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 // that satisfies all dependents. The lock's version stays as long as it does.
 func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*node) {
 	locked, hinted := p.selected(req)
-	for range maxRounds {
+	moving := make(map[string]bool)
+	for round := range maxRounds {
+		if round == maxRounds/2 {
+			clear(moving) // what settled in time is none of them
+		}
 		wanted := edges(nodes)
 		changed := false
 		for _, repo := range sortedKeys(wanted) {
@@ -220,13 +231,15 @@ func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*
 				next.load = p.load(ctx, ref, nil, req.Images)
 				next.err = next.load.err
 			}
-			changed = changed || !there || n.err == nil || next.err == nil
+			if !there || n.err == nil || next.err == nil {
+				changed, moving[repo] = true, true
+			}
 			nodes[repo] = next
 		}
 		for repo, n := range nodes {
 			if _, needed := wanted[repo]; !needed && !n.fixed() {
 				delete(nodes, repo)
-				changed = true
+				changed, moving[repo] = true, true
 			}
 		}
 		if !changed {
@@ -234,11 +247,39 @@ func (p *pass) dependencies(ctx context.Context, req Request, nodes map[string]*
 			return
 		}
 	}
-	for _, n := range nodes {
-		if n.err == nil && n.declared != nil && n.load.pkg.Meta.DependsOn != nil {
-			n.err = fmt.Errorf("its dependencies have no stable choice: each choice of versions requires another; declare the dependencies with the versions you want")
+	unsettle(nodes, moving)
+}
+
+// unsettle fails the packages that need one whose choices never settle, and removes the
+// dependencies that no other package needs.
+func unsettle(nodes map[string]*node, moving map[string]bool) {
+	err := fmt.Errorf("its dependencies have no stable choice: each choice of a version of %s requires another; declare them with the versions you want", strings.Join(sortedKeys(moving), ", "))
+	wanted := edges(nodes)
+	for changed := true; changed; {
+		changed = false
+		for repo, needed := range wanted {
+			for _, e := range needed {
+				if moving[repo] && !moving[e.parent] {
+					changed, moving[e.parent] = true, true
+				}
+			}
 		}
 	}
+	for repo := range moving {
+		switch n := nodes[repo]; {
+		case n == nil:
+		case !n.fixed():
+			delete(nodes, repo)
+		case n.err == nil:
+			n.err = err
+		}
+	}
+	for before := -1; len(nodes) != before; {
+		before = len(nodes)
+		wanted = edges(nodes)
+		maps.DeleteFunc(nodes, func(repo string, n *node) bool { return wanted[repo] == nil && !n.fixed() })
+	}
+	blame(nodes, wanted)
 }
 
 // edges returns all dependencies by repository.
@@ -308,6 +349,28 @@ func spread(nodes map[string]*node) {
 			}
 		}
 	}
+}
+
+// staying returns the dependencies that only failed packages need, in another version than the
+// lock's. They stay as they are, like these packages: the versions that the cluster has of both
+// go together.
+func (p *pass) staying(req Request, nodes map[string]*node) map[string]bool {
+	locked := func(ref sources.Ref) bool {
+		return slices.ContainsFunc(p.lines[req.Cluster], func(s lockfile.Selection) bool {
+			return s.Repository == ref.Repository && s.Version == ref.Version()
+		})
+	}
+	stays := make(map[string]bool)
+	needs := func(parent string) bool { return !stays[parent] && nodes[parent].err == nil }
+	for before := -1; len(stays) != before; {
+		before = len(stays)
+		for repo, n := range nodes {
+			if n.err == nil && !n.fixed() && !locked(n.load.ref) && !slices.ContainsFunc(n.parents, needs) {
+				stays[repo] = true
+			}
+		}
+	}
+	return stays
 }
 
 // breakCycles fails every package in a cycle, with an error that shows it.

@@ -228,12 +228,18 @@ func TestDependencies(t *testing.T) {
 			errs: []string{"reg.io/above:v1 depends on reg.io/lost: reg.io/lost:v1.0.0 depends on reg.io/nowhere: no version of reg.io/nowhere satisfies ^1 (needed by reg.io/lost:v1.0.0)"}},
 		{name: "cycle", declared: []string{"reg.io/ring1:v1", "reg.io/old:v1"}, want: func(*shelf) string { return "lib:v1.2.0 old:v1" },
 			errs: []string{"packages depend on each other: reg.io/ring2 -> reg.io/ring3 -> reg.io/ring2", "reg.io/ring1:v1 depends on reg.io/ring2"}},
+		{name: "no stable choice, and nobody else suffers", declared: []string{"reg.io/flaps:v1", "reg.io/app:v1"}, want: func(*shelf) string { return "app:v1 base:v1.0.0 lib:v2.0.0" },
+			errs: []string{"package flaps: its dependencies have no stable choice: each choice of a version of reg.io/flap, reg.io/flop requires another"}},
 		{name: "no range", declared: []string{"reg.io/odd:v1"}, want: func(*shelf) string { return "" }, errs: []string{`"^^1", which is neither a version range nor a digest`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var s shelf
 			publish(&s)
 			s.put("reg.io/lost:v1.0.0", "l", "reg.io/nowhere ^1")
+			s.put("reg.io/flaps:v1", "fs", "reg.io/flap *")
+			s.put("reg.io/flap:v1.0.0", "f1")
+			s.put("reg.io/flap:v2.0.0", "f2", "reg.io/flop ^1")
+			s.put("reg.io/flop:v1.0.0", "fl", "reg.io/flap <2")
 			lock := parseLock(t, tt.lock)
 			req := request("dev", tt.declared...)
 			res := resolve(t, s.config(), lock, req)
@@ -253,6 +259,35 @@ func TestDependencies(t *testing.T) {
 				t.Errorf("a second resolution changes the lock from\n%s\nto\n%s", res.Lock.Format(), again.Lock.Format())
 			}
 		})
+	}
+}
+
+// A dependency that only a failed package needs in another version stays with that package's.
+func TestDependencyOfFailed(t *testing.T) {
+	var s shelf
+	s.put("reg.io/app:v1", "1", "reg.io/lib ^1")
+	s.put("reg.io/app:v2", "2", "reg.io/lib ^2", "reg.io/more *")
+	s.put("reg.io/lib:v1.0.0", "1")
+	s.put("reg.io/lib:v2.0.0", "2", "reg.io/base *")
+	s.put("reg.io/base:v1.0.0", "b")
+	before := resolve(t, s.config(), parseLock(t, ""), request("dev", "reg.io/app:v1")).Lock
+	res := resolve(t, s.config(), before, request("dev", "reg.io/app:v2"))
+	if have := selected(res, "dev"); have != "" || faults(res) == nil {
+		t.Errorf("selected %q, error %v", have, faults(res))
+	}
+	if have, want := res.Lock.Selections("dev"), before.Selections("dev"); !slices.Equal(have, want) {
+		t.Errorf("the lock selects %v, and not %v", have, want)
+	}
+	// One that another package needs, too, moves.
+	s.put("reg.io/other:v1", "o", "reg.io/lib ^2")
+	res = resolve(t, s.config(), before, request("dev", "reg.io/app:v2", "reg.io/other:v1"))
+	if have := selected(res, "dev"); have != "base:v1.0.0 lib:v2.0.0 other:v1" {
+		t.Errorf("selected %q, error %v", have, faults(res))
+	}
+	// All of it follows as soon as the package can.
+	s.put("reg.io/more:v1.0.0", "m")
+	if have := selected(resolve(t, s.config(), res.Lock, request("dev", "reg.io/app:v2")), "dev"); have != "app:v2 base:v1.0.0 lib:v2.0.0 more:v1.0.0" {
+		t.Errorf("at last selected %q", have)
 	}
 }
 
