@@ -57,7 +57,8 @@ func (k *Keeper) Keep(ctx context.Context, s Store, w Wanted) (Kept, error) {
 			return t.kept, err
 		}
 	}
-	t.kept.Ready = len(t.proxy["server.crt"]) > 0 && len(t.proxy["upstream.crt"]) > 0 && len(t.proxy["upstream-ca.crt"]) > 0 && len(t.proxy["client-ca.crt"]) > 0
+	_, decided := t.proxy["client-ca.crt"] // it is empty if nobody may connect
+	t.kept.Ready = decided && len(t.proxy["server.crt"]) > 0 && len(t.proxy["upstream.crt"]) > 0 && len(t.proxy["upstream-ca.crt"]) > 0
 	return t.kept, nil
 }
 
@@ -282,7 +283,9 @@ func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
 		all = append(all, written{c.Secret, map[string][]byte{keyCert: r.Cert, keyKey: r.Key, keyBundle: ca}})
 	}
 	if complete {
-		t.set("client-ca.crt", bundle)
+		// Without the key, proxies could not read their directory, and would go on with the
+		// CAs that they have.
+		t.proxy["client-ca.crt"] = bundle
 	} else {
 		t.set("client-ca.crt", union(bundle, t.proxy["client-ca.crt"]))
 	}

@@ -261,6 +261,26 @@ func TestServe(t *testing.T) {
 	}
 	get(c)
 	get(w.client(at[0]))
+
+	// Nobody may connect once the last client is withdrawn, also on connections that are open.
+	client := w.wanted.Clients
+	w.wanted.Clients = nil
+	w.keep()
+	if changed, err := s.reload(); !changed || err != nil {
+		t.Errorf("without clients: changed %v, %v", changed, err)
+	}
+	refused := func(c *clientv3.Client) {
+		t.Helper()
+		short, cancel := context.WithTimeout(within, time.Second)
+		defer cancel()
+		if got, err := c.Get(short, "/a"); err == nil {
+			t.Errorf("a withdrawn client reads %v", got.Kvs)
+		}
+	}
+	w.wanted.Clients = client // its Secret is still there
+	withdrawn := w.client(at[0])
+	refused(c)
+	refused(withdrawn)
 }
 
 // The error for an invalid directory names the file.
