@@ -513,7 +513,7 @@ func (d *Daemon) follow(now *revision) {
 		names = append(names, u.ID.String())
 	}
 	left := d.leftAlone(state)
-	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, problems, append(names, sortedKeys(left)...))
+	d.cfg.Board.Commit(state.Commit.Hash, state.Commit.Subject, all, append(names, sortedKeys(left)...))
 	for id := range now.perhaps {
 		if _, known := left[id.String()]; !known && state.Get(id.String()) == nil && !state.Removed(id) {
 			left[id.String()] = "it is not registered any more by a " + sources.RegistryFile + " that has errors"
@@ -523,6 +523,7 @@ func (d *Daemon) follow(now *revision) {
 	for name, why := range left {
 		d.cfg.Board.Update(name, func(c *status.Unit) {
 			c.Phase, c.Message = status.Failed, why+"; the cluster is left as it is"
+			c.Commit, c.Stuck = state.Commit.Hash, true
 		})
 	}
 }

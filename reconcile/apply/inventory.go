@@ -152,7 +152,7 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	fail := func(format string, args ...any) error {
 		return problem.Problem{
 			Cluster: a.cluster.Name(), Reason: fmt.Sprintf("the inventory %s %s", a.set.parent, fmt.Sprintf(format, args...)),
-			Advice: "until then gitopsd changes nothing",
+			Advice: "until then gitopsd changes nothing", Lasting: true,
 		}
 	}
 	tool, _, _ := strings.Cut(meta.Annotations[toolingAnnotation], "/")

@@ -103,7 +103,9 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	} else if err != nil {
 		return nil, err
 	}
-	s.Registry, s.RegistryErr = clusters.Parse(sources.RegistryFile, text)
+	if s.Registry, err = clusters.Parse(sources.RegistryFile, text); err != nil {
+		s.RegistryErr = &problem.Error{Lasting: true, Err: err}
+	}
 	if s.Committed, err = ReadLock(commit.Files); err != nil {
 		return nil, err
 	}

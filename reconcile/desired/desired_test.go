@@ -88,7 +88,7 @@ func TestFaultsStayWhereTheyAre(t *testing.T) {
 	}
 	// What the files decide lasts; that a package was not found may pass.
 	for _, p := range s.AllProblems() {
-		if lasts := p.Cluster == "gone" || p.Cluster == "bad"; p.Lasting != lasts {
+		if lasts := p.Package == ""; p.Lasting != lasts {
 			t.Errorf("%s lasts: %t", p, p.Lasting)
 		}
 	}

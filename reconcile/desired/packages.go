@@ -104,7 +104,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, all [
 		if r := res.Clusters[cl.Name]; r != nil {
 			cl.Packages, wanted[i].Held = r.Selected, r.Held
 			for _, e := range append(r.Errors, c.verifyControllers(verifying, cl, wanted[i])...) {
-				cl.fault(problem.Problem{Package: e.Name, Reason: e.Err.Error(), Origin: e.Place})
+				cl.passingFault(problem.Problem{Package: e.Name, Reason: e.Err.Error(), Origin: e.Place})
 				cl.Incomplete = append(cl.Incomplete, e.Name)
 			}
 			for _, h := range r.Held {

@@ -233,8 +233,15 @@ func (cl *Unit) Problems() []problem.Problem {
 	return append(problem.Of(problem.In(cl.Name, cl.Err)), cl.Faults...)
 }
 
-// fault adds a problem of a package or an object.
+// fault adds a problem of a package or an object that the commit and its pinned packages
+// decide, so that it stays until somebody changes the repository.
 func (cl *Unit) fault(p problem.Problem) {
+	p.Lasting = true
+	cl.passingFault(p)
+}
+
+// passingFault adds a problem that may pass, such as a registry that does not answer.
+func (cl *Unit) passingFault(p problem.Problem) {
 	p.Cluster = cl.Name
 	cl.Faults = append(cl.Faults, p)
 }

@@ -31,7 +31,8 @@ type Problem struct {
 	Origin string `json:"origin,omitempty"`
 	// Advice is what to do about it; empty if that is not known.
 	Advice string `json:"advice,omitempty"`
-	// Lasting reports whether it is known to stay until somebody changes the repository.
+	// Lasting reports whether it is known to stay until somebody changes the repository, or
+	// what the reason names.
 	Lasting bool `json:"lasting,omitempty"`
 }
 

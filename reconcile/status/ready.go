@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/sources"
 )
 
@@ -30,10 +31,14 @@ func (s *Snapshot) Unready(only ...string) []string {
 	if s.LockDue && s.LockError == "" {
 		why = append(why, sources.LockFile+" is not committed yet")
 	}
+	var problems []problem.Problem
 	for _, p := range s.Problems {
 		if p.Cluster == "" || asked(p.Cluster) {
-			why = append(why, p.String())
+			problems = append(problems, p)
 		}
+	}
+	for _, p := range problem.Merge(problems) {
+		why = append(why, p.String())
 	}
 	for i := range s.Clusters {
 		if u := &s.Clusters[i]; asked(u.Name) {

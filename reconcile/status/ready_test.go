@@ -34,6 +34,12 @@ func TestUnready(t *testing.T) {
 		{name: "problems", change: func(s *Snapshot) {
 			s.Problems = []problem.Problem{{Reason: "a"}, {Cluster: "dev", Reason: "b"}, {Cluster: "prod", Reason: "c"}}
 		}, only: []string{"prod"}, want: []string{"a", "cluster prod: c"}},
+		{name: "a problem that others share", change: func(s *Snapshot) {
+			s.Problems = []problem.Problem{{Cluster: "dev", Reason: "b"}, {Cluster: "stage", Reason: "b"}}
+		}, only: []string{"prod"}},
+		{name: "a shared problem", change: func(s *Snapshot) {
+			s.Problems = []problem.Problem{{Cluster: "dev", Reason: "b"}, {Cluster: "prod", Reason: "b"}}
+		}, want: []string{"b"}},
 		{name: "others do not count", change: func(s *Snapshot) { s.Clusters[0].Phase = Failed }, only: []string{"prod"}},
 		{name: "not registered", change: func(*Snapshot) {}, only: []string{"stage"}, want: []string{"cluster stage: no such cluster is registered in commit now"}},
 	} {

@@ -185,7 +185,8 @@ type Snapshot struct {
 	PollError string    `json:"pollError,omitempty"`
 	// Turned is when the loop last ran.
 	Turned time.Time `json:"turned,omitzero"`
-	// Problems of the commit itself: the registry, the lock, packages.
+	// Problems of the commit itself: the registry, the lock, packages. One that clusters share
+	// is listed for each.
 	Problems []problem.Problem `json:"problems,omitempty"`
 	Clusters []Unit            `json:"clusters"`
 }

@@ -106,7 +106,7 @@ func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
 func failed(err error) Outcome { return Outcome{}.fail(err) }
 
 func (o Outcome) fail(err error) Outcome {
-	o.Phase, o.Message = status.Failed, problem.Message(err)
+	o.Phase, o.Message, o.Stuck = status.Failed, problem.Message(err), problem.Lasts(err)
 	if e, ok := errors.AsType[*kube.Error](err); ok && e.ClusterWide() {
 		o.Phase, o.Denied = status.Unreachable, e.Class == kube.Unauthorized
 	}
@@ -334,7 +334,8 @@ func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 		o.concludeRemoval(want, p)
 		return
 	}
-	o.Stuck = o.lasting > 0 && o.passing+o.broken+len(o.waits) == 0 && len(want.Incomplete) == 0 && want.Complete()
+	passing := slices.ContainsFunc(want.Faults, func(p problem.Problem) bool { return !p.Lasting })
+	o.Stuck = o.lasting+len(want.Faults) > 0 && o.passing+o.broken+len(o.waits) == 0 && !passing
 	switch {
 	case o.faults > 0:
 		o.Phase, o.Message = status.Failed, fmt.Sprintf("%d of %s failed to apply", o.faults, prose.Count(len(p.Steps), "object"))

@@ -72,7 +72,10 @@ func TestStuck(t *testing.T) {
 		{name: "held, and something is being deleted", results: []apply.Result{guarded, {Step: &plan.Step{Action: plan.Wait, ID: id("going")}}}},
 		{name: "held, and something failed", results: []apply.Result{guarded, {Step: &plan.Step{Action: plan.Create, ID: id("failed")}, Outcome: apply.Failed, Err: errors.New("no")}}},
 		{name: "held, and something is not ready", results: []apply.Result{guarded}, health: []apply.Health{{ID: id("a"), State: apply.InProgress}}},
-		{name: "held, and a package has errors", results: []apply.Result{guarded}, faults: []problem.Problem{{Reason: "late"}}},
+		{name: "held, and a package is late", results: []apply.Result{guarded}, faults: []problem.Problem{{Reason: "late"}}},
+		{name: "a manifest has errors", faults: []problem.Problem{{Reason: "wrong", Lasting: true}}, stuck: true},
+		{name: "a manifest has errors, and a package is late", faults: []problem.Problem{{Reason: "wrong", Lasting: true}, {Reason: "late"}}},
+		{name: "a manifest has errors, and something is not ready", health: []apply.Health{{ID: id("a"), State: apply.InProgress}}, faults: []problem.Problem{{Reason: "wrong", Lasting: true}}},
 		{name: "refused for now", results: []apply.Result{{Step: &plan.Step{Action: plan.Refused, ID: id("unserved")}}}},
 	} {
 		o := newOutcome(desired.ID{Cluster: "dev"}, &plan.Plan{})

@@ -20,6 +20,9 @@ type Move struct {
 	// From and To are tags or digests; From is empty for a new package, To for a
 	// removed one.
 	From, To string
+	// FromDigest and ToDigest are what the two are.
+	FromDigest, ToDigest sources.Digest
+
 	Clusters []string
 	Types    compat.Count
 	Changes  []compat.Change
@@ -80,7 +83,7 @@ func (u *Upgrader) moves(ctx context.Context, before, after *desired.State) []*M
 			key := [4]string{repo, was.Pin.String(), is.Pin.String(), name}
 			m, ok := groups[key]
 			if !ok {
-				m = &Move{Repository: repo, From: was.Pin.Ref.Version(), To: is.Pin.Ref.Version(), Declaration: name}
+				m = &Move{Repository: repo, From: was.Pin.Ref.Version(), To: is.Pin.Ref.Version(), FromDigest: was.Pin.Digest, ToDigest: is.Pin.Digest, Declaration: name}
 				m.compare(ctx, was.Package, is.Package)
 				groups[key] = m
 			}

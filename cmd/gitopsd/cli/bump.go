@@ -149,10 +149,8 @@ func bump(ctx context.Context, u *upgrade.Upgrader, commit sources.Commit, req u
 // not as the bump has seen it: another bump or a person may have changed it meanwhile.
 func writeBump(root string, seen *edit.Snapshot, b *upgrade.Bump) error {
 	names := slices.Sorted(maps.Keys(b.Files))
-	for _, name := range append(names, sources.LockFile) {
-		if seen.Changed(name) {
-			return fmt.Errorf("%s was changed meanwhile; nothing was written: run the command again", name)
-		}
+	if err := asSeen(seen, append(names, sources.LockFile)...); err != nil {
+		return err
 	}
 	for _, name := range names {
 		if err := local.WriteFile(root, name, b.Files[name]); err != nil {
@@ -161,6 +159,16 @@ func writeBump(root string, seen *edit.Snapshot, b *upgrade.Bump) error {
 	}
 	if text := b.Lock.Format(); string(text) != string(b.Before.Format()) {
 		return local.WriteLock(root, text)
+	}
+	return nil
+}
+
+// asSeen returns an error if one of the files is not as it was read.
+func asSeen(seen *edit.Snapshot, names ...string) error {
+	for _, name := range names {
+		if seen.Changed(name) {
+			return fmt.Errorf("%s was changed meanwhile; nothing was written: run the command again", name)
+		}
 	}
 	return nil
 }
@@ -197,6 +205,9 @@ func moved(m *upgrade.Move) string {
 		return m.Repository + " " + to + ", new"
 	case m.To == "":
 		return m.Repository + " " + from + ", no longer needed"
+	case from == to: // a tag that moved
+		digest := func(d sources.Digest) string { return " (" + sources.Abbreviate(string(d)) + ")" }
+		from, to = from+digest(m.FromDigest), to+digest(m.ToDigest)
 	}
 	return m.Repository + " " + from + " -> " + to
 }

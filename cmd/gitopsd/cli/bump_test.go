@@ -58,3 +58,11 @@ func TestWriteBumpMeanwhile(t *testing.T) {
 		}
 	}
 }
+
+// A move to another digest of the same tag shows the digests.
+func TestMovedTag(t *testing.T) {
+	m := &upgrade.Move{Repository: "reg.io/p", From: "v1", To: "v1", FromDigest: sources.DigestOf([]byte("a")), ToDigest: sources.DigestOf([]byte("b"))}
+	if have, want := moved(m), "reg.io/p v1 (sha256:"+m.FromDigest.Short()+") -> v1 (sha256:"+m.ToDigest.Short()+")"; have != want {
+		t.Errorf("have %s\nwant %s", have, want)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/upgrade"
+	"gitopsd.dev/render/edit"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
@@ -120,6 +121,8 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 		return err
 	}
 	defer tree.Close()
+	seen := edit.NewSnapshot(tree.commit.Files)
+	tree.commit.Files = seen
 	before, mended, err := mendLock(tree)
 	if err != nil {
 		return err
@@ -190,6 +193,9 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	}
 	if string(text) != old {
 		// Partial success is kept.
+		if err := asSeen(seen, sources.LockFile); err != nil {
+			return err
+		}
 		if err := local.WriteLock(tree.root, text); err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 
 	"gitopsd.dev/cmd/gitopsd/glance"
 	"gitopsd.dev/cmd/gitopsd/show"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources/git"
 )
@@ -149,6 +150,7 @@ func (o *statusOptions) print(w io.Writer, g *global, s *status.Snapshot) error 
 	if len(o.clusters) > 0 {
 		asked := *s
 		asked.Clusters = slices.DeleteFunc(slices.Clone(s.Clusters), func(u status.Unit) bool { return !slices.Contains(o.clusters, u.Name) })
+		asked.Problems = slices.DeleteFunc(slices.Clone(s.Problems), func(p problem.Problem) bool { return p.Cluster != "" && !slices.Contains(o.clusters, p.Cluster) })
 		s = &asked
 	}
 	if o.output.format == "json" {
