@@ -807,3 +807,45 @@ func TestContainEachOther(t *testing.T) {
 		tm.gone(tm.home, manifest.Target, tm.name, name)
 	}
 }
+
+// While an object is held, an application is not Ready, and leaves no target. Its status says which
+// generation it is about.
+func TestHeld(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.target("two", "home")
+	app := func(target string) {
+		tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: web, namespace: $TEAM}
+spec:
+  targetRef: {name: `+target+`}
+  resourceTemplates:
+  - metadata: {name: settings}
+    spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: $TEAM-in, name: settings}, data: {by: web}}}
+  - metadata: {name: early}
+    spec: {template: {apiVersion: nobody.example.org/v1, kind: Unknown, metadata: {namespace: $TEAM-in, name: early}}}
+`)
+	}
+	app("one")
+	first := tm.is("web", "PartiallySubmitted", "one", `"type":"Ready"`)
+	app("two")
+	second := tm.is("web", "PartiallySubmitted", "two", fmt.Sprintf(`"observedGeneration":%d`, generation(first)+1))
+	for _, tree := range []map[string]any{first, second} {
+		if c := manifest.Condition(tree, "Ready"); manifest.Text(c, "status") != "False" {
+			t.Errorf("Ready is %v", c)
+		}
+		if have, _ := manifest.Mapping(tree, "status")["observedGeneration"].(int64); have != generation(tree) {
+			t.Errorf("the status is about generation %d, not %d", have, generation(tree))
+		}
+	}
+	if len(manifest.List(second, "status", "leftTargetRefs")) != 1 || tm.settings(tm.other) != "web" {
+		t.Errorf("it left its former target: %v", manifest.Mapping(second, "status"))
+	}
+}
+
+func generation(tree map[string]any) int64 {
+	n, _ := manifest.Mapping(tree, "metadata")["generation"].(int64)
+	return n
+}

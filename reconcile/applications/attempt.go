@@ -28,10 +28,14 @@ func (w *worker) attempt(ctx context.Context, j *job) result {
 	case j.err != nil:
 		s.state = failed
 		s.set(syncedCondition, false, "Invalid", j.err.Error())
+		s.set(readyCondition, false, "Invalid", j.err.Error())
+		s.observed = j.app.Generation
 		return w.end(ctx, j, s, result{again: w.cfg.Mirror, problems: []problem.Problem{trouble(j.app, j.err.Error())}})
 	case j.decision.Target == "":
 		s.state = pending
 		s.set(placedCondition, false, "NoTarget", j.decision.Why)
+		s.set(readyCondition, false, "NoTarget", j.decision.Why)
+		s.observed = j.app.Generation
 		return w.end(ctx, j, s, result{again: w.cfg.Mirror, problems: []problem.Problem{trouble(j.app, j.decision.Why)}})
 	}
 	if err := w.finalize(ctx, j); err != nil {
@@ -91,7 +95,8 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 	defer end()
 	w.recognise(remote, l, j, s)
 	o := l.Apply(remote, from.unit)
-	if submitted := w.record(s, j, rendered, &o); submitted && o.Changed == 0 && o.Phase != status.Failed {
+	submitted := w.record(s, j, rendered, &o)
+	if submitted && o.Changed == 0 && o.Phase != status.Failed {
 		w.rest = from
 	}
 	if o.Actions != nil {
@@ -101,7 +106,7 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 	if !o.Again.IsZero() {
 		r.again = max(min(r.again, time.Until(o.Again)), time.Second)
 	}
-	if len(s.left) > 0 && o.Phase == status.Ready && ctx.Err() == nil {
+	if len(s.left) > 0 && submitted && o.Phase == status.Ready && ctx.Err() == nil {
 		if from != before || !time.Now().Before(w.retreat.due) {
 			w.retreat = w.retreat.next(j, w.leave(remote, j, s, l))
 		}
@@ -280,8 +285,14 @@ func (w *worker) record(s *state, j *job, rendered *application.Rendered, o *uni
 	default:
 		s.set(syncedCondition, true, "Submitted", w.kept(o))
 	}
-	s.set(readyCondition, o.Phase == status.Ready, string(o.Phase), message)
-	return applied && o.Actions != nil
+	applied = applied && o.Actions != nil
+	reason := string(o.Phase)
+	if o.Phase == status.Ready && !applied { // something is held
+		reason = "NotSubmitted"
+	}
+	s.set(readyCondition, applied && o.Phase == status.Ready, reason, message)
+	s.observed = j.app.Generation
+	return applied
 }
 
 // kept names the objects that are no longer declared and stay.
@@ -299,6 +310,7 @@ func (w *worker) kept(o *unit.Outcome) string {
 func (w *worker) unsynced(j *job, s *state, reason, message string) result {
 	s.set(syncedCondition, false, reason, message)
 	s.set(readyCondition, false, reason, message)
+	s.observed = j.app.Generation
 	return result{failed: true, problems: []problem.Problem{trouble(j.app, message)}}
 }
 

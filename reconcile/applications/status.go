@@ -48,6 +48,9 @@ const (
 
 // state is an application's status.
 type state struct {
+	// observed is the generation of the application that the rest is about.
+	observed int64
+
 	state  string
 	target string
 	left   []string
@@ -88,6 +91,7 @@ func readState(tree map[string]any) *state {
 			s.lost = append(s.lost, id)
 		}
 	}
+	s.observed, _ = tree["observedGeneration"].(int64)
 	count := func(field string) int {
 		n, _ := tree[field].(int64)
 		return int(n)
@@ -211,6 +215,9 @@ func (s *state) tree() map[string]any {
 	}
 	if s.target != "" {
 		tree["targetRef"] = map[string]any{"name": s.target}
+	}
+	if s.observed != 0 {
+		tree["observedGeneration"] = s.observed
 	}
 	set(tree, "rescheduled", s.rescheduled)
 	set(tree, "cluster", s.cluster)

@@ -31,6 +31,8 @@ type Application struct {
 	// Namespace, Name and UID are from its metadata. UID is empty for an application that
 	// is not in a cluster yet.
 	Namespace, Name, UID string
+	// Generation is the generation of its spec; 0 for one that is not in a cluster yet.
+	Generation int64
 	// TargetRef is the KubernetesTarget that it names; may be empty.
 	TargetRef string
 	// Selector selects the targets that it may be placed on; nil if it has none.
@@ -85,6 +87,7 @@ func Read(tree map[string]any) (*Application, error) {
 		AllowPrune: manifest.Text(meta, "annotations", manifest.AllowPruneAnnotation),
 		Placed:     manifest.Text(tree, "status", "targetRef", "name"), Rescheduled: manifest.Text(tree, "status", "rescheduled"),
 	}
+	a.Generation, _ = meta["generation"].(int64)
 	for _, item := range manifest.List(tree, "status", "leftTargetRefs") {
 		ref, _ := item.(map[string]any)
 		if name := manifest.Text(ref, "name"); name != "" {
