@@ -61,6 +61,7 @@ spec: {group: e.org, scope: Namespaced, names: {kind: W, plural: ws}, versions: 
 spec: {group: e.org, names: {kind: X, plural: xs}, claimNames: {kind: Yy}, versions: [{name: v1, served: true}]}}
 ---
 `
+	automatic := "{apiVersion: workload.crossplane.io/v1alpha1, kind: KubernetesTarget, metadata: {name: t, namespace: ns, labels: {workload.crossplane.io/autotarget: 'true'}}}"
 	unserved := func(kinds ...string) func(*plan.Live) {
 		return func(l *plan.Live) {
 			l.Unserved = make(map[schema.GroupVersionKind]string)
@@ -105,6 +106,11 @@ spec: {group: e.org, names: {kind: X, plural: xs}, claimNames: {kind: Yy}, versi
 		{
 			name: "somebody else's", desired: cm, live: cm, want: "conflict configmap/ns/a it is managed by helm; annotate it with gitopsd.dev/adopt: \"true\" to take it over, or the Cluster with gitopsd.dev/adopt: helm for all that is\n",
 			change: meta(func(m *metav1.ObjectMeta) { m.Labels, m.ManagedFields[0].Manager = nil, "helm" }),
+		},
+		{
+			name: "somebody else's, by the name of a published cluster", desired: automatic, live: strings.Replace(automatic, ", labels: {workload.crossplane.io/autotarget: 'true'}", "", 1),
+			want:   "held kubernetestarget.workload.crossplane.io/ns/t it is managed by kubectl, and stays: delete it there, or do not publish the cluster to this namespace\n",
+			change: meta(func(m *metav1.ObjectMeta) { m.Labels, m.ManagedFields[0].Manager = nil, "kubectl" }),
 		},
 		{
 			name: "another registered cluster's", desired: strings.Replace(cm, "name: a,", "name: a, annotations: {gitopsd.dev/adopt: 'true'},", 1), live: cm,
