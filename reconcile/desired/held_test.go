@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"context"
 	"io/fs"
 	"strings"
 	"testing"
@@ -52,5 +53,49 @@ func TestLockedStays(t *testing.T) {
 	}
 	if asked != 2 || fetched != 1 {
 		t.Errorf("asked %d times, fetched %d packages", asked, fetched)
+	}
+}
+
+// A tag stays while the document of a cluster that has it cannot be read: the cluster may hold it.
+func TestTagStaysForBrokenDocument(t *testing.T) {
+	old, moved := sources.DigestOf([]byte("old")), sources.DigestOf([]byte("new"))
+	always := "v1, packagePullPolicy: Always}"
+	for _, tt := range []struct {
+		name, prod string
+		typo       bool
+		want       sources.Digest
+	}{
+		{"manual activation", "v1, packagePullPolicy: Always, revisionActivationPolicy: Manual}", true, old},
+		{"named digest", "v1@" + string(old) + ", packagePullPolicy: Always}", true, old},
+		{"all can be read", always, false, moved},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := shelf(new(int))
+			cfg.Digest = func(context.Context, sources.Origin, string) (sources.Digest, error) { return moved, nil }
+			registry := cluster("dev") + cluster("prod")
+			f := files{
+				"clusters.yaml": registry,
+				"c/dev/a.yaml":  strings.Replace(configuration("a", "reg.io/a:v1"), "v1}", always, 1),
+				"c/prod/a.yaml": strings.Replace(configuration("a", "reg.io/a:v1"), "v1}", tt.prod, 1),
+				"clusters.lock": "@dev reg.io/a v1\n@prod reg.io/a v1\nreg.io/a v1 " + string(old) + "\nreg.io/a v1/package.yaml " + string(old) + "\n",
+			}
+			if tt.typo {
+				f["clusters.yaml"] = cluster("dev") + strings.Replace(cluster("prod"), "path", "paht", 1)
+			}
+			s, err := New(Config{Resolve: cfg}).Compute(t.Context(), f.commit(), Earlier{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if now, _ := s.Lock.Digest("reg.io/a", "v1"); now != tt.want || len(s.Lock.Selections("prod")) != 1 {
+				t.Errorf("the lock became\n%s", s.Lock.Format())
+			}
+			dev := s.Get("dev")
+			if len(dev.Packages) != 1 || dev.Packages[0].Pin.Digest != tt.want {
+				t.Errorf("dev has %v", dev.Packages)
+			}
+			if told := len(dev.Waiting) == 1 && strings.HasSuffix(dev.Waiting[0], "the former one stays while the declaration of it in cluster prod cannot be read"); told != tt.typo {
+				t.Errorf("dev waits: %q", dev.Waiting)
+			}
+		})
 	}
 }

@@ -81,8 +81,12 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, all [
 	c.used = make(map[sources.Digest]bool)
 	before := earlier.before(s.Committed).Clone()
 	for _, name := range before.Clusters() {
-		if s.Registry.Removed(name) {
+		_, registered := s.Registry.Get(name)
+		switch {
+		case s.Registry.Removed(name):
 			before.Leave(name)
+		case !registered: // its document may be one with errors
+			requests = append(requests, resolve.Request{Cluster: name, Failed: true})
 		}
 	}
 	cfg := c.resolving
