@@ -36,6 +36,10 @@ type cluster struct {
 	refused []*ObjectError
 	// beside are the objects beside refused EtcdNamespaces.
 	beside []manifest.ID
+	// left are Wanted.Left, and the resolved packages that are not rendered for their names.
+	// rights are the rights that depend on the content of one that cannot be read.
+	left   []sources.Selected
+	rights []manifest.ID
 	// etcd reports whether the repository has EtcdNamespaces for the cluster.
 	etcd bool
 	// frozen are the definitions that got rules for immutable fields.
@@ -72,6 +76,7 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		held:     make(map[packageName][]*manifest.Object, len(packages)),
 		configs:  make(map[packageName]*runtime.Config),
 		plain:    w.Objects,
+		left:     slices.Clone(w.Left),
 		broken:   slices.Clone(w.Broken),
 		complete: len(w.Broken) == 0,
 		shared:   make(map[manifest.ID]bool),
@@ -81,6 +86,7 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 	for i, err := range nameConflicts(sorted, w) {
 		if err != nil {
 			c.fail(sorted[i], err)
+			c.left = append(c.left, sorted[i])
 			c.complete = false
 			continue
 		}
@@ -171,7 +177,7 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 			controllers[i].Types = e.definitions()
 		}
 	}
-	for _, s := range c.wanted.Held {
+	for _, s := range slices.Concat(c.wanted.Held, c.left) {
 		config, _ := c.wanted.runtimeOf(s) // an error is the declaration's
 		controllers = append(controllers, runtime.Controller{Selected: s, Config: config})
 	}
@@ -183,6 +189,11 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 		if err != nil {
 			c.fail(s, err)
 			continue
+		}
+		if unclear := runtime.Unclear(controllers[i], controllers); len(unclear) > 0 {
+			c.rights = append(c.rights, runtime.RightsIDs(s.Declaration.Name)...)
+			rights = slices.DeleteFunc(rights, func(o *manifest.Object) bool { return o.ID().Is(manifest.ClusterRoleBinding) })
+			c.notef("package %s: the accounts that have its rights stay the same, since %s may be of its family and cannot be read", s.Declaration.Name, strings.Join(unclear, ", "))
 		}
 		c.held[name(s)] = append(slices.Clone(c.held[name(s)]), rights...)
 		if controllers[i].Image() == "" {
@@ -374,7 +385,7 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 	for _, e := range c.refused {
 		r.conflict[e.ID] = true
 	}
-	for _, id := range c.beside {
+	for _, id := range slices.Concat(c.beside, c.rights) {
 		r.conflict[id] = true
 	}
 	r.unknown = !c.complete || len(c.broken) > 0 || slices.ContainsFunc(slices.Collect(maps.Keys(r.conflict)), func(id manifest.ID) bool { return id.Is(manifest.CRD) })

@@ -86,6 +86,9 @@ type Wanted struct {
 	// Held are packages that the cluster keeps although they are not rendered. Set them
 	// before Expand, since the rights of other packages depend on them.
 	Held []sources.Selected
+	// Left are packages that could not be resolved or verified, and stay as they are. A
+	// Package that cannot be read is nil. Set them before Expand, too.
+	Left []sources.Selected
 
 	// policies are the ManagedResourceActivationPolicies.
 	policies []*manifest.Object
@@ -153,14 +156,15 @@ type Rendered struct {
 	// are not in Objects.
 	unknown bool
 	// conflict are the objects in Conflicts and Refused, the objects that enforce pins to
-	// types of such a definition, and the objects beside an EtcdNamespace with errors.
+	// types of such a definition, the objects beside an EtcdNamespace with errors, and rights
+	// of a family that a package may be of which cannot be read.
 	conflict map[manifest.ID]bool
 }
 
 // Keeps reports whether an object that gitopsd applied to the cluster, and that is
 // not in Objects, must stay: it is in conflict or refused, its package is broken or may
-// be one that could not be resolved, it is an account that such a package may use too, or
-// it converts objects of a definition that stays. pkg is the object's
+// be one that could not be resolved, it is an account that such a package may use too or
+// the rights of one, or it converts objects of a definition that stays. pkg is the object's
 // [manifest.PackageLabel].
 func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	switch {

@@ -540,6 +540,40 @@ func TestFamilies(t *testing.T) {
 	if have := string(manifest.AppendJSON(nil, o.Tree()["subjects"])); !strings.Contains(have, `"name":"b"`) {
 		t.Errorf("beside one that cannot be read: have %s", have)
 	}
+
+	// One that could not be resolved keeps them, too. If it may be of the family, nobody
+	// gets or loses rights.
+	binding := manifest.ID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding", Name: "gitopsd:provider:a"}
+	in = input(t, declare("Provider", "a", ""))
+	for _, tt := range []struct {
+		name, organization string
+		pkg                *sources.Package
+		want               string // a part of the subjects; empty for no binding
+	}{
+		{"a member", "org", member(""), `"name":"b"`},
+		{"not a member", "org", content(t, sources.Provider, ""), `[{"kind":"ServiceAccount","name":"a","namespace":"gitopsd-system"}]`},
+		{"perhaps a member", "org", nil, ""},
+		{"of another organization", "evil", nil, `[{"kind":"ServiceAccount","name":"a","namespace":"gitopsd-system"}]`},
+	} {
+		w, _ := r.Want(t.Context(), in)
+		ref := sources.Ref{Repository: "example.org/" + tt.organization + "/b", Tag: "v1"}
+		w.Left = []sources.Selected{{Declaration: sources.Declaration{Kind: sources.Provider, Name: "b"}, Pin: sources.Pin{Ref: ref}, Package: tt.pkg, Runtime: ref.Repository + "@" + string(sources.DigestOf(nil))}}
+		rendered, err := r.Expand(t.Context(), in, w, selectAll(t, w, packages))
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := ""
+		if o := rendered.Objects.Get(binding); o != nil {
+			have = string(manifest.AppendJSON(nil, o.Tree()["subjects"]))
+		}
+		if !strings.Contains(have, tt.want) || tt.want == "" && have != "" {
+			t.Errorf("%s: have %s", tt.name, have)
+		}
+		note := "package a: the accounts that have its rights stay the same, since b may be of its family and cannot be read"
+		if unclear := tt.want == ""; rendered.Keeps(binding, "a") != unclear || slices.Contains(rendered.Notes, note) != unclear {
+			t.Errorf("%s: kept: %t, notes %q", tt.name, rendered.Keeps(binding, "a"), rendered.Notes)
+		}
+	}
 }
 
 // The same input gives the same bytes: again, in another order, and in another Renderer.

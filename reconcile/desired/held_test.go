@@ -2,6 +2,7 @@ package desired
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -97,5 +98,59 @@ func TestTagStaysForBrokenDocument(t *testing.T) {
 				t.Errorf("dev waits: %q", dev.Waiting)
 			}
 		})
+	}
+}
+
+// The controllers of Providers that cannot be resolved or verified go on running, and keep the
+// rights of their family.
+func TestFamilyKeepsRights(t *testing.T) {
+	const config = `---
+apiVersion: pkg.crossplane.io/v1beta1
+kind: DeploymentRuntimeConfig
+metadata: {name: unsigned}
+spec: {deploymentTemplate: {spec: {selector: {}, template: {spec: {containers: [{name: package-runtime, image: "reg.io/own/ec2@DIGEST"}]}}}}}
+---
+apiVersion: pkg.crossplane.io/v1beta1
+kind: ImageConfig
+metadata: {name: signed}
+spec:
+  matchImages: [{prefix: reg.io/own}]
+  verification: {provider: Cosign, cosign: {authorities: [{name: a, key: {secretRef: {name: k, key: k}}}]}}
+`
+	provider := func(name, spec string) string {
+		return strings.Replace(configuration(name, "reg.io/acme/"+name+":"+spec), "kind: Configuration", "kind: Provider", 1)
+	}
+	f := files{"clusters.yaml": cluster("dev"), "c/dev/ec2.yaml": provider("ec2", "v1"), "c/dev/base.yaml": provider("base", "v1")}
+	cfg := shelf(new(int))
+	cfg.Fetch = func(_ context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+		plural := strings.TrimPrefix(from.Repository, "reg.io/acme/") + "s"
+		crd := "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: " + plural + ".example.org}\nspec: {group: example.org, scope: Cluster, names: {plural: " + plural + ", kind: X" + plural +
+			"}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}\n"
+		docs, err := sources.DecodeYAML(strings.NewReader(crd), sources.Limits{})
+		p := &sources.Package{Repository: from.Repository, Digest: d, Content: d, Runnable: true, Meta: sources.PackageMeta{Kind: sources.Provider, Name: "x"}, Documents: docs}
+		p.Meta.Document.Tree = map[string]any{"metadata": map[string]any{"labels": map[string]any{"pkg.crossplane.io/provider-family": "f"}}}
+		return p, err
+	}
+	for _, tt := range []struct {
+		name, ec2, fault string
+	}{
+		{"resolved", provider("ec2", "v1"), ""},
+		{"a tag that does not exist", provider("ec2", "missing"), "not found"},
+		{"a controller's image without a signature", strings.Replace(provider("ec2", "v1"), "v1}", "v1, runtimeConfigRef: {name: unsigned}}", 1) + strings.ReplaceAll(config, "DIGEST", string(sources.DigestOf(nil))), "asks for a signature"},
+	} {
+		f["c/dev/ec2.yaml"] = tt.ec2
+		s, err := New(Config{Resolve: cfg}).Compute(t.Context(), f.commit(), Earlier{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f["clusters.lock"] = string(s.Lock.Format())
+		dev := s.Get("dev")
+		if fault := fmt.Sprint(s.Err()); (len(dev.Faults) > 0) != (tt.fault != "") || !strings.Contains(fault, tt.fault) {
+			t.Errorf("%s: %v", tt.name, dev.Faults)
+		}
+		binding := dev.Objects.Get(manifest.ClusterRoleBinding.ID("", "gitopsd:provider:base"))
+		if binding == nil || len(manifest.List(binding.Tree(), "subjects")) != 2 {
+			t.Errorf("%s: %v (%v)", tt.name, binding, dev.Faults)
+		}
 	}
 }

@@ -106,7 +106,7 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, all [
 	defer cancel()
 	for i, cl := range s.Clusters {
 		if r := res.Clusters[cl.Name]; r != nil {
-			cl.Packages, wanted[i].Held = r.Selected, r.Held
+			cl.Packages, wanted[i].Held, wanted[i].Left = r.Selected, r.Held, r.Left
 			for _, e := range append(r.Errors, c.verifyControllers(verifying, cl, wanted[i])...) {
 				cl.passingFault(problem.Problem{Package: e.Name, Reason: e.Err.Error(), Origin: e.Place})
 				cl.Incomplete = append(cl.Incomplete, e.Name)
@@ -157,8 +157,8 @@ func (s *State) has(repository string) bool {
 	})
 }
 
-// verifyControllers removes packages from a cluster if a DeploymentRuntimeConfig sets a
-// controller image without a required signature, and returns an error for each.
+// verifyControllers moves packages of a cluster to wanted.Left if a DeploymentRuntimeConfig
+// sets a controller image without a required signature, and returns an error for each.
 // sources/resolve verifies the packages' own images.
 func (c *Computer) verifyControllers(ctx context.Context, cl *Unit, wanted *render.Wanted) []*resolve.PackageError {
 	var failed []*resolve.PackageError
@@ -174,6 +174,7 @@ func (c *Computer) verifyControllers(ctx context.Context, cl *Unit, wanted *rend
 			err = c.verifyController(ctx, cl.Images, ref)
 		}
 		if err != nil {
+			wanted.Left = append(wanted.Left, s)
 			failed = append(failed, &resolve.PackageError{Name: s.Declaration.Name, Ref: s.Pin.Ref, Place: s.Declaration.Place(), Err: fmt.Errorf("the image of its DeploymentRuntimeConfig: %w", err)})
 		}
 		return err != nil

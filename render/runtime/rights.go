@@ -85,6 +85,25 @@ func Rights(c Controller, cluster []Controller) ([]*manifest.Object, error) {
 	return objects, nil
 }
 
+// RightsIDs returns the objects that [Rights] may return for a Provider.
+func RightsIDs(provider string) []manifest.ID {
+	return []manifest.ID{manifest.ClusterRoleBinding.ID("", roleName(provider)), manifest.ClusterRole.ID("", roleName(provider))}
+}
+
+// Unclear returns the cluster's packages with a controller that may be of c's family, since
+// their content is missing, and their registry and organization are the same.
+func Unclear(c Controller, cluster []Controller) []string {
+	var names []string
+	for _, other := range cluster {
+		s := other.Selected
+		if s.Package == nil && other.Image() != "" && family(c.Selected) != "" && organization(s) == organization(c.Selected) {
+			names = append(names, s.Declaration.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 func family(p sources.Selected) string {
 	if p.Package == nil {
 		return ""

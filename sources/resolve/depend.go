@@ -104,7 +104,9 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 	}
 	slices.SortFunc(out.Errors, func(a, b *PackageError) int { return cmp.Compare(a.Name, b.Name) })
 	out.Notes = p.notes(out)
-	return out, p.keep(req, nodes, out, selections)
+	selections = p.keep(req, nodes, out, selections)
+	out.Left = p.left(ctx, req, nodes, out, selections)
+	return out, selections
 }
 
 // keep adds the lock's lines for packages that failed or are held, and for their
@@ -130,13 +132,9 @@ func (p *pass) keep(req Request, nodes map[string]*node, out *Resolution, select
 		now[s.Repository] = s.Version
 	}
 	before := p.lines[req.Cluster]
-	strange := false
-	for repo, n := range nodes {
-		known := func(s lockfile.Selection) bool { return s.Parent == "" && s.Repository == repo }
-		strange = strange || n.declared != nil && n.err != nil && !slices.ContainsFunc(before, known)
-	}
+	strange := p.strange(req, nodes)
 	for _, s := range before {
-		if strange && s.Parent == "" && nodes[s.Repository] == nil {
+		if len(strange) > 0 && s.Parent == "" && nodes[s.Repository] == nil {
 			failed[s.Repository] = true
 		}
 	}

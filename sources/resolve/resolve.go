@@ -10,9 +10,9 @@
 //
 // depend.go resolves the dependencies of a cluster, by the fleet's rules (rules.go)
 // and the versions of other clusters (fleet.go). approve.go is about versions that wait
-// for approval, held.go about declarations that cannot be read, hint.go about the
-// digests of an interrupted run, late.go about registries that do not answer in time,
-// and tags.go about tags that do not exist.
+// for approval, held.go about declarations that cannot be read, left.go about packages
+// that could not be resolved, hint.go about the digests of an interrupted run, late.go
+// about registries that do not answer in time, and tags.go about tags that do not exist.
 //
 // The package does no input or output of its own. It reaches registries through
 // the functions in [Config], which sources/oci and sources/xpkg implement.
@@ -165,6 +165,10 @@ type Resolution struct {
 	// Held are packages that stay as they are because their declarations cannot be
 	// read, sorted by repository. Declarations without a repository are left out.
 	Held []sources.Selected
+	// Left are packages that stay as they are because they could not be resolved, as the
+	// lock has them, and the dependencies that only these need. A Package that cannot be
+	// read is nil, and the kind of a dependency is unknown then.
+	Left []sources.Selected
 	// Errors are about packages that could not be resolved, sorted by name.
 	Errors []*PackageError
 	// Notes are about packages that are selected despite a rule.
