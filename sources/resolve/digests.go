@@ -53,6 +53,8 @@ type failedMove struct {
 	digest  sources.Digest
 	cluster string // empty for a dependency
 	err     error
+	// hinted is the digest to which an interrupted run moved the tag; empty if it did not.
+	hinted sources.Digest
 }
 
 func (f *failedMove) where() string {
@@ -66,6 +68,11 @@ func (f *failedMove) where() string {
 func (f *failedMove) named(l *load, line int) error {
 	return fmt.Errorf("%s is not what %s has for it, which stays in all clusters, since %s fails%s: %w",
 		l.ref, lockfile.Where(line), f.digest, f.where(), f.err)
+}
+
+// unsettled returns the error for a tag that an interrupted run moved to a third digest.
+func (f *failedMove) unsettled(ref sources.Ref) error {
+	return fmt.Errorf("%s was moved to %s by a run that was interrupted, and is %s now, which fails%s: %w\n%s", ref, f.hinted, f.digest, f.where(), f.err, mayHave)
 }
 
 // tagOf returns a reference without its digest.
@@ -151,8 +158,8 @@ func (p *pass) decide() {
 
 // settle decides about a tag after loads of it. If one of them fails with a new digest and
 // works with the lock's, the tag stays, and all are loaded again, so that clusters and the
-// lock have one digest. A digest that an interrupted run had does not go back: clusters may
-// have it already.
+// lock have one digest. If an interrupted run moved the tag, it does not go back to the lock's
+// digest: clusters may have the run's already.
 func (p *pass) settle(ctx context.Context, loads []*load) {
 	t := p.says(loads[0].ref)
 	moves := func(l *load) bool { return l.pin.Digest != "" && l.pin.Digest != t.locked }
@@ -160,8 +167,8 @@ func (p *pass) settle(ctx context.Context, loads []*load) {
 		return
 	}
 	repository, version := loads[0].ref.Repository, loads[0].ref.Version()
+	was, _ := p.hint.Digest(repository, version)
 	i := slices.IndexFunc(loads, func(l *load) bool {
-		was, _ := p.hint.Digest(repository, version)
 		return moves(l) && l.err != nil && was != l.pin.Digest && p.works(ctx, l, t.locked)
 	})
 	if i < 0 {
@@ -176,6 +183,9 @@ func (p *pass) settle(ctx context.Context, loads []*load) {
 		}
 	}
 	t.failed = &failedMove{digest: failed.pin.Digest, cluster: failed.cluster, err: failed.err}
+	if was != t.locked {
+		t.failed.hinted = was
+	}
 	p.mu.Lock()
 	p.lock.Adopt(p.before, repository, version)
 	p.mu.Unlock()
@@ -185,11 +195,11 @@ func (p *pass) settle(ctx context.Context, loads []*load) {
 	}
 }
 
-// unmovedTags returns an error for each declared tag that does not move, sorted.
+// unmovedTags returns an error for each declared tag that stays at the lock's digest, sorted.
 func (p *pass) unmovedTags() []*PackageError {
 	var all []*PackageError
 	for tag, t := range p.tagged {
-		if f := t.failed; f != nil && p.use(tag).declared {
+		if f := t.failed; f != nil && f.hinted == "" && p.use(tag).declared {
 			err := fmt.Errorf("the tag stays at %s in all clusters, since %s fails%s: %w", t.locked, f.digest, f.where(), f.err)
 			all = append(all, &PackageError{Name: tag.String(), Ref: tag, Err: err})
 		}

@@ -13,8 +13,8 @@ import (
 //   - A tag must still have the hint's digest. Otherwise the package has an error,
 //     since either the tag was moved or somebody else wrote the hint.
 //   - A tag that packagePullPolicy: Always moved, and that the lock has at the digest
-//     before, may have any digest in the registry. If that cannot be asked, the package
-//     has an error.
+//     before, may have any digest in the registry. If that cannot be asked, or the digest
+//     that it has fails, the package has an error.
 //   - A dependency gets the hint's version, if the registry has it and it satisfies
 //     the dependents.
 //
@@ -45,6 +45,9 @@ everything else goes on.
 Find out which digest is the right one. Then run ` + "`gitopsd lock`" + `, which records what
 the registry has, or declare the digest beside the tag, and have the change
 reviewed like any other.`
+
+// mayHave says why a package with a hint stays.
+const mayHave = "Clusters may have that digest already, so the package stays as it is in all of them"
 
 // unmoved compares a tag's digest with the hint.
 func (p *pass) unmoved(key lockfile.Key, now sources.Digest) error {

@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -207,5 +208,35 @@ func TestHintKeepsMovedTag(t *testing.T) {
 	}
 	if res = resolveHinted(t, s.config(), lock, hint, req); len(res.Unsettled.Format()) > 0 {
 		t.Errorf("the hint has %s", res.Unsettled.Format())
+	}
+}
+
+// A tag that an interrupted run moved, and that has moved since to a digest that fails, does not go
+// back: clusters may have the run's digest.
+func TestHintDoesNotGoBack(t *testing.T) {
+	t.Parallel()
+	var s shelf
+	first := s.put("reg.io/a:v1", "first")
+	s.packages["reg.io/a:first"] = s.packages["reg.io/a:v1"]
+	req := request("dev", "reg.io/a:v1")
+	req.Declarations[0].PullPolicy = sources.PullAlways
+	lock := resolve(t, s.config(), new(lockfile.File), req).Lock
+	second := s.put("reg.io/a:v1", "second")
+	hint := lockfile.Added(lock, resolve(t, s.config(), lock, req).Lock)
+	third := s.put("reg.io/a:v1", "third")
+	cfg := s.config()
+	fetch := cfg.Fetch
+	cfg.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+		if d == third {
+			return nil, errors.New("garbled")
+		}
+		return fetch(ctx, from, d)
+	}
+	res := resolveHinted(t, cfg, lock, hint, req)
+	if text := fmt.Sprint(faults(res)); selected(res, "dev") != "" || len(res.Unmoved) > 0 || !strings.Contains(text, "was moved to "+string(second)+" by a run that was interrupted, and is "+string(third)+" now, which fails in cluster dev: garbled") {
+		t.Errorf("selected %q, %s, unmoved %v", selected(res, "dev"), text, res.Unmoved)
+	}
+	if now, _ := res.Lock.Digest("reg.io/a", "v1"); now != first || string(res.Unsettled.Format()) != string(hint.Format()) {
+		t.Errorf("the lock has %s, and not settled is\n%s", now, res.Unsettled.Format())
 	}
 }

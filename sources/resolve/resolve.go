@@ -253,6 +253,8 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 	key := l.key("")
 	says := p.says(ref)
 	switch {
+	case says.failed != nil && says.failed.hinted != "":
+		return "", says.failed.unsettled(ref)
 	case says.failed != nil && ref.Digest == "":
 		return says.locked, nil
 	case says.failed != nil && ref.Digest == says.failed.digest:
@@ -350,7 +352,7 @@ func (p *pass) moved(ctx context.Context, l *load, locked sources.Digest) (sourc
 	case use.stays != nil && waits:
 		return locked, ctx.Err()
 	case use.stays != nil:
-		return "", fmt.Errorf("%s was moved to %s by a run that was interrupted, and the registry cannot confirm that: %w\nClusters may have that digest already, so the package stays as it is in all of them", l.ref, now, use.stays)
+		return "", fmt.Errorf("%s was moved to %s by a run that was interrupted, and the registry cannot confirm that: %w\n%s", l.ref, now, use.stays, mayHave)
 	case waits:
 		use.excluded, use.waiting = excluded, now
 		return locked, nil
