@@ -1,12 +1,15 @@
 package resolve
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/lockfile"
+	"gitopsd.dev/sources/rules"
 )
 
 // A declaration that cannot be read keeps what the lock selects for it, and its
@@ -90,5 +93,24 @@ func TestUnreadableDeclaration(t *testing.T) {
 				t.Errorf("a version was resolved anew\n%s", res.Lock.Format())
 			}
 		})
+	}
+}
+
+// A held package whose replacement cannot be built fails in its cluster, and stops nothing else.
+func TestHeldReplacementFails(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "a")
+	s.put("reg.io/b:v1", "b")
+	lock := resolve(t, s.config(), new(lockfile.File), request("dev", "reg.io/a:v1"), request("prod", "reg.io/b:v1")).Lock
+	cfg := s.config()
+	cfg.Rules.Replaces = []rules.Replace{{Repository: "reg.io/a", Directory: "packages/a", Place: "clusters.yaml:9"}}
+	cfg.Directory = func(context.Context, string) (sources.Digest, error) { return "", errors.New("garbled") }
+	dev := Request{Cluster: "dev", Unreadable: []sources.Declaration{{Kind: sources.Configuration, Name: "a", Ref: sources.Ref{Repository: "reg.io/a"}}}}
+	res := resolve(t, cfg, lock, dev, request("prod", "reg.io/b:v1"))
+	if selected(res, "prod") != "b:v1" || selected(res, "dev") != "" || len(res.Clusters["dev"].Held) > 0 {
+		t.Errorf("dev: %q, prod: %q, %v", selected(res, "dev"), selected(res, "prod"), faults(res))
+	}
+	if string(res.Lock.Format()) != string(lock.Format()) {
+		t.Errorf("the lock became\n%s", res.Lock.Format())
 	}
 }

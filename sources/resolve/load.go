@@ -124,7 +124,7 @@ type load struct {
 // prefetch loads declared references in parallel. Loads of one version that differ run
 // one after the other. What all clusters declare is known before the first load starts, so
 // that the order of clusters does not matter.
-func (p *pass) prefetch(ctx context.Context, requests []Request) error {
+func (p *pass) prefetch(ctx context.Context, requests []Request) {
 	type wanted struct {
 		key  loadKey
 		load *load
@@ -176,10 +176,7 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 		}
 		for _, h := range p.held(req) {
 			key, l, err := p.find(ctx, h.ref, h.declaration.PullSecrets, req.Images)
-			if err != nil {
-				return err
-			}
-			if h.err == nil {
+			if err == nil && h.err == nil { // hold has the error again
 				loads(req, key, l)
 			}
 		}
@@ -215,7 +212,6 @@ func (p *pass) prefetch(ctx context.Context, requests []Request) error {
 		}
 		_ = g.Wait() // loads have their own errors
 	}
-	return nil
 }
 
 // never reports whether all clusters that declare the reference have packagePullPolicy: Never.

@@ -193,14 +193,12 @@ func (e *PackageError) Unwrap() error { return e.Err }
 
 // Resolve resolves the clusters' declarations against a lock, which it does not
 // change. Hint has the records and selections that an interrupted run did not commit,
-// and may be nil. Errors of packages are in the result. Resolve fails if the context
-// ends, or if the replacement of a held package cannot be determined.
+// and may be nil. Errors of packages are in the result. Resolve fails only if the
+// context ends.
 func Resolve(ctx context.Context, cfg Config, lock, hint *lockfile.File, requests []Request) (*Result, error) {
 	p := newPass(cfg, lock, hint)
 	p.survey(requests)
-	if err := p.prefetch(ctx, requests); err != nil {
-		return nil, err
-	}
+	p.prefetch(ctx, requests)
 	res := &Result{Lock: p.lock, Clusters: make(map[string]*Resolution)}
 	for _, req := range requests {
 		if ctx.Err() != nil {
