@@ -46,7 +46,7 @@ func (w *world) crash() string {
 
 // ref is what the pending ref holds, empty if it is not there.
 func (w *world) ref() string {
-	text, err := w.repo.Git(context.WithoutCancel(w.t.Context()), "show", "refs/gitopsd/pending:clusters.lock")
+	text, err := w.repo.Git(context.WithoutCancel(w.t.Context()), "show", "refs/gitopsd/pending:clusters.lock.main")
 	if err != nil {
 		return ""
 	}

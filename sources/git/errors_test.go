@@ -465,7 +465,7 @@ func TestUpdateAnswerLost(t *testing.T) {
 			if err := r.WritePending(t.Context(), []byte("records\n")); err != nil {
 				t.Error(err)
 			}
-			if have := f.git("show", pendingRef+":clusters.lock"); have != "records" {
+			if have := f.git("show", pendingRef+":clusters.lock.main"); have != "records" {
 				t.Errorf("pending: %q", have)
 			}
 			f.server.Fail(gitserver.Fault{Service: "git-receive-pack", CutAfter: 1, Times: 1, Discovery: true})

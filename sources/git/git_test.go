@@ -198,6 +198,78 @@ func TestBranchNotFound(t *testing.T) {
 	})
 }
 
+// Each branch has its own pending records. Those in the file for all branches, as they were kept
+// once, are read by every branch that has no others, and are removed by the first.
+func TestPendingOfBranches(t *testing.T) {
+	everyWay(t, func(t *testing.T, f *fixture) {
+		f.commit("A fleet", fleet)
+		f.git("branch", "release/1.0", "main")
+		open := func(branch string) *Repository {
+			f.cfg.Branch = branch
+			return f.open()
+		}
+		main, release := open("main"), open("release/1.0")
+		read := func(r *Repository, want string) {
+			t.Helper()
+			if have, err := r.ReadPending(t.Context()); err != nil || string(have) != want {
+				t.Fatalf("pending %q, %v, want %q", have, err, want)
+			}
+		}
+		write := func(r *Repository, content string) {
+			t.Helper()
+			if err := r.WritePending(t.Context(), []byte(content)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		clear := func(r *Repository) {
+			t.Helper()
+			if err := r.ClearPending(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		holds := func(want string) {
+			t.Helper()
+			if have := f.git("for-each-ref", pendingRef); want == "" && have == "" {
+				return
+			}
+			if have := strings.Join(strings.Fields(f.git("ls-tree", "-r", "--name-only", pendingRef)), " "); have != want {
+				t.Errorf("the pending commit holds %q, want %q", have, want)
+			}
+		}
+		write(main, "one\n")
+		read(release, "")
+		write(release, "two\n")
+		if err := main.WritePending(t.Context(), []byte("three\n")); !errors.Is(err, ErrMoved) {
+			t.Errorf("a write over another branch's: %v, want ErrMoved", err)
+		}
+		read(main, "one\n")
+		write(main, "three\n")
+		holds("clusters.lock.main clusters.lock.release%2F1.0")
+		read(release, "two\n")
+		clear(release)
+		holds("clusters.lock.main")
+		clear(release)
+		read(main, "three\n")
+		clear(main)
+		holds("")
+
+		// An older version wrote the file for all.
+		blob := f.git("rev-parse", "main:"+sources.RegistryFile)
+		old := f.mktree("100644 blob " + blob + "\t" + sources.LockFile)
+		f.git("update-ref", pendingRef, f.git("commit-tree", "-m", "x", old))
+		read(main, fleet[sources.RegistryFile])
+		read(release, fleet[sources.RegistryFile])
+		write(main, "four\n")
+		holds("clusters.lock.main")
+		read(release, "")
+		f.git("update-ref", pendingRef, f.git("commit-tree", "-m", "x", old))
+		read(release, fleet[sources.RegistryFile])
+		clear(release)
+		holds("")
+		f.fsck()
+	})
+}
+
 // A pending ref without records is an error, unlike a missing one, and is replaced or
 // removed like any other.
 func TestPendingGarbled(t *testing.T) {
@@ -310,7 +382,7 @@ func TestPending(t *testing.T) {
 		write(r, "one\n")
 		wantPending(r, "one\n")
 		write(r, "two\n")
-		if have := f.git("ls-tree", "-r", "--name-only", pendingRef); have != sources.LockFile {
+		if have := f.git("ls-tree", "-r", "--name-only", pendingRef); have != "clusters.lock.main" {
 			t.Errorf("the pending commit holds %q", have)
 		}
 

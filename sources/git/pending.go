@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
+	"slices"
+	"strings"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git/objects"
@@ -12,6 +15,7 @@ import (
 	"gitopsd.dev/sources/git/wire"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
 )
 
 // The refs for pending records. The second is for servers that only accept branches.
@@ -27,9 +31,10 @@ type pendingState struct {
 	// at is the commit that ref named when it was last read or written; zero if
 	// it did not exist.
 	at plumbing.Hash
-	// content is nil if there are no records. unreadable reports whether ref has
-	// something else.
+	// content is nil if there are no records of the branch, and others are the files with
+	// those of other branches. unreadable reports whether ref has something else.
 	content    []byte
+	others     []objects.Entry
 	unreadable bool
 }
 
@@ -37,10 +42,12 @@ type pendingState struct {
 // as WritePending writes them.
 var ErrUnreadable = errors.New("the content cannot be read")
 
-// ReadPending returns the pending records, or nil if there are none. They are in the file
-// clusters.lock of a commit without other files, on a ref of its own. They are written
-// before anything is applied that depends on them, so that after a crash before the lock
-// commit the next process finds them.
+// ReadPending returns the pending records of the branch, or nil if there are none. They are
+// in a commit on a ref of its own, in the file clusters.lock.<branch>; other branches have
+// other files there. They are written before anything is applied that depends on them, so
+// that after a crash before the lock commit the next process finds them. Without such a
+// file, the records are those in clusters.lock, where they were kept for all branches; the
+// next WritePending or ClearPending removes that.
 //
 // Everyone who may push to the ref can change them. The error is [ErrUnreadable] if the
 // ref does not name such a commit, and otherwise one of Poll's. The next WritePending
@@ -74,11 +81,10 @@ func (r *Repository) readPending(ctx context.Context) (pendingState, error) {
 			}
 			return r.pending, nil
 		}
-		_, commit, err := r.commit(ctx, state.at)
+		o, commit, err := r.commit(ctx, state.at)
 		state.unreadable = isUnreadable(err)
 		if err == nil {
-			state.content, err = fs.ReadFile(commit.Files, sources.LockFile)
-			if err == nil || errors.Is(err, fs.ErrNotExist) { // cleared without deleting the ref
+			if err = r.readRecords(&state, o, commit); err == nil {
 				return state, nil
 			}
 			state.unreadable = !errors.Is(err, store.ErrDamaged)
@@ -92,6 +98,40 @@ func (r *Repository) readPending(ctx context.Context) (pendingState, error) {
 		return pendingState{}, failed
 	}
 	return last, fmt.Errorf("%w: %w", ErrUnreadable, failed)
+}
+
+// pendingFile is the file with the branch's records.
+func (r *Repository) pendingFile() string {
+	return sources.LockFile + "." + url.PathEscape(r.cfg.Branch)
+}
+
+// readRecords reads the files of a pending commit.
+func (r *Repository) readRecords(state *pendingState, o objects.Reader, commit sources.Commit) error {
+	for _, name := range []string{r.pendingFile(), sources.LockFile} {
+		content, err := fs.ReadFile(commit.Files, name)
+		if err == nil {
+			state.content = content
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	c, err := objects.ReadCommit(o, state.at)
+	if err != nil {
+		return err
+	}
+	tree, err := o.Read(plumbing.TreeObject, c.TreeHash)
+	if err != nil {
+		return err
+	}
+	entries, err := objects.ParseTree(tree)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name, sources.LockFile+".") && e.Name != r.pendingFile() && e.Mode == filemode.Regular {
+			state.others = append(state.others, e)
+		}
+	}
+	return err
 }
 
 // isUnreadable reports whether an error of commit is about what the ref names, and not
@@ -132,30 +172,33 @@ func (r *Repository) pendingRefs() []string {
 func (r *Repository) WritePending(ctx context.Context, content []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	blob := objects.NewRaw(plumbing.BlobObject, content)
-	trees, err := objects.Graft(nil, plumbing.ZeroHash, sources.LockFile, blob.Hash)
-	if err == nil {
-		err = r.putPending(ctx, "Records of a pass under way", append([]objects.Raw{blob}, trees...), content)
-	}
-	if err != nil {
+	if err := r.putPending(ctx, "Records of a pass under way", content); err != nil {
 		return r.wrap(fmt.Errorf("pending records: %w", err))
 	}
 	return nil
 }
 
-// putPending pushes a commit with the objects of list. The last of them is the commit's
-// tree, which has content.
-func (r *Repository) putPending(ctx context.Context, message string, list []objects.Raw, content []byte) error {
+// putPending pushes a commit with the branch's records, or without them if content is nil,
+// and with the files of other branches.
+func (r *Repository) putPending(ctx context.Context, message string, content []byte) error {
+	var list []objects.Raw
+	entries := slices.Clone(r.pending.others)
+	if content != nil {
+		blob := objects.NewRaw(plumbing.BlobObject, content)
+		list = append(list, blob)
+		entries = append(entries, objects.Entry{Name: r.pendingFile(), Mode: filemode.Regular, Hash: blob.Hash})
+	}
+	tree := objects.EncodeTree(entries)
 	var parents []plumbing.Hash
 	if !r.pending.at.IsZero() && !r.pending.unreadable {
 		// As a child of the old commit, it is not a forced push.
 		parents = []plumbing.Hash{r.pending.at}
 	}
-	c, err := objects.EncodeCommit(r.cfg.Name, r.cfg.Mail, message, list[len(list)-1].Hash, parents...)
+	c, err := objects.EncodeCommit(r.cfg.Name, r.cfg.Mail, message, tree.Hash, parents...)
 	if err != nil {
 		return err
 	}
-	u := refUpdate{old: r.pending.at, now: c.Hash, objects: append(list, c)}
+	u := refUpdate{old: r.pending.at, now: c.Hash, objects: append(list, tree, c)}
 	names := r.pendingRefs()
 	if r.pending.ref != "" {
 		names = []string{r.pending.ref}
@@ -165,7 +208,7 @@ func (r *Repository) putPending(ctx context.Context, message string, list []obje
 		u.ref = name
 		err := r.pushPending(ctx, u)
 		if err == nil {
-			r.pending = pendingState{ref: name, at: c.Hash, content: content}
+			r.pending = pendingState{ref: name, at: c.Hash, content: content, others: r.pending.others}
 			return nil
 		}
 		refusals = errors.Join(refusals, err)
@@ -181,20 +224,28 @@ func (r *Repository) putPending(ctx context.Context, message string, list []obje
 func (r *Repository) ClearPending(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pending.at.IsZero() {
+	if r.pending.at.IsZero() || r.pending.content == nil && !r.pending.unreadable {
 		return nil
 	}
-	err := r.pushPending(ctx, refUpdate{ref: r.pending.ref, old: r.pending.at})
-	if _, refused := errors.AsType[*RefusedError](err); refused && !errors.Is(err, ErrMoved) {
-		// Some servers do not allow deletion: push an empty tree.
-		err = r.putPending(ctx, "No records", []objects.Raw{objects.NewRaw(plumbing.TreeObject, nil)}, nil)
-	} else if err == nil {
-		r.pending = pendingState{ref: r.pending.ref}
-	}
-	if err != nil {
+	if err := r.removePending(ctx); err != nil {
 		return r.wrap(fmt.Errorf("pending records: %w", err))
 	}
 	return nil
+}
+
+// removePending deletes the ref, unless other branches have records there.
+func (r *Repository) removePending(ctx context.Context) error {
+	if len(r.pending.others) > 0 {
+		return r.putPending(ctx, "Records of other branches", nil)
+	}
+	err := r.pushPending(ctx, refUpdate{ref: r.pending.ref, old: r.pending.at})
+	if _, refused := errors.AsType[*RefusedError](err); refused && !errors.Is(err, ErrMoved) {
+		return r.putPending(ctx, "No records", nil) // some servers do not allow deletion
+	}
+	if err == nil {
+		r.pending = pendingState{ref: r.pending.ref}
+	}
+	return err
 }
 
 // pushPending pushes. If there is no answer, it looks whether the push has arrived.

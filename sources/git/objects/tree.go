@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -48,6 +49,21 @@ func ParseTree(content []byte) ([]Entry, error) {
 		entries = append(entries, e)
 	}
 	return entries, nil
+}
+
+// EncodeTree returns the tree object with the entries.
+func EncodeTree(entries []Entry) Raw {
+	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return strings.Compare(a.sortName(), b.sortName()) })
+	var content []byte
+	for _, e := range sorted {
+		content = e.appendTo(content)
+	}
+	return NewRaw(plumbing.TreeObject, content)
+}
+
+func (e Entry) appendTo(content []byte) []byte {
+	content = fmt.Appendf(content, "%o %s\x00", uint32(e.Mode), e.Name)
+	return append(content, e.Hash[:]...)
 }
 
 // The type of an entry is in its mode.
@@ -137,9 +153,7 @@ func (e Entry) putInto(content []byte, entries []Entry) []byte {
 		}
 	}
 	out := make([]byte, 0, len(content)+len(e.Name)+32)
-	out = append(out, content[:at]...)
-	out = fmt.Appendf(out, "%o %s\x00", uint32(e.Mode), e.Name)
-	out = append(out, e.Hash[:]...)
+	out = e.appendTo(append(out, content[:at]...))
 	return append(out, content[at:]...)
 }
 
