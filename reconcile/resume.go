@@ -69,12 +69,14 @@ func (d *Daemon) resume() *revision {
 }
 
 // inputOf returns an identifier of everything that a state was computed from; "" if the next
-// computation may give another result all the same, or if the registry does not have all
-// units.
+// computation may give another result all the same, if the registry does not have all units,
+// or if the state has problems that no missing checkpoint tells of.
 func (d *Daemon) inputOf(s *desired.State) string {
 	files, ok := s.Commit.Files.(sources.ContentFS)
 	derived := slices.ContainsFunc(s.Clusters, func(u *desired.Unit) bool { return u.ID.Name != "" })
-	if !ok || d.cfg.Checkpoints == nil || s.Always || derived || s.RegistryErr != nil || len(s.Waiting) > 0 {
+	// Any other unit with problems lacks its checkpoint.
+	suspended := slices.ContainsFunc(s.Clusters, func(u *desired.Unit) bool { return u.Suspend && !u.Complete() })
+	if !ok || d.cfg.Checkpoints == nil || s.Always || derived || suspended || s.RegistryErr != nil || len(s.Waiting) > 0 {
 		return ""
 	}
 	content, err := files.Content(sources.LockFile)

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -196,6 +197,40 @@ func TestNothingToResume(t *testing.T) {
 				t.Errorf("applied %d times", n)
 			}
 		})
+	}
+}
+
+// The problems of a suspended cluster are told after a restart, too.
+func TestSuspendedKeepsProblems(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	suspended := strings.Replace(registry("b"), "path: c/b", "path: c/b\n  suspend: true", 1)
+	w.before = func(_ context.Context, what string) error {
+		if what == "missing" {
+			return errors.New("there is no such tag")
+		}
+		return nil
+	}
+	w.commit("fleet", map[string]string{"clusters.yaml": registry("a") + "---\n" + suspended}, cluster("a", "v1"), cluster("b", "missing"))
+	w.gives("a", unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{Namespaces: []string{"a"}}})
+	for range 2 {
+		d := w.daemon(keeping(dir))
+		err := d.Once(t.Context(), 0)
+		s := d.cfg.Board.Snapshot()
+		if err == nil || !strings.Contains(strings.Join(s.Unready(), "\n"), "cluster b: package p: there is no such tag") {
+			t.Errorf("%v, unready: %q", err, s.Unready())
+		}
+	}
+
+	// Without problems, the fleet is resumed.
+	w.commit("correct", cluster("b", "v1"))
+	for range 2 {
+		if err := w.daemon(keeping(dir)).Once(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	if w.resumed["a"] != 1 {
+		t.Errorf("resumed %v", w.resumed)
 	}
 }
 
