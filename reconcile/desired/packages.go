@@ -67,8 +67,8 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, all [
 	for i, cl := range all {
 		req := resolve.Request{Cluster: cl.Name, Failed: cl.Err != nil, Heard: i >= len(s.Clusters)}
 		if cl.Err == nil {
-			cl.Declared, cl.Images = wanted[i].Packages, wanted[i].Images
-			req.Declarations, req.Images, req.Unreadable = cl.Declared, cl.Images, wanted[i].Unreadable
+			cl.Declared, cl.Unreadable, cl.Images = wanted[i].Packages, wanted[i].Unreadable, wanted[i].Images
+			req.Declarations, req.Unreadable, req.Images = cl.Declared, cl.Unreadable, cl.Images
 			for _, err := range wanted[i].Faults() {
 				cl.fault(problem.Problem{Reason: err.Error()})
 			}

@@ -66,8 +66,9 @@ type Unit struct {
 	ReportDrift bool
 	// Commit is the commit that declares it; empty for a working tree.
 	Commit string
-	// Declared are the packages that its manifests declare, without unreadable ones.
-	Declared []sources.Declaration
+	// Declared are the packages that its manifests declare, and Unreadable those whose
+	// declarations have errors, with the fields that can be read.
+	Declared, Unreadable []sources.Declaration
 	// Images are the ImageConfigs among its manifests.
 	Images sources.ImageConfigs
 	// Packages are the selected packages, sorted by repository.

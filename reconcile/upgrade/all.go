@@ -66,6 +66,7 @@ func (u *Upgrader) BumpAll(ctx context.Context, commit sources.Commit, clusters 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	all.leaveOut(first, clusters, func(sources.Declaration) bool { return true })
 	return all, errors.Join(errs...)
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"gitopsd.dev/render/edit"
 	"gitopsd.dev/sources"
@@ -80,5 +81,53 @@ func TestBumpAll(t *testing.T) {
 	}
 	if b, err := u.BumpAll(t.Context(), sources.Commit{Files: fleet(nil)}, nil); b != nil || err == nil || err.Error() != "no cluster declares a package" {
 		t.Errorf("%v %v", b, err)
+	}
+}
+
+// What cannot be read is left out, and told.
+func TestBumpLeavesOut(t *testing.T) {
+	broken := fleet(map[string]string{
+		"a/db.yaml": declare("db", db1),
+		"b/db.yaml": declare("db", db1) + "  packagePullPolicy: Alwys\n",
+		"c/db.yaml": declare("db", db1), "c/bad.yaml": "kind: [\n",
+	})
+	registry := fleet(map[string]string{"a/db.yaml": declare("db", db1)})
+	registry["clusters.yaml"].Data = []byte(strings.Replace(string(registry["clusters.yaml"].Data), "path: c", "paht: c", 1))
+	for _, tt := range []struct {
+		name  string
+		files fstest.MapFS
+		req   Request
+		want  []string
+	}{
+		{"one", broken, Request{Package: "db"}, []string{"c: left out, since its manifests cannot be read: c/bad.yaml", "b: the declaration of db is left out, since it has errors (b/db.yaml:1)"}},
+		{"one of a cluster", broken, Request{Package: "db", Clusters: []string{"a"}}, nil},
+		{"all", broken, Request{}, []string{"c: left out, since", "b: the declaration of db is left out, since"}},
+		{"the registry", registry, Request{Package: "db"}, []string{"clusters whose documents cannot be read are left out: clusters.yaml:15: paht"}},
+		{"all, and the registry", registry, Request{}, []string{"clusters whose documents cannot be read are left out: clusters.yaml:15: paht"}},
+	} {
+		u, commit := packages().upgrader(t, false), sources.Commit{Files: tt.files}
+		bump := func() (*Bump, error) { return u.Bump(t.Context(), commit, tt.req) }
+		if tt.req.Package == "" {
+			bump = func() (*Bump, error) { return u.BumpAll(t.Context(), commit, nil) }
+		}
+		b, err := bump()
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		var notes []string
+		for _, n := range b.Notes {
+			if text := n.String(); strings.Contains(text, "left out") {
+				notes = append(notes, text)
+			}
+		}
+		have := strings.Join(notes, "\n")
+		for _, want := range tt.want {
+			if !strings.Contains(have, want) {
+				t.Errorf("%s: notes\n%s\nwant %q", tt.name, have, want)
+			}
+		}
+		if len(notes) != len(tt.want) || len(b.Edits) != 1 {
+			t.Errorf("%s: notes\n%s\nedits %v", tt.name, have, b.Edits)
+		}
 	}
 }

@@ -47,7 +47,7 @@ type Bump struct {
 	Before, Lock *lockfile.File
 	// Moves are the changes of versions in clusters, dependencies included.
 	Moves []*Move
-	// Notes are about declarations that stay.
+	// Notes are about declarations that stay, or cannot be read.
 	Notes []*Note
 }
 
@@ -62,7 +62,7 @@ type Note struct {
 	newest bool
 }
 
-// String returns the note on one line.
+// String returns the note, on one line unless an error in it has several.
 func (n *Note) String() string {
 	text := n.Text
 	if len(n.Clusters) > 0 {
@@ -109,7 +109,31 @@ func (u *Upgrader) Bump(ctx context.Context, commit sources.Commit, req Request)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	b.leaveOut(before, req.Clusters, func(d sources.Declaration) bool {
+		return d.Ref.Repository == "" || Matches(req.Package, d.Ref.Repository, d.Name)
+	})
 	return b, nil
+}
+
+// leaveOut adds notes about declarations that are not moved, since they cannot be read: such
+// declarations in the named clusters, or in all if none is named.
+func (b *Bump) leaveOut(state *desired.State, clusters []string, such func(sources.Declaration) bool) {
+	if len(clusters) == 0 && state.RegistryErr != nil {
+		b.note("", Note{Text: "clusters whose documents cannot be read are left out: " + problem.Message(state.RegistryErr)})
+	}
+	for _, c := range state.Clusters {
+		if len(clusters) > 0 && !slices.Contains(clusters, c.Name) {
+			continue
+		}
+		if c.Err != nil && len(c.Declared)+len(c.Unreadable) == 0 {
+			b.note(c.Name, Note{Text: "left out, since its manifests cannot be read: " + problem.Message(c.Err)})
+		}
+		for _, d := range c.Unreadable {
+			if such(d) {
+				b.note(c.Name, Note{Text: fmt.Sprintf("the declaration of %s is left out, since it has errors (%s)", d.Name, d.Place())})
+			}
+		}
+	}
 }
 
 // bump computes the edit, and the state after it: before, if there is no edit.

@@ -45,6 +45,7 @@ tag; a digest in it is renewed.
 
 With --all every declared package goes to the newest version of its major version. A
 package that cannot be moved is an error, and the others are moved all the same.
+Clusters and declarations that cannot be read are left out, with a note.
 
 With --cluster only the named clusters are moved. A file that other clusters use
 too is then an error, and so is another digest for a tag that they have. The
