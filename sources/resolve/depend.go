@@ -463,20 +463,24 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 		}
 		return ref, nil
 	}
-	var suits []string
+	suits, stays := 0, (*semver.Version)(nil)
 	for _, tag := range locked {
 		// A locked tag stays, even if versions.Parse does not accept it.
 		if v, err := semver.NewVersion(tag); err == nil {
 			if ok, err := all(v, ranges); err == nil && ok {
-				suits = append(suits, tag)
+				if suits++; stays == nil || stays.LessThan(v) {
+					stays = v
+				}
 			}
 		}
 	}
-	switch {
-	case len(suits) == 1:
-		return sources.Ref{Repository: repo, Tag: suits[0]}, nil
-	case len(suits) > 1:
-		return sources.Ref{}, p.before.ContestedSelection(req.Cluster, repo)
+	if suits > 1 {
+		if err := p.before.ContestedSelection(req.Cluster, repo); err != nil {
+			return sources.Ref{}, err
+		}
+	}
+	if stays != nil { // of several, one is locked as itself, and the others as replacements
+		return sources.Ref{Repository: repo, Tag: stays.Original()}, nil
 	}
 	if d := unreadable(req, repo); d != nil {
 		return sources.Ref{}, fmt.Errorf("%s decides on no version of it while the declaration of %s cannot be read; correct that first: %s", sources.LockFile, d.Name, chain(wanted))

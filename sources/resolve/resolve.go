@@ -171,7 +171,8 @@ type Resolution struct {
 	Left []sources.Selected
 	// Errors are about packages that could not be resolved, sorted by name.
 	Errors []*PackageError
-	// Notes are about packages that are selected despite a rule.
+	// Notes are about packages that are selected despite a rule, or stay because it is
+	// unknown whether their tag has moved.
 	Notes []string
 }
 

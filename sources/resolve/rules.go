@@ -447,7 +447,8 @@ func Latest(tags []string) string {
 	return tag
 }
 
-// notes describes the versions that a cluster has despite a rule.
+// notes describes the versions that a cluster has despite a rule, and the tags that cannot be
+// looked up.
 func (p *pass) notes(out *Resolution) []string {
 	var notes []string
 	for _, s := range out.Selected {
@@ -460,6 +461,10 @@ func (p *pass) notes(out *Resolution) []string {
 		}
 		if reason := p.avoided[s.Pin.Ref]; reason != "" {
 			notes = append(notes, fmt.Sprintf("%s %s is %s; no other version satisfies all packages that depend on it", ref.Repository, s.Pin.Ref.Version(), reason))
+		}
+		if err := p.use(s.Pin.Ref).stays; err != nil && !errors.Is(err, sources.ErrUnasked) {
+			why, _, _ := strings.Cut(err.Error(), "\n")
+			notes = append(notes, fmt.Sprintf("%s stays at %s, since the registry does not tell whether the tag has moved: %s", s.Pin.Ref, s.Pin.Digest, why))
 		}
 	}
 	return notes

@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -429,5 +430,45 @@ func TestReplacedIsHeld(t *testing.T) {
 	res := resolve(t, cfg, before, Request{Cluster: "dev", Declarations: declare("reg.io/app:v1.0.0"), Unreadable: []sources.Declaration{broken}})
 	if string(res.Lock.Format()) != string(before.Format()) || selected(res, "dev") != "app:v1.0.0" {
 		t.Errorf("have %s, %v, and the lock\n%s\nwas\n%s", selected(res, "dev"), faults(res), res.Lock.Format(), before.Format())
+	}
+}
+
+// A merge may leave both a version and the replacement of another in the lock. The higher one
+// stays.
+func TestVersionAndReplacement(t *testing.T) {
+	var s shelf
+	p, lib, fork := s.put("reg.io/p:v1", "p", "reg.io/lib >=1.0.0"), s.put("reg.io/lib:v1.2.0", "lib"), s.put("reg.io/fork:v1.3.1", "fork")
+	lock := parseLock(t, "@dev reg.io/p v1\n@dev reg.io/lib v1.2.0 <- reg.io/p\n@dev reg.io/fork v1.3.1 <- reg.io/p\nreg.io/p v1 "+string(p)+"\nreg.io/lib v1.2.0 "+string(lib)+"\nreg.io/fork v1.3.1 "+string(fork)+"\n")
+	for version, want := range map[string]string{"v1.3.0": "fork:v1.3.1 p:v1", "v1.1.0": "lib:v1.2.0 p:v1"} {
+		cfg := s.config()
+		cfg.Rules.Replaces = []rules.Replace{{Repository: "reg.io/lib", Version: version, With: sources.Ref{Repository: "reg.io/fork", Tag: "v1.3.1"}, Place: "clusters.yaml:1"}}
+		res := resolve(t, cfg, lock, request("dev", "reg.io/p:v1"))
+		if have := selected(res, "dev"); have != want || faults(res) != nil {
+			t.Errorf("%s is replaced: selected %q, %v, want %q", version, have, faults(res), want)
+		}
+	}
+}
+
+// A tag that cannot be looked up stays, and people are told.
+func TestUnknownTagIsNoted(t *testing.T) {
+	var s shelf
+	d := s.put("reg.io/a:v1", "a")
+	req := request("dev", "reg.io/a:v1")
+	req.Declarations[0].PullPolicy = sources.PullAlways
+	lock := resolve(t, s.config(), new(lockfile.File), req).Lock
+	for _, tt := range []struct {
+		err  error
+		want []string
+	}{
+		{nil, nil},
+		{sources.ErrUnasked, nil},
+		{errors.New("unauthorized\nlog in again"), []string{"reg.io/a:v1 stays at " + string(d) + ", since the registry does not tell whether the tag has moved: unauthorized"}},
+	} {
+		cfg := s.config()
+		cfg.Digest = func(context.Context, sources.Origin, string) (sources.Digest, error) { return d, tt.err }
+		res := resolve(t, cfg, lock, req)
+		if have := res.Clusters["dev"].Notes; !slices.Equal(have, tt.want) || selected(res, "dev") != "a:v1" || faults(res) != nil {
+			t.Errorf("%v: notes %q, selected %q, %v", tt.err, have, selected(res, "dev"), faults(res))
+		}
 	}
 }
