@@ -66,11 +66,11 @@ func (f *File) ContestedSelection(cluster, repository string) error {
 	c := &Contradiction{Subject: fmt.Sprintf("the dependency %s of cluster %s", repository, cluster), Repository: repository}
 	all := f.contestedSelections()[owned{cluster, repository}]
 	slices.SortFunc(all, func(a, b Selection) int {
-		return cmp.Or(cmp.Compare(f.selections[a], f.selections[b]), cmp.Compare(a.Version, b.Version))
+		return cmp.Or(cmp.Compare(f.selections[cluster][a], f.selections[cluster][b]), cmp.Compare(a.Version, b.Version))
 	})
 	for _, s := range all {
 		if !slices.Contains(c.Says, s.Version) {
-			c.Says, c.Lines = append(c.Says, s.Version), append(c.Lines, f.selections[s])
+			c.Says, c.Lines = append(c.Says, s.Version), append(c.Lines, f.selections[cluster][s])
 		}
 	}
 	if c.Says == nil {
@@ -99,7 +99,7 @@ type owned struct{ cluster, repository string }
 // Declared packages are left out, since their declarations decide on the version.
 func (f *File) contestedSelections() map[owned][]Selection {
 	found := make(map[owned][]Selection)
-	for s := range f.selections {
+	for s := range f.selections.all() {
 		if o := (owned{s.Cluster, s.Repository}); s.Parent != "" {
 			found[o] = append(found[o], s)
 		}

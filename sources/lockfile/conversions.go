@@ -33,20 +33,13 @@ func (c Conversion) String() string {
 
 // Conversions returns the conversion rules of a cluster, sorted.
 func (f *File) Conversions(cluster string) []Conversion {
-	var found []Conversion
-	for c := range f.conversions {
-		if c.Cluster == cluster {
-			found = append(found, c)
-		}
-	}
-	slices.SortFunc(found, func(a, b Conversion) int { return cmp.Compare(a.String(), b.String()) })
-	return found
+	return slices.SortedFunc(maps.Keys(f.conversions[cluster]), func(a, b Conversion) int { return cmp.Compare(a.String(), b.String()) })
 }
 
 // Convert replaces the conversion rules of a cluster. It panics if any are another
 // cluster's.
 func (f *File) Convert(cluster string, conversions []Conversion) {
-	maps.DeleteFunc(f.conversions, func(c Conversion, _ int) bool { return c.Cluster == cluster })
+	delete(f.conversions, cluster)
 	for _, c := range conversions {
 		if c.Cluster != cluster {
 			panic("lockfile: conversion rules of " + c.Cluster + " given for " + cluster)
@@ -55,14 +48,7 @@ func (f *File) Convert(cluster string, conversions []Conversion) {
 	}
 }
 
-func (f *File) convert(c Conversion, line int) {
-	if f.conversions == nil {
-		f.conversions = make(map[Conversion]int)
-	}
-	if _, there := f.conversions[c]; !there {
-		f.conversions[c] = line
-	}
-}
+func (f *File) convert(c Conversion, line int) { f.conversions.add(c.Cluster, c, line) }
 
 // Leave removes all lines of a cluster.
 func (f *File) Leave(cluster string) {

@@ -72,16 +72,15 @@ const (
 // File is a lock in memory. The zero value is an empty lock. It is not safe for
 // concurrent changes.
 type File struct {
-	// selections, conversions and records have their line in the parsed file, from 1;
-	// 0 if they were added since.
-	selections  map[Selection]int
-	conversions map[Conversion]int
+	selections  ofClusters[Selection]
+	conversions ofClusters[Conversion]
 	records     map[Key]record
 	// contested has the records of keys with different sums. Their keys are not in
 	// records.
 	contested map[Key][]record
 }
 
+// record has its line in the parsed file, from 1; 0 if it was added since.
 type record struct {
 	sum  string
 	line int
@@ -115,11 +114,11 @@ func (s Selection) String() string {
 // Format returns the lock's bytes: its lines sorted bytewise. Equal locks have
 // equal bytes.
 func (f *File) Format() []byte {
-	lines := make([]string, 0, len(f.selections)+len(f.conversions)+len(f.records))
-	for s := range f.selections {
+	lines := make([]string, 0, len(f.records))
+	for s := range f.selections.all() {
 		lines = append(lines, s.String())
 	}
-	for c := range f.conversions {
+	for c := range f.conversions.all() {
 		lines = append(lines, c.String())
 	}
 	for k, r := range f.all() {
@@ -154,21 +153,14 @@ func (f *File) all() iter.Seq2[Key, record] {
 
 // Clone returns a copy that shares nothing.
 func (f *File) Clone() *File {
-	c := &File{selections: maps.Clone(f.selections), conversions: maps.Clone(f.conversions), records: maps.Clone(f.records), contested: maps.Clone(f.contested)}
+	c := &File{selections: f.selections.clone(), conversions: f.conversions.clone(), records: maps.Clone(f.records), contested: maps.Clone(f.contested)}
 	for k, both := range c.contested {
 		c.contested[k] = slices.Clone(both)
 	}
 	return c
 }
 
-func (f *File) choose(s Selection, line int) {
-	if f.selections == nil {
-		f.selections = make(map[Selection]int)
-	}
-	if _, there := f.selections[s]; !there {
-		f.selections[s] = line
-	}
-}
+func (f *File) choose(s Selection, line int) { f.selections.add(s.Cluster, s, line) }
 
 // put adds a record. If the key has another sum, both records are contested.
 func (f *File) put(k Key, r record) {
@@ -230,7 +222,7 @@ func (f *File) Versions(repository string) []string {
 			uses[k.Version] += 0
 		}
 	}
-	for s := range f.selections {
+	for s := range f.selections.all() {
 		if _, ok := uses[s.Version]; ok && s.Repository == repository {
 			uses[s.Version]++
 		}
@@ -242,47 +234,31 @@ func (f *File) Versions(repository string) []string {
 
 // Selections returns the selections of a cluster, sorted.
 func (f *File) Selections(cluster string) []Selection {
-	var found []Selection
-	for s := range f.selections {
-		if s.Cluster == cluster {
-			found = append(found, s)
-		}
-	}
-	slices.SortFunc(found, compareSelections)
-	return found
+	return slices.SortedFunc(maps.Keys(f.selections[cluster]), compareSelections)
 }
 
 func compareSelections(a, b Selection) int { return cmp.Compare(a.String(), b.String()) }
 
-// AllSelections returns the selections of each cluster that has any, sorted. It reads
-// the lock once.
+// AllSelections returns the selections of each cluster that has any, sorted.
 func (f *File) AllSelections() map[string][]Selection {
 	all := make(map[string][]Selection)
-	for s := range f.selections {
-		all[s.Cluster] = append(all[s.Cluster], s)
-	}
-	for _, found := range all {
-		slices.SortFunc(found, compareSelections)
+	for cluster := range f.selections {
+		all[cluster] = f.Selections(cluster)
 	}
 	return all
 }
 
 // Clusters returns the names of the clusters that have any lines, sorted.
 func (f *File) Clusters() []string {
-	names := make(map[string]struct{})
-	for s := range f.selections {
-		names[s.Cluster] = struct{}{}
-	}
-	for c := range f.conversions {
-		names[c.Cluster] = struct{}{}
-	}
-	return slices.Sorted(maps.Keys(names))
+	names := slices.AppendSeq(slices.Collect(maps.Keys(f.selections)), maps.Keys(f.conversions))
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Select replaces the selections of a cluster. It panics if one of them is
 // another cluster's.
 func (f *File) Select(cluster string, selections []Selection) {
-	maps.DeleteFunc(f.selections, func(s Selection, _ int) bool { return s.Cluster == cluster })
+	delete(f.selections, cluster)
 	for _, s := range selections {
 		if s.Cluster != cluster {
 			panic("lockfile: a selection of " + s.Cluster + " given for " + cluster)
@@ -301,7 +277,7 @@ func (f *File) Forget(repository, version string) {
 // number.
 func (f *File) Tidy() int {
 	used := make(map[Key]bool)
-	for s := range f.selections {
+	for s := range f.selections.all() {
 		used[Key{Repository: s.Repository, Version: s.Version}] = true
 	}
 	return f.remove(func(k Key) bool { return !used[k.version()] })

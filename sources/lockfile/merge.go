@@ -69,10 +69,10 @@ func (f *File) parts() map[part]lineSet {
 	for k, r := range f.all() {
 		add(line{key: k, sum: r.sum}, r.line)
 	}
-	for s, at := range f.selections {
+	for s, at := range f.selections.all() {
 		add(line{selection: s}, at)
 	}
-	for c, at := range f.conversions {
+	for c, at := range f.conversions.all() {
 		add(line{conversion: c}, at)
 	}
 	return parts
@@ -103,7 +103,7 @@ func merge(base, ours, theirs *File, disagree func(base, ours, theirs lineSet) l
 	for k := range merged.all() {
 		recorded[part{repository: k.Repository, version: k.Version}] = true
 	}
-	for s := range merged.selections {
+	for s := range merged.selections.all() {
 		p := part{repository: s.Repository, version: s.Version}
 		if recorded[p] || a[p] == nil && b[p] == nil {
 			continue
@@ -121,7 +121,7 @@ func merge(base, ours, theirs *File, disagree func(base, ours, theirs lineSet) l
 
 // selects reports whether any cluster selects a version.
 func (f *File) selects(p part) bool {
-	for s := range f.selections {
+	for s := range f.selections.all() {
 		if s.Repository == p.repository && s.Version == p.version {
 			return true
 		}

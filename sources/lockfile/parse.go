@@ -110,7 +110,7 @@ func Salvage(text []byte) (f *File, left int) {
 	f.contested = nil
 	for _, all := range f.contestedSelections() {
 		for _, s := range all {
-			delete(f.selections, s)
+			f.selections.remove(s.Cluster, s)
 			left++
 		}
 	}
