@@ -25,6 +25,15 @@ import (
 // ErrChanged is returned by a [Store] if the object to replace has changed since it was read.
 var ErrChanged = errors.New("changed meanwhile")
 
+// Refused is returned by a [Store] if a write of one object failed, and others may succeed. For example,
+// the object is immutable, or a policy or a quota denies it.
+type Refused struct{ Err error }
+
+func (r Refused) Error() string { return r.Err.Error() }
+
+// Unwrap returns Err, which says which object it is about.
+func (r Refused) Unwrap() error { return r.Err }
+
 // Stored is a Secret or a ConfigMap of a cluster. The zero Stored stands for none.
 type Stored struct {
 	Data map[string][]byte
@@ -42,7 +51,7 @@ type Store interface {
 	Get(ctx context.Context, id manifest.ID) (Stored, error)
 	// Put creates an object, and its namespace if there is none, if version is ""; otherwise it
 	// replaces the content if the object still has this version. The error is ErrChanged if it does
-	// not, or about the cluster.
+	// not, a [Refused], or about the cluster.
 	Put(ctx context.Context, id manifest.ID, data map[string][]byte, version string) error
 }
 
@@ -64,10 +73,13 @@ type Wanted struct {
 	Proxy manifest.ID
 	// Clients may connect.
 	Clients []Client
+	// Withdrawn has CAs of clients that are no longer declared, in PEM.
+	Withdrawn []byte
 	// ConfigMaps get ca.crt.
 	ConfigMaps []manifest.ID
-	// Upstream signs the proxy's client certificate for etcd.
-	Upstream Upstream
+	// Upstream signs the proxy's client certificate for etcd. If it is not known, NoUpstream says why.
+	Upstream   Upstream
+	NoUpstream error
 	// Trust has more CAs for clients to trust, in PEM: those of the daemon's own proxy, if that
 	// serves the namespace. It may be empty.
 	Trust []byte
@@ -87,10 +99,25 @@ type Kept struct {
 	Expires map[manifest.ID]time.Time
 	// Again is when to call Keep again; zero for when something changes.
 	Again time.Time
-	// Ready reports whether the proxy's Secret has all that it needs to serve.
+	// Proxy is the wanted content of the proxy's Secret. The CAs of clients are in it if they are
+	// known. Written reports whether the Secret has this content.
+	Proxy   map[string][]byte
+	Written bool
+	// Ready reports whether Proxy has all that it needs to serve.
 	Ready bool
+	// Refused are the writes that failed for one object each.
+	Refused []error
 	// Notes say what waits, and Problems what has to be done.
 	Notes, Problems []string
+}
+
+// Note adds a [Refused] to k.Refused, and returns any other error.
+func (k *Kept) Note(err error) error {
+	if r, ok := errors.AsType[Refused](err); ok {
+		k.Refused = append(k.Refused, r.Err)
+		return nil
+	}
+	return err
 }
 
 // Keeper keeps certificates. It has no state; the zero Keeper is ready to use.

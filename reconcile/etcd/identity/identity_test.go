@@ -30,7 +30,9 @@ type cluster struct {
 	// dies is the write at which the process is killed, before it or after.
 	dies  int
 	after bool
-	wants Wanted
+	// refuses has the objects that cannot be written.
+	refuses []manifest.ID
+	wants   Wanted
 	// policy is the Keeper's.
 	policy rotation.Policy
 }
@@ -46,6 +48,9 @@ func (c *cluster) Get(_ context.Context, id manifest.ID) (Stored, error) {
 func (c *cluster) Put(_ context.Context, id manifest.ID, data map[string][]byte, version string) error {
 	if c.writes++; c.writes == c.dies && !c.after {
 		return errKilled
+	}
+	if slices.Contains(c.refuses, id) {
+		return Refused{fmt.Errorf("%s is immutable", id)}
 	}
 	have := c.objects[id]
 	if have.Foreign != "" {
@@ -359,6 +364,76 @@ func TestWithdrawn(t *testing.T) {
 		t.Errorf("it connects: %v", err)
 	}
 	c.all(c.mounted(), before)
+}
+
+// If one object cannot be written, that is reported, and the certificates in the others are renewed.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	began := newCluster(t)
+	began.rests()
+	one, two := began.wants.Clients[0], began.wants.Clients[1]
+	for _, id := range append(Records(began.wants), began.wants.Proxy, one.Secret, began.wants.ConfigMaps[0]) {
+		c := newCluster(t)
+		c.rests()
+		c.refuses = []manifest.ID{id}
+		c.wants.Trust = c.upstream().CA // the ConfigMap changes
+		told := false
+		for range 100 { // days; two has a certificate of 30
+			kept := c.rests()
+			told = told || len(kept.Refused) == 1 && strings.Contains(kept.Refused[0].Error(), id.String())
+			if id == c.wants.Proxy && kept.Written && len(kept.Refused) > 0 {
+				t.Errorf("%s: told as written", id)
+			}
+			if leaf := kept.Expires[two.Secret]; id != recordOfClient(c.wants, two) && !c.now.Before(leaf) {
+				t.Fatalf("%s: %s expired at %s", id, two.Secret, leaf)
+			}
+			c.now = c.now.Add(24 * time.Hour)
+		}
+		if !told {
+			t.Errorf("%s: not told", id)
+		}
+	}
+}
+
+// A withdrawn client is refused, though the record of another cannot be read or written.
+func TestWithdrawnBesideRefused(t *testing.T) {
+	t.Parallel()
+	for _, foreign := range []bool{false, true} {
+		c := newCluster(t)
+		c.rests()
+		before := c.mounted()
+		one, two := c.wants.Clients[0], c.wants.Clients[1]
+		c.now = c.now.Add(25 * 24 * time.Hour) // two is to be renewed
+		record := recordOfClient(c.wants, two)
+		if foreign {
+			c.objects[record] = Stored{Version: "theirs", Foreign: record.String() + " is not gitopsd's"}
+		} else {
+			c.refuses = []manifest.ID{record}
+		}
+		c.wants.Clients = []Client{two}
+		c.wants.Withdrawn = Recorded(c.objects[recordOfClient(c.wants, one)].Data)
+		c.rests()
+		if err := c.connects(c.mounted(), before, one.Secret); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+			t.Errorf("foreign %v: it connects: %v", foreign, err)
+		}
+		c.all(c.mounted(), before)
+	}
+}
+
+// If the proxy's Secret is not gitopsd's, it is still known which CAs are those of clients.
+func TestForeignProxy(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.rests()
+	one, two := c.objects[recordOfClient(c.wants, c.wants.Clients[0])], c.objects[recordOfClient(c.wants, c.wants.Clients[1])]
+	c.objects[c.wants.Proxy] = Stored{Version: "theirs", Foreign: "it is not gitopsd's"}
+	if got, want := c.rests().Proxy["client-ca.crt"], append(Recorded(one.Data), Recorded(two.Data)...); !bytes.Equal(got, want) {
+		t.Errorf("the CAs are\n%s\nwant\n%s", got, want)
+	}
+	c.wants.Clients = c.wants.Clients[1:]
+	if got, want := c.rests().Proxy["client-ca.crt"], Recorded(two.Data); !bytes.Equal(got, want) {
+		t.Errorf("the CAs are\n%s\nwant\n%s", got, want)
+	}
 }
 
 // A client that is added, or whose record is lost, does not take over the CAs of others: a client that is

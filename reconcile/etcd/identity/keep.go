@@ -17,9 +17,9 @@ import (
 	"gitopsd.dev/render/manifest"
 )
 
-// Keep creates and renews the certificates of a namespace. It writes no object that is not gitopsd's,
-// and removes no CA from a bundle while some records cannot be read. The error is about the cluster,
-// or [ErrChanged].
+// Keep creates and renews the certificates of a namespace. It writes no object that is not gitopsd's. If
+// an object cannot be written, the others are. While some records cannot be read or written, it removes
+// no CA from a bundle, except those of withdrawn clients. The error is about the cluster, or [ErrChanged].
 func (k *Keeper) Keep(ctx context.Context, s Store, w Wanted) (Kept, error) {
 	t := &turn{
 		keeper: k, store: s, wanted: w, now: time.Now(),
@@ -30,31 +30,39 @@ func (k *Keeper) Keep(ctx context.Context, s Store, w Wanted) (Kept, error) {
 	}
 	t.now = t.now.UTC().Truncate(time.Second)
 	proxy, err := t.get(ctx, w.Proxy)
-	if err != nil || proxy.Foreign != "" {
-		return t.kept, err
-	}
-	t.proxy = maps.Clone(proxy.Data)
-	if t.proxy == nil {
-		t.proxy = make(map[string][]byte)
-	}
-	if err := t.upstream(ctx); err != nil {
-		return t.kept, err
-	}
-	trust, err := t.serving(ctx)
 	if err != nil {
 		return t.kept, err
+	}
+	t.proxy = make(map[string][]byte)
+	t.kept.Proxy = t.proxy
+	var trust []byte
+	if proxy.Foreign == "" { // otherwise only the CAs of clients are of use
+		maps.Copy(t.proxy, proxy.Data)
+		if err := t.upstream(ctx); err != nil {
+			return t.kept, err
+		}
+		if trust, err = t.serving(ctx); err != nil {
+			return t.kept, err
+		}
 	}
 	clients, err := t.clients(ctx, trust)
 	if err != nil {
 		return t.kept, err
 	}
 	// The proxy's Secret first, so that it trusts new clients before they have certificates.
-	if err := t.put(ctx, w.Proxy, t.proxy); err != nil {
+	if t.kept.Written, err = t.put(ctx, w.Proxy, t.proxy); err != nil {
 		return t.kept, err
 	}
 	for _, c := range clients {
-		if err := t.put(ctx, c.id, c.data); err != nil {
+		if !t.kept.Written && !issued(c.data[keyCert], proxy.Data["client-ca.crt"]) {
+			continue // the proxy may not know its CA
+		}
+		written, err := t.put(ctx, c.id, c.data)
+		if err != nil {
 			return t.kept, err
+		}
+		if written {
+			t.expires(c.id, c.data[keyCert])
 		}
 	}
 	_, decided := t.proxy["client-ca.crt"] // it is empty if nobody may connect
@@ -109,13 +117,17 @@ func (t *turn) get(ctx context.Context, id manifest.ID) (Stored, error) {
 	return stored, nil
 }
 
-// put writes an object if its content differs.
-func (t *turn) put(ctx context.Context, id manifest.ID, data map[string][]byte) error {
+// put writes an object if its content differs, and reports whether it has the content now.
+func (t *turn) put(ctx context.Context, id manifest.ID, data map[string][]byte) (bool, error) {
 	have := t.read[id]
-	if have.Foreign != "" || len(data) == 0 || have.Version != "" && maps.EqualFunc(have.Data, data, bytes.Equal) {
-		return nil
+	switch {
+	case have.Foreign != "" || len(data) == 0:
+		return false, nil
+	case have.Version != "" && maps.EqualFunc(have.Data, data, bytes.Equal):
+		return true, nil
 	}
-	return t.store.Put(ctx, id, data, have.Version)
+	err := t.store.Put(ctx, id, data, have.Version)
+	return err == nil, t.kept.Note(err)
 }
 
 // rotate keeps one rotation. ok reports whether it has a result; if not, the certificate stays.
@@ -130,7 +142,7 @@ func (t *turn) rotate(ctx context.Context, what string, r rotation.Rotation, s *
 	case errors.Is(err, rotation.ErrContended):
 		return rotation.Result{}, false, ErrChanged
 	case err != nil:
-		return rotation.Result{}, false, err
+		return rotation.Result{}, false, t.kept.Note(err)
 	}
 	t.again(result.Again)
 	if len(result.Lacking) > 0 {
@@ -157,6 +169,10 @@ func Fingerprint(cert *x509.Certificate) string {
 // which etcd trusts, signs it.
 func (t *turn) upstream(ctx context.Context) error {
 	w := t.wanted
+	if w.NoUpstream != nil {
+		t.problem("%s", w.NoUpstream)
+		return nil
+	}
 	profile := rotation.Profile{Name: w.ID.User()}
 	authority, err := t.authority(profile)
 	if err != nil {
@@ -235,7 +251,7 @@ func (t *turn) serving(ctx context.Context) ([]byte, error) {
 		trust = union(trust, w.Trust)
 	}
 	for _, id := range w.ConfigMaps {
-		if err := t.put(ctx, id, map[string][]byte{keyBundle: trust}); err != nil {
+		if _, err := t.put(ctx, id, map[string][]byte{keyBundle: trust}); err != nil {
 			return nil, err
 		}
 	}
@@ -269,9 +285,9 @@ func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
 		if err != nil {
 			return nil, err
 		}
+		t.expires(c.Secret, stored.Data[keyCert])
 		if !ok {
 			complete = false
-			t.expires(c.Secret, stored.Data[keyCert])
 			continue
 		}
 		bundle = append(bundle, r.Bundle...)
@@ -279,20 +295,36 @@ func (t *turn) clients(ctx context.Context, trust []byte) ([]written, error) {
 		if ca == nil {
 			ca = stored.Data[keyBundle]
 		}
-		t.expires(c.Secret, r.Cert)
 		all = append(all, written{c.Secret, map[string][]byte{keyCert: r.Cert, keyKey: r.Key, keyBundle: ca}})
 	}
-	if complete {
+	before, decided := t.proxy["client-ca.crt"]
+	if !complete {
+		bundle = union(bundle, without(before, t.wanted.Withdrawn))
+		decided = decided || len(bundle) > 0 && t.read[t.wanted.Proxy].Foreign == ""
+	}
+	if complete || decided {
 		// Without the key, proxies could not read their directory, and would go on with the
 		// CAs that they have.
 		t.proxy["client-ca.crt"] = bundle
-	} else {
-		t.set("client-ca.crt", union(bundle, t.proxy["client-ca.crt"]))
 	}
 	if len(bundle) == 0 && complete {
 		t.kept.Notes = append(t.kept.Notes, "nobody may connect, since no client's certificate is declared (spec.clientCertificates)")
 	}
 	return all, nil
+}
+
+// issued reports whether a CA of a bundle signed a certificate.
+func issued(crt, bundle []byte) bool {
+	chain, err := rotation.Parse(crt)
+	cas, _ := rotation.Parse(bundle) // an invalid bundle has no CAs
+	return err == nil && slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return chain[0].CheckSignatureFrom(ca) == nil })
+}
+
+// without returns the certificates of a bundle that another does not have.
+func without(a, b []byte) []byte {
+	certs, _ := rotation.Parse(a) // an invalid bundle has no CAs
+	gone, _ := rotation.Parse(b)
+	return rotation.Encode(slices.DeleteFunc(certs, func(cert *x509.Certificate) bool { return slices.ContainsFunc(gone, cert.Equal) })...)
 }
 
 // union returns the certificates of two bundles, each once.

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"maps"
+	"slices"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/certs/rotation"
@@ -25,6 +27,16 @@ func Records(w Wanted) []manifest.ID {
 func recordOf(w Wanted, use string) manifest.ID {
 	sum := sha256.Sum256([]byte(w.Proxy.Namespace + "/" + w.Proxy.Name + "/" + use))
 	return manifest.Secret.ID(apply.Namespace, manifest.EtcdCAPrefix+hex.EncodeToString(sum[:16]))
+}
+
+// Recorded returns the CAs in a record, in PEM.
+func Recorded(record map[string][]byte) (cas []byte) {
+	for _, name := range slices.Sorted(maps.Keys(record)) {
+		if certs, err := rotation.Parse(record[name]); err == nil {
+			cas = append(cas, rotation.Encode(certs...)...)
+		}
+	}
+	return cas
 }
 
 func recordOfClient(w Wanted, c Client) manifest.ID { return recordOf(w, "client/"+c.Secret.Name) }

@@ -80,6 +80,9 @@ type Proxy interface {
 	// Serve serves a namespace with the files of its proxy's directory ([etcd.Files]), by path. The
 	// error says what is wrong with them; the namespace is then served as before.
 	Serve(id etcd.ID, files map[string][]byte) error
+	// Admit makes a namespace that is served accept clients of these CAs alone, in PEM, and changes
+	// nothing else. Without CAs, nobody may connect. The error says what is wrong with them.
+	Admit(id etcd.ID, cas []byte) error
 	// Has reports whether a namespace is served.
 	Has(id etcd.ID) bool
 	// Withdraw stops serving the chosen namespaces.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/certs/rotation"
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/identity"
@@ -134,57 +135,59 @@ func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, troubl
 	for _, what := range made.Repaired {
 		p.Log.Warn("somebody had changed what an etcd namespace has in etcd; it was changed back", "namespace", made.ID.String(), "what", what)
 	}
-	if err := p.certify(ctx, t, made, s); err != nil {
+	failed, err := p.certify(ctx, t, made, s)
+	if err != nil {
 		return err
 	}
 	s.conclude()
-	return p.show(ctx, t, s)
+	return errors.Join(p.show(ctx, t, s), failed)
 }
 
-// certify keeps the certificates of a namespace, and its proxy's directory.
-func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *state) error {
-	d := t.declaration
-	upstream, err := p.cfg.Etcd.Upstream()
+// certify keeps the certificates of a namespace, and its proxy's directory. failed has the errors of
+// objects that could not be written.
+func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *state) (failed, err error) {
+	d, st := t.declaration, p.store(t)
+	w := p.certificates(d, st.proxy)
+	withdrawn, err := p.withdrawn(ctx, st, t, &w)
 	if err != nil {
-		s.set(certificatesCondition, false, certificatesMissing, err.Error())
-		return nil
-	}
-	st := p.store(t)
-	w := p.certificates(d, st.proxy, upstream)
-	withdrawn, err := p.withdrawn(ctx, st, t, w)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	if made.Number != 0 && made.Err == nil {
 		if err := p.direct(ctx, st, t, made, withdrawn); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	kept, err := p.cfg.Etcd.Keeper.Keep(ctx, st, w)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	directory, err := st.finish(ctx)
-	if err != nil {
-		return err
+	revoked := kept.Written
+	if revoked {
+		err := st.finish(ctx)
+		if revoked = err == nil; kept.Note(err) != nil {
+			return nil, err
+		}
 	}
-	p.serve(t, directory, kept.Ready, s)
+	p.serve(t, kept, st.want, s)
 	// The proxy's Secret revokes them; a kubelet takes a minute to bring it to the proxy.
-	for id := range withdrawn {
-		if err := p.delete(ctx, id, t.uids[id]); err != nil {
-			return err
+	if revoked {
+		for id := range withdrawn {
+			if err := kept.Note(refused(p.delete(ctx, id, t.uids[id]))); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if !kept.Again.IsZero() && kept.Again.Before(t.known.next) {
 		p.next(t, kept.Again)
 	}
 	s.certify(d, kept)
-	return nil
+	return errors.Join(kept.Refused...), nil
 }
 
 // certificates returns the certificates of a declaration.
-func (p *pass) certificates(d *etcd.Declaration, proxy manifest.ID, upstream identity.Upstream) identity.Wanted {
-	w := identity.Wanted{ID: d.Of(p.Cluster), Service: d.Service(), Proxy: proxy, Upstream: upstream}
+func (p *pass) certificates(d *etcd.Declaration, proxy manifest.ID) identity.Wanted {
+	w := identity.Wanted{ID: d.Of(p.Cluster), Service: d.Service(), Proxy: proxy}
+	w.Upstream, w.NoUpstream = p.cfg.Etcd.Upstream()
 	if p.url != "" && p.cfg.Etcd.Proxy != nil {
 		w.Trust = p.cfg.Etcd.Proxy.Trust()
 	}
@@ -229,10 +232,10 @@ func (p *pass) direct(ctx context.Context, st *store, t *task, made admin.Provis
 func (p *pass) endpoints() []byte { return []byte(strings.Join(p.cfg.Etcd.Endpoints, "\n") + "\n") }
 
 // withdrawn returns the written objects, including the records of CAs, that a declaration no longer
-// names, with the fingerprints of the certificates in them.
-func (p *pass) withdrawn(ctx context.Context, st *store, t *task, w identity.Wanted) (map[manifest.ID]string, error) {
+// names, with the fingerprints of the certificates in them. It sets w.Withdrawn.
+func (p *pass) withdrawn(ctx context.Context, st *store, t *task, w *identity.Wanted) (map[manifest.ID]string, error) {
 	all := make(map[manifest.ID]string)
-	wanted := append(t.declaration.Writes(), identity.Records(w)...)
+	wanted := append(t.declaration.Writes(), identity.Records(*w)...)
 	for _, id := range t.written {
 		if slices.Contains(wanted, id) {
 			continue
@@ -242,6 +245,9 @@ func (p *pass) withdrawn(ctx context.Context, st *store, t *task, w identity.Wan
 			return nil, err
 		}
 		all[id] = fingerprint(had.Data["tls.crt"])
+		if id.Namespace == apply.Namespace { // a record
+			w.Withdrawn = append(w.Withdrawn, identity.Recorded(had.Data)...)
+		}
 	}
 	return all, nil
 }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"time"
 
+	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/render/etcd"
@@ -28,10 +29,13 @@ func served(v *home.View) string {
 	return ""
 }
 
-// serve makes the daemon serve a namespace, if the home uses the daemon's proxy. directory is the content
-// of the proxy's Secret, and complete reports whether nothing is missing. The daemon has just decided on
-// prefix, number and limits in it; with the rest, writers of the Secret can harm no other namespace.
-func (p *pass) serve(t *task, directory map[string][]byte, complete bool, s *state) {
+// serve makes the daemon serve a namespace, if the home uses the daemon's proxy. more has the content of
+// the proxy's Secret other than certificates, on which the daemon has just decided; nil if it is not known.
+// With the certificates, writers of the Secret can harm no other namespace.
+//
+// If the namespace cannot be served like this, it is served as before, but only to the clients that
+// may connect now.
+func (p *pass) serve(t *task, kept identity.Kept, more map[string][]byte, s *state) {
 	proxy := p.cfg.Etcd.Proxy
 	switch {
 	case p.url == "":
@@ -40,10 +44,20 @@ func (p *pass) serve(t *task, directory map[string][]byte, complete bool, s *sta
 	case proxy == nil:
 		s.set(servedCondition, false, notServed, "the Cluster says that the daemon serves it (spec.etcd.proxy.url), and the daemon serves none: start it with --etcd-proxy-listen")
 		return
-	case directory == nil || !complete:
-		return // another condition says what is missing; it is served as before
 	}
-	err := proxy.Serve(p.id(t), files(directory))
+	var err error
+	known := more != nil && kept.Ready // if not, another condition says what is missing
+	if known {
+		directory := maps.Clone(kept.Proxy)
+		maps.Copy(directory, more)
+		err = proxy.Serve(p.id(t), files(directory))
+	}
+	if cas, decided := kept.Proxy["client-ca.crt"]; decided && (!known || err != nil) {
+		err = errors.Join(err, proxy.Admit(p.id(t), cas))
+	}
+	if !known && err == nil {
+		return
+	}
 	if u, _ := url.Parse(p.url); err == nil && u != nil {
 		err = proxy.Serves(u.Hostname())
 	}
@@ -58,7 +72,9 @@ func (p *pass) serve(t *task, directory map[string][]byte, complete bool, s *sta
 func files(secret map[string][]byte) map[string][]byte {
 	files := make(map[string][]byte)
 	for _, f := range etcd.Files {
-		files[f.Path] = secret[f.Key]
+		if text, ok := secret[f.Key]; ok {
+			files[f.Path] = text
+		}
 	}
 	return files
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/render/etcd"
@@ -36,18 +38,61 @@ func (r *recorded) Overview(context.Context) (admin.Overview, error) {
 	return admin.Overview{Namespaces: []admin.Status{{Record: r.record}}}, r.err
 }
 
-// taken is a Proxy that keeps the files it gets.
+// taken is a Proxy that keeps the files and CAs it gets.
 type taken struct {
 	Proxy
-	has   bool
-	files map[string][]byte
+	has      bool
+	files    map[string][]byte
+	err      error // of Serve
+	admitted []string
 }
 
 func (p *taken) Has(etcd.ID) bool { return p.has }
 
 func (p *taken) Serve(_ etcd.ID, files map[string][]byte) error {
 	p.files = files
+	return p.err
+}
+
+func (p *taken) Admit(_ etcd.ID, cas []byte) error {
+	p.admitted = append(p.admitted, string(cas))
 	return nil
+}
+
+func (p *taken) Serves(string) error { return nil }
+
+// While a namespace cannot be served as it should be, the daemon serves it as before, but to no clients
+// other than those that may connect now.
+func TestAdmit(t *testing.T) {
+	t.Parallel()
+	more := map[string][]byte{"namespace.json": []byte("{}")}
+	all := map[string][]byte{"client-ca.crt": []byte("cas"), "server.crt": []byte("server")}
+	for name, tt := range map[string]struct {
+		kept     identity.Kept
+		more     map[string][]byte
+		err      error
+		admitted []string
+		served   string // the condition
+	}{
+		"everything is known":       {kept: identity.Kept{Proxy: all, Ready: true}, more: more, served: "true "},
+		"nothing is known":          {},
+		"the etcd is down":          {kept: identity.Kept{Proxy: all, Ready: true}, admitted: []string{"cas"}},
+		"a certificate is missing":  {kept: identity.Kept{Proxy: all}, more: more, admitted: []string{"cas"}},
+		"nobody may connect":        {kept: identity.Kept{Proxy: map[string][]byte{"client-ca.crt": nil}}, admitted: []string{""}},
+		"it has a number of others": {kept: identity.Kept{Proxy: all, Ready: true}, more: more, err: errors.New("its number"), admitted: []string{"cas"}, served: "false its number"},
+	} {
+		proxy := &taken{err: tt.err}
+		p := &pass{Controller: New(Config{Etcd: &Etcd{Proxy: proxy}}), View: &home.View{Cluster: "dev"}, url: "https://gitopsd:2379"}
+		s := new(state)
+		p.serve(&task{known: &known{meta: new(metav1.PartialObjectMetadata)}}, tt.kept, tt.more, s)
+		served := ""
+		for _, c := range s.conditions {
+			served = fmt.Sprint(c.ok, " ", c.message)
+		}
+		if !slices.Equal(proxy.admitted, tt.admitted) || served != tt.served {
+			t.Errorf("%s: admitted %q, served %q", name, proxy.admitted, served)
+		}
+	}
 }
 
 // A process that does not know whether a namespace is declared serves it as the process before did, if

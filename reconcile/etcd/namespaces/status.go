@@ -12,6 +12,7 @@ import (
 
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
 )
@@ -62,8 +63,12 @@ func (s *state) set(kind string, ok bool, reason, message string) {
 
 // certify sets the certificates of a declaration, and their condition.
 func (s *state) certify(d *etcd.Declaration, kept identity.Kept) {
-	told := slices.Concat(kept.Problems, kept.Notes)
-	ok := kept.Ready && len(kept.Problems) == 0
+	problems := slices.Clone(kept.Problems)
+	for _, err := range kept.Refused {
+		problems = append(problems, problem.Message(err))
+	}
+	told := append(problems, kept.Notes...)
+	ok := kept.Ready && len(problems) == 0
 	reason := available
 	if !ok {
 		reason = certificatesMissing

@@ -116,7 +116,15 @@ func (s *store) Put(ctx context.Context, id manifest.ID, data map[string][]byte,
 	if kube.IsStale(err) {
 		return identity.ErrChanged
 	}
-	return err
+	return refused(err)
+}
+
+// refused returns an error as an [identity.Store] does.
+func refused(err error) error {
+	if err == nil || kube.IsClusterWide(err) {
+		return err
+	}
+	return identity.Refused{Err: err}
 }
 
 func (s *store) create(ctx context.Context, id manifest.ID, values map[string]any) error {
@@ -139,24 +147,17 @@ func (s *store) create(ctx context.Context, id manifest.ID, values map[string]an
 	if kube.ClassOf(err) == kube.Exists {
 		return identity.ErrChanged
 	}
-	return err
+	return refused(err)
 }
 
-// finish writes the files of the proxy's Secret if they differ. It returns the content of the Secret; nil
-// if there is none, or the wanted files are not known.
-func (s *store) finish(ctx context.Context) (map[string][]byte, error) {
+// finish writes the files of the proxy's Secret if they differ, and are known.
+func (s *store) finish(ctx context.Context) error {
 	if s.want == nil {
-		return nil, nil
+		return nil
 	}
 	now, err := s.Get(ctx, s.proxy)
-	if err != nil || now.Version == "" || now.Foreign != "" {
-		return nil, err
+	if err != nil || now.Version == "" || now.Foreign != "" || maps.EqualFunc(s.files, s.want, bytes.Equal) {
+		return err
 	}
-	if !maps.EqualFunc(s.files, s.want, bytes.Equal) {
-		if err := s.Put(ctx, s.proxy, now.Data, now.Version); err != nil {
-			return nil, err
-		}
-	}
-	maps.Copy(now.Data, s.want)
-	return now.Data, nil
+	return s.Put(ctx, s.proxy, now.Data, now.Version)
 }

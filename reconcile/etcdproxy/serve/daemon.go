@@ -66,6 +66,27 @@ func (d *Daemon) Listen(ctx context.Context, l net.Listener) error {
 // certificate. If they are invalid, the namespace is served as before. The error names the file or
 // the problem of the namespace.
 func (d *Daemon) Serve(id etcd.ID, files map[string][]byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.serve(id, files)
+}
+
+// Admit makes a namespace that is served accept clients of these CAs alone, in PEM, and changes nothing
+// else. Without CAs, nobody may connect. If they are invalid, nothing changes.
+func (d *Daemon) Admit(id etcd.ID, cas []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.now[id]
+	if before == nil {
+		return nil
+	}
+	files := maps.Clone(before.files)
+	files["client-ca.crt"] = cas
+	return d.serve(id, files)
+}
+
+// serve is Serve. The caller holds d.mu.
+func (d *Daemon) serve(id etcd.ID, files map[string][]byte) error {
 	next, err := parse(files)
 	if err != nil {
 		return err
@@ -73,8 +94,6 @@ func (d *Daemon) Serve(id etcd.ID, files map[string][]byte) error {
 	if next.tenant.ID != id {
 		return fmt.Errorf("%s: it is for %s", etcd.NamespaceFile, next.tenant.ID)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	before := d.now[id]
 	if before != nil && before.same(next) {
 		return nil

@@ -100,6 +100,31 @@ func TestDaemon(t *testing.T) {
 		t.Errorf("it is not served as before: %v, %v", answer, err)
 	}
 
+	// Clients of other CAs are admitted, and no others, also on connections that are open.
+	if err := d.Admit(etcd.ID{Cluster: "unknown"}, nil); err != nil || d.Has(etcd.ID{Cluster: "unknown"}) {
+		t.Errorf("a namespace that is not served: %v", err)
+	}
+	if err := d.Admit(id, []byte("garbled")); err == nil || !strings.Contains(err.Error(), "client-ca.crt") {
+		t.Errorf("garbled CAs: %v", err)
+	}
+	if err := d.Admit(id, nil); err != nil {
+		t.Error(err)
+	}
+	short, end := context.WithTimeout(within, time.Second)
+	if _, err := c.Get(short, "/a"); err == nil {
+		t.Error("a client is served without its CA")
+	}
+	end()
+	if err := d.Admit(id, w.files()["client-ca.crt"]); err != nil {
+		t.Error(err)
+	}
+	if answer, err := w.client(listener.Addr().String()).Get(within, "/a"); err != nil || len(answer.Kvs) != 1 {
+		t.Errorf("with its CA again: %v, %v", answer, err)
+	}
+	if _, err := c.Get(within, "/a"); err != nil {
+		t.Errorf("on the connection of before: %v", err)
+	}
+
 	d.Withdraw(func(other etcd.ID) bool { return other != id })
 	if _, err := c.Get(within, "/a"); err != nil {
 		t.Errorf("after others were withdrawn: %v", err)

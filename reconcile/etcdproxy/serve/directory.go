@@ -59,7 +59,7 @@ func parse(files map[string][]byte) (*directory, error) {
 	if d.tenant.Upstream.CAs, err = d.pool("upstream/ca.crt"); err != nil {
 		return nil, err
 	}
-	if cas := d.files["client-ca.crt"]; cas != nil && len(bytes.TrimSpace(cas)) == 0 {
+	if cas, ok := d.files["client-ca.crt"]; ok && len(bytes.TrimSpace(cas)) == 0 {
 		d.tenant.ClientCAs = x509.NewCertPool() // nobody may connect
 	} else if d.tenant.ClientCAs, err = d.pool("client-ca.crt"); err != nil {
 		return nil, err
