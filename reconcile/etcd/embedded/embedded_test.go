@@ -413,6 +413,43 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// The revision after a restoration is greater than any that clients may have seen.
+func TestRestoredRevision(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	first := restoredRevision(1000, now)
+	for name, next := range map[string]int64{
+		"the same snapshot again":     restoredRevision(1000, now.Add(time.Minute)) - 60*100_000,
+		"an older one":                restoredRevision(10, now.Add(time.Minute)) - 60*100_000,
+		"one of the restored etcd":    restoredRevision(first+100_000, now.Add(time.Minute)) - 60*100_000,
+		"while the clock is far back": restoredRevision(first+100_000, time.Unix(0, 0)) - 60*100_000,
+	} {
+		if next <= first {
+			t.Errorf("%s: %d after %d", name, next, first)
+		}
+	}
+}
+
+// Other addresses and names get into the certificates at the next start, though there are as many.
+func TestOtherNames(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := start(t, Config{Dir: dir, Listen: "127.0.0.2:0", Names: []string{"old.example.org"}}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	good(t, start(t, Config{Dir: dir, Listen: "127.0.0.3:0", Names: []string{"new.example.org"}}))
+	for _, name := range []string{"server.crt", "proxy/tls.crt"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := rotation.Parse(text)
+		if err != nil || chain[0].VerifyHostname("new.example.org") != nil || chain[0].VerifyHostname("old.example.org") == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // The member's certificate is replaced while the etcd runs, by the same CA.
 func TestRenew(t *testing.T) {
 	t.Parallel()
@@ -515,7 +552,8 @@ func TestSnapshot(t *testing.T) {
 	if entries, err := os.ReadDir(files); err != nil || len(entries) != 2 {
 		t.Errorf("files left: %v, %v", entries, err)
 	}
-	for _, file := range []string{running, stopped} {
+	seen := put.Header.Revision
+	for _, file := range []string{running, stopped, running} {
 		to := filepath.Join(t.TempDir(), "restored")
 		// The rest of a killed restoration is no data.
 		if err := os.MkdirAll(filepath.Join(to, restoring+".1", "member"), 0o700); err != nil {
@@ -526,9 +564,17 @@ func TestSnapshot(t *testing.T) {
 		}
 		restored := start(t, Config{Dir: to})
 		good(t, restored)
-		r, err := client(t, restored, nil).Get(t.Context(), "/a")
-		if err != nil || r.Count != 1 || r.Header.GetRevision() < put.Header.GetRevision()+bump {
-			t.Errorf("%s: %+v, %v", file, r, err)
+		c := client(t, restored, nil)
+		r, err := c.Get(t.Context(), "/a")
+		if err != nil || r.Count != 1 || r.Header.GetRevision() <= seen {
+			t.Errorf("%s: %+v, %v; a client has seen %d", file, r, err, seen)
+		}
+		for range 10 {
+			again, err := c.Put(t.Context(), "/a", "2")
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen = again.Header.Revision
 		}
 		private(t, to)
 	}

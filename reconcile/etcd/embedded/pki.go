@@ -130,7 +130,7 @@ func (p pki) leaf(ca rotation.Authority, name string, profile rotation.Profile) 
 	key, _ := os.ReadFile(keyFile)
 	chain, _, err := rotation.ParsePair(crt, key)
 	if err == nil && !now.Before(chain[0].NotBefore) && profile.Fits(chain[0]) == nil && chain[0].CheckSignatureFrom(ca.Cert) == nil &&
-		len(chain[0].DNSNames) == len(profile.DNSNames) && len(chain[0].IPAddresses) == len(profile.IPs) {
+		slices.Equal(chain[0].DNSNames, profile.DNSNames) && slices.EqualFunc(chain[0].IPAddresses, profile.IPs, net.IP.Equal) {
 		if due := rotation.Renewal(chain[0].NotBefore, chain[0].NotAfter); now.Before(due) {
 			return due, nil
 		}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 
@@ -48,9 +49,13 @@ func snapshotOf(ctx context.Context, cfg admin.Config, c Config, file string) er
 	return a.Snapshot(ctx, file)
 }
 
-// bump is added to the revision of a restored etcd: clients that saw revisions after the snapshot must
-// not see them again with other content. They learn that their revision was compacted, and list again.
-const bump = 1_000_000_000
+// restoredRevision returns the revision of a restored etcd: clients that saw revisions after the snapshot,
+// or after an earlier restoration of the same or another one, must not see them again with other content.
+// They learn that their revision was compacted, and list again. It grows by a million a second, faster
+// than an etcd can be written to.
+func restoredRevision(snapshot int64, now time.Time) int64 {
+	return max(snapshot+1_000_000_000, now.UnixMicro())
+}
 
 // restoring begins the names of directories with incomplete data.
 const restoring = "etcd.restoring"
@@ -134,12 +139,14 @@ func RestoreData(file, dir string) (err error) {
 		}
 	}()
 	manager := snapshot.NewV3(logger(nil, new(atomic.Bool)))
-	if _, err := manager.Status(file); err != nil {
+	status, err := manager.Status(file)
+	if err != nil {
 		return fmt.Errorf("it is no database of etcd's: %w", err)
 	}
 	return manager.Restore(snapshot.RestoreConfig{
 		SnapshotPath: file, Name: name, OutputDataDir: dir, PeerURLs: []string{peerURL}, InitialCluster: name + "=" + peerURL,
-		InitialClusterToken: "gitopsd", RevisionBump: bump, MarkCompacted: true,
+		InitialClusterToken: "gitopsd", MarkCompacted: true,
+		RevisionBump: uint64(restoredRevision(status.Revision, time.Now()) - status.Revision),
 	})
 }
 
