@@ -63,6 +63,10 @@ func (s *session) provision(ctx context.Context, known *registry.Registry, w Wan
 	if err != nil {
 		return p, err
 	}
+	if record.State == registry.Deleting {
+		p.Err = fmt.Errorf("its keys below %s are being deleted, since it was declared with deletion: Delete and then no longer; it is made anew when that has ended", record.Prefix)
+		return p, nil
+	}
 	s.made = false
 	if p.Repaired, err = s.ensureRole(ctx, w.ID.User(), record.Prefix); err != nil {
 		return p, err
@@ -145,17 +149,21 @@ func (s *session) claim(ctx context.Context, known *registry.Registry, w Wanted)
 	return registry.Record{}, fmt.Errorf("others write etcd's registry below %s all the time", registry.Prefix)
 }
 
-// wish returns the record that a namespace should have, or an error if it must not have it.
+// wish returns the record that a namespace should have, or an error if it must not have it. A namespace
+// whose keys are being deleted stays so: its owner has to remove it first.
 func (s *session) wish(known *registry.Registry, have registry.Record, ok bool, owner registry.Owner, w Wanted) (registry.Record, error) {
 	prefix := cmp.Or(w.Prefix, w.ID.DefaultPrefix())
 	if !ok {
 		return known.Allocate(w.ID, prefix, owner)
 	}
 	switch {
-	case have.State == registry.Deleting:
-		return have, fmt.Errorf("its keys below %s are being deleted, since it was declared with deletion: Delete and then no longer; it is made anew when that has ended", have.Prefix)
 	case have.Owner.Fleet != owner.Fleet && !w.Adopt:
 		return have, fmt.Errorf("it belongs to fleet %q; if that fleet has given it up, adopt it, or declare it with another name", have.Owner.Fleet)
+	case have.State == registry.Deleting && have.Owner.UID != owner.UID && !w.Adopt:
+		return have, fmt.Errorf("another cluster with this name (uid %q, now %q) has begun to delete its keys below %s; adopt it to delete the rest and make it anew, or declare it with another name", have.Owner.UID, owner.UID, have.Prefix)
+	case have.State == registry.Deleting:
+		have.Owner = owner
+		return have, nil
 	case have.State == registry.Active && have.Owner.UID != owner.UID && !w.Adopt:
 		return have, fmt.Errorf("it belongs to an EtcdNamespace of another cluster with this name (uid %q, now %q); adopt its keys, or declare it with another name", have.Owner.UID, owner.UID)
 	case have.Prefix != prefix:

@@ -58,6 +58,38 @@ func leases(t *testing.T, r *clientv3.Client, number int64) (n int) {
 	return n
 }
 
+// A namespace that is declared again while its keys are being deleted is made anew once they are gone. Another
+// cluster has to adopt it before.
+func TestDeclaredAgain(t *testing.T) {
+	t.Parallel()
+	for _, another := range []bool{false, true} {
+		a, r := open(t, shared, "fleet"), root(t, shared)
+		w := fresh(t)
+		p := provision(t, a, w)
+		put(t, r, p.Prefix+"a", "1")
+		record := registry.Record{ID: w.ID, Number: p.Number, Prefix: p.Prefix, Owner: registry.Owner{Fleet: "fleet", UID: w.UID}, State: registry.Deleting}
+		put(t, r, registry.Key(w.ID), record.Format()) // the first step of a removal
+		if another {
+			w.UID = "made-anew"
+			if why := refused(t, a, w); !strings.Contains(why, "adopt it to delete the rest") {
+				t.Error(why)
+			}
+			w.Adopt = true
+		}
+		for range 2 {
+			if why := refused(t, a, w); !strings.Contains(why, "are being deleted") {
+				t.Error(why)
+			}
+		}
+		if n := get(t, r, p.Prefix+"a").Count; n != 1 {
+			t.Errorf("%d keys", n)
+		}
+		remove(t, a, w, admin.Delete)
+		w.Adopt = false
+		provision(t, a, w)
+	}
+}
+
 // With Retain the keys stay, nobody else gets them, and a later declaration gets them back.
 func TestRetain(t *testing.T) {
 	t.Parallel()

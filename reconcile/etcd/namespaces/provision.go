@@ -119,6 +119,8 @@ func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, troubl
 	case t.unfinalized != nil:
 		s.set(readyCondition, false, notProvisioned, problem.Message(t.unfinalized))
 		return errors.Join(t.unfinalized, p.show(ctx, t, s))
+	case p.left(t):
+		return p.finish(ctx, t)
 	case trouble != nil:
 		s.set(provisionedCondition, false, etcdUnavailable, trouble.Error())
 		p.next(t, p.now.Add(firstRetry*10))

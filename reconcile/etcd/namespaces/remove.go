@@ -57,6 +57,27 @@ func (p *pass) has(w admin.Wanted) (bool, error) {
 	return known && there.State != registry.Retained && there.Owner.UID == w.UID, nil
 }
 
+// left reports whether a declared object's namespace is still being removed: it was not declared in between,
+// and the object of before is gone, or the etcd was restored from a snapshot of then.
+func (p *pass) left(t *task) bool {
+	there, known := p.there[p.id(t)]
+	return known && there.State == registry.Deleting && there.Owner.UID == p.cluster
+}
+
+// finish continues such a removal. Once that has ended, the namespace is made anew.
+func (p *pass) finish(ctx context.Context, t *task) error {
+	w, err := p.wanted(ctx, t)
+	if err != nil {
+		return err
+	}
+	p.withdraw(t)
+	gone, err := p.removeKeys(ctx, t, w)
+	if gone {
+		p.next(t, p.now.Add(goingPause))
+	}
+	return err
+}
+
 // removeKeys removes a part of an object's namespace in etcd, and reports whether nothing is left to do.
 func (p *pass) removeKeys(ctx context.Context, t *task, w admin.Wanted) (gone bool, err error) {
 	how, there := admin.Retain, p.there[w.ID]
