@@ -186,7 +186,9 @@ func (t *turn) upstream(ctx context.Context) error {
 	}
 	t.proxy["upstream-ca.crt"] = rotation.Encode(cas...)
 	s := &source{record: recordOf(w, "upstream"), leaf: map[string][]byte{keyCert: t.proxy["upstream.crt"], keyKey: t.proxy["upstream.key"]}}
-	r, ok, err := t.rotate(ctx, "the way to etcd", rotation.Rotation{Profile: profile, Policy: t.keeper.policy(defaults, 0), Brought: authority}, s)
+	policy := t.keeper.policy(defaults, 0)
+	policy.Settle = 0 // etcd trusts it by now, and perhaps none of before
+	r, ok, err := t.rotate(ctx, "the way to etcd", rotation.Rotation{Profile: profile, Policy: policy, Brought: authority}, s)
 	if err != nil || !ok {
 		return err
 	}
