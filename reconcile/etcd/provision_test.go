@@ -484,3 +484,34 @@ func TestDamaged(t *testing.T) {
 		t.Error("the key is gone")
 	}
 }
+
+// Nobody gets inside a namespace that is not in etcd as it was provisioned, because etcd was restored from before,
+// until it is provisioned again.
+func TestInside(t *testing.T) {
+	t.Parallel()
+	a, r := open(t, shared, "fleet"), root(t, shared)
+	w := fresh(t)
+	p := provision(t, a, w)
+	write := func() error {
+		return a.Inside(t.Context(), p, func(kv clientv3.KV, _ clientv3.Lease) error {
+			_, err := kv.Put(t.Context(), "a", "1")
+			return err
+		})
+	}
+	if err := write(); err != nil || get(t, r, p.Prefix+"a").Count != 1 {
+		t.Error(err)
+	}
+	if _, err := r.Delete(t.Context(), p.Prefix, clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Delete(t.Context(), registry.Key(w.ID)); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(); err == nil || !strings.Contains(err.Error(), "is not in etcd as it was provisioned") || get(t, r, p.Prefix+"a").Count != 0 {
+		t.Error(err)
+	}
+	p = provision(t, a, w)
+	if err := write(); err != nil {
+		t.Error(err)
+	}
+}

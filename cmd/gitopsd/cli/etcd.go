@@ -280,10 +280,16 @@ func (s *etcdService) computed(state *desired.State) {
 	}
 }
 
-// left stops serving the namespaces of a cluster that left the fleet.
+// left stops serving the namespaces of a cluster that left the fleet, and publishing for it.
 func (s *etcdService) left(cluster desired.ID) {
-	if s.proxy != nil && cluster.Name == "" {
+	if cluster.Name != "" {
+		return
+	}
+	if s.proxy != nil {
 		s.proxy.Withdraw(func(id names.ID) bool { return id.Cluster == cluster.Cluster })
+	}
+	if s.publisher != nil {
+		s.publisher.Forget(cluster.Cluster)
 	}
 }
 

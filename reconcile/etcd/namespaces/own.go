@@ -87,7 +87,8 @@ func (o *Own) Problems(cluster string) []problem.Problem {
 	return []problem.Problem{{Cluster: cluster, Reason: "spec.etcd.namespace: " + why.Error()}}
 }
 
-// Run provisions until ctx ends. Failures are retried after growing pauses.
+// Run provisions until ctx ends, again each minute: others may change what is in etcd, or restore it.
+// Failures are retried after growing pauses.
 func (o *Own) Run(ctx context.Context) {
 	pause, told := firstRetry, ""
 	var due <-chan time.Time
@@ -99,9 +100,10 @@ func (o *Own) Run(ctx context.Context) {
 			pause = firstRetry
 		case <-due:
 		}
-		due = nil
 		text := o.provision(ctx)
-		if text != "" && ctx.Err() == nil {
+		if text == "" {
+			pause, due = firstRetry, time.After(countPause)
+		} else if ctx.Err() == nil {
 			if text != told {
 				o.log.Error("key spaces of clusters are not provisioned; it is tried again", "error", text)
 			}

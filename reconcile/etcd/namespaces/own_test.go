@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/render/etcd"
@@ -15,11 +17,13 @@ import (
 // answers is an [Admin] with given results.
 type answers struct {
 	Admin
-	all []admin.Provisioned
-	err error
+	all   []admin.Provisioned
+	err   error
+	asked int
 }
 
 func (a *answers) Provision(context.Context, []admin.Wanted) ([]admin.Provisioned, error) {
+	a.asked++
 	return a.all, a.err
 }
 
@@ -56,4 +60,29 @@ func TestOwnProblems(t *testing.T) {
 	check("", "spec.etcd.namespace: it belongs to another fleet")
 	a.all = []admin.Provisioned{of("one", nil), of("two", nil)}
 	check("", "")
+}
+
+// Key spaces are provisioned again each minute.
+func TestOwnAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := new(answers)
+		o := NewOwn(a, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			o.Run(ctx)
+			close(ended)
+		}()
+		r := new(clusters.Registry)
+		r.Clusters = []clusters.Cluster{{Name: "one"}}
+		r.Clusters[0].Spec.Etcd = &clusters.Etcd{Namespace: "one"}
+		o.Want(r)
+		time.Sleep(10*time.Minute + time.Second)
+		cancel()
+		<-ended
+		if a.asked != 11 {
+			t.Errorf("%d times in ten minutes", a.asked)
+		}
+	})
 }

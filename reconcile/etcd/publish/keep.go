@@ -21,6 +21,9 @@ const (
 	// Pauses after failures grow from firstRetry to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 2 * time.Minute
+	// lookAgain is how long a published unit counts as published. After that it is looked up: etcd may have
+	// been restored from a snapshot of before.
+	lookAgain = 10 * time.Minute
 	// atATime is how many clusters are published concurrently.
 	atATime = 4
 )
@@ -45,29 +48,44 @@ type Keeper struct {
 	spaces Spaces
 	log    *slog.Logger
 	woken  chan struct{}
+	now    func() time.Time
 
 	mu sync.Mutex
 	// By cluster: the unit to publish, the one that was published last, and the last error.
-	wanted, done map[string]*desired.Unit
-	told         map[string]string
+	wanted map[string]*desired.Unit
+	done   map[string]done
+	told   map[string]string
+}
+
+// done is a unit that is published, and when that was last known.
+type done struct {
+	unit *desired.Unit
+	at   time.Time
 }
 
 // NewKeeper returns a Keeper.
 func NewKeeper(a Admin, s Spaces, log *slog.Logger) *Keeper {
 	return &Keeper{
-		admin: a, spaces: s, log: log, woken: make(chan struct{}, 1),
-		wanted: make(map[string]*desired.Unit), done: make(map[string]*desired.Unit), told: make(map[string]string),
+		admin: a, spaces: s, log: log, woken: make(chan struct{}, 1), now: time.Now,
+		wanted: make(map[string]*desired.Unit), done: make(map[string]done), told: make(map[string]string),
 	}
 }
 
 // Want makes the Keeper publish a cluster's unit, if the cluster has an etcd namespace. It does not block.
 // An incompletely rendered unit changes nothing: readers would take missing documents for removed ones.
 func (k *Keeper) Want(u *desired.Unit) {
-	if u.ID.Name != "" || !u.Publishes() || u.Objects == nil || !u.Complete() {
+	switch {
+	case u.ID.Name != "":
+		return
+	case !u.Publishes():
+		k.Forget(u.Name)
+		return
+	case u.Objects == nil || !u.Complete():
 		return
 	}
 	k.mu.Lock()
-	news := k.done[u.Name] != u && k.wanted[u.Name] != u
+	last := k.done[u.Name]
+	news := k.wanted[u.Name] != u && (last.unit != u || k.now().Sub(last.at) >= lookAgain)
 	if news {
 		k.wanted[u.Name] = u
 	}
@@ -79,6 +97,16 @@ func (k *Keeper) Want(u *desired.Unit) {
 	case k.woken <- struct{}{}:
 	default: // woken already
 	}
+}
+
+// Forget makes the Keeper publish nothing more for a cluster, and forget its problem. What it published
+// stays.
+func (k *Keeper) Forget(cluster string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.wanted, cluster)
+	delete(k.done, cluster)
+	delete(k.told, cluster)
 }
 
 // Problems returns why a cluster's newest unit is not published; nil if it is, or is about to be.
@@ -162,8 +190,11 @@ func (k *Keeper) one(ctx context.Context, u *desired.Unit) (err error) {
 func (k *Keeper) settle(ctx context.Context, u *desired.Unit, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.wanted[u.Name] == nil {
+		return // forgotten meanwhile
+	}
 	if err == nil {
-		k.done[u.Name] = u
+		k.done[u.Name] = done{u, k.now()}
 		delete(k.told, u.Name)
 		if k.wanted[u.Name] == u {
 			delete(k.wanted, u.Name)

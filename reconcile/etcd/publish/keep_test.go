@@ -125,6 +125,77 @@ func TestKeeper(t *testing.T) {
 	published("second")
 }
 
+// For a cluster that gives up its key space, or leaves the fleet, nothing is tried any more, and nothing is told.
+func TestKeeperForgets(t *testing.T) {
+	t.Parallel()
+	for _, leaves := range []bool{false, true} {
+		s := &space{client: client(t)}
+		s.set(true, errors.New("no member answers"))
+		k := NewKeeper(s, s, slog.New(slog.DiscardHandler))
+		first := publishing(t, "first")
+		k.Want(first)
+		k.publish(t.Context())
+		if leaves {
+			k.Forget("prod")
+		} else {
+			k.Want(unit(t))
+		}
+		k.settle(t.Context(), first, s.down) // it was under way
+		opened := s.opened
+		if left := k.publish(t.Context()); left || s.opened != opened {
+			t.Errorf("leaves %v: it is still tried: left %v, %d times more", leaves, left, s.opened-opened)
+		}
+		if got := k.Problems("prod"); got != nil {
+			t.Errorf("leaves %v: still told: %v", leaves, got)
+		}
+		s.set(true, nil)
+		k.Want(first)
+		k.publish(t.Context())
+		if _, _, err := Read(t.Context(), namespace.NewKV(s.client, "/prod/"), 0); err != nil {
+			t.Errorf("leaves %v: it is not published later: %v", leaves, err)
+		}
+	}
+}
+
+// If etcd is restored from a snapshot of before, the unit is published again.
+func TestKeeperRestored(t *testing.T) {
+	t.Parallel()
+	s := &space{client: client(t)}
+	s.set(true, nil)
+	k := NewKeeper(s, s, slog.New(slog.DiscardHandler))
+	now := time.Now()
+	k.now = func() time.Time { return now }
+	u := publishing(t, "first")
+	kv := namespace.NewKV(s.client, "/prod/")
+	k.Want(u)
+	k.publish(t.Context())
+	before, _, err := Read(t.Context(), kv, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(lookAgain)
+	k.Want(u)
+	k.publish(t.Context())
+	if after, _, err := Read(t.Context(), kv, 0); err != nil || after != before {
+		t.Errorf("%+v is published again as %+v: %v", before, after, err)
+	}
+	if _, err := kv.Delete(t.Context(), "", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	opened := s.opened
+	k.Want(u)
+	k.publish(t.Context())
+	if s.opened != opened {
+		t.Error("it is looked up at once")
+	}
+	now = now.Add(lookAgain)
+	k.Want(u)
+	k.publish(t.Context())
+	if _, _, err := Read(t.Context(), kv, 0); err != nil {
+		t.Error(err)
+	}
+}
+
 // Failures are retried after growing pauses.
 func TestKeeperRetries(t *testing.T) {
 	t.Parallel()
