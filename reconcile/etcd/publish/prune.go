@@ -17,6 +17,11 @@ func (p *Publisher) prune(ctx context.Context) error {
 	if err := p.retire(ctx); err != nil {
 		return err
 	}
+	return p.sweep(ctx)
+}
+
+// sweep removes revisions that are marked for removal or incomplete, unless their writers are alive.
+func (p *Publisher) sweep(ctx context.Context) error {
 	left, err := p.numbers(ctx, started)
 	if err != nil {
 		return err

@@ -112,6 +112,10 @@ func (p *Publisher) Publish(ctx context.Context, docs []Document) (Pointer, erro
 	if now.Digest == digest {
 		return now, nil
 	}
+	// What failed calls left behind goes first, so that it does not pile up while calls fail.
+	if err := p.sweep(ctx); err != nil {
+		return Pointer{}, err
+	}
 	r, err := p.claim(ctx)
 	if err != nil {
 		return Pointer{}, err

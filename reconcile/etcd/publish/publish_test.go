@@ -181,6 +181,28 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// Calls that fail again and again do not pile up incomplete revisions.
+func TestFailing(t *testing.T) {
+	t.Parallel()
+	c := client(t)
+	kv := namespace.NewKV(c, "/prod/")
+	p := publisher(t, kv, c)
+	docs := append(generation(1, 200), Document{Name: "z", Body: make([]byte, 2<<20)}) // more than this etcd takes
+	var first map[string]int
+	for range 5 {
+		if _, err := p.Publish(t.Context(), docs); err == nil {
+			t.Fatal("published")
+		}
+		left := keys(t, kv)
+		if first == nil {
+			first = left
+		}
+		if !maps.Equal(left, first) {
+			t.Errorf("left are %v, and after the first time %v", left, first)
+		}
+	}
+}
+
 // failingKV fails after some requests.
 type failingKV struct {
 	clientv3.KV
