@@ -78,7 +78,8 @@ type Etcd struct {
 // Proxy serves the namespaces of clusters with spec.etcd.proxy.url in the daemon.
 type Proxy interface {
 	// Serve serves a namespace with the files of its proxy's directory ([etcd.Files]), by path. The
-	// error says what is wrong with them; the namespace is then served as before.
+	// error says what is wrong with them; the namespace is then served as before, or not at all if
+	// its number or keys are those of another that is served.
 	Serve(id etcd.ID, files map[string][]byte) error
 	// Admit makes a namespace that is served accept clients of these CAs alone, in PEM, and changes
 	// nothing else. Without CAs, nobody may connect. The error says what is wrong with them.

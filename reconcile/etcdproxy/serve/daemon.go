@@ -63,8 +63,9 @@ func (d *Daemon) Listen(ctx context.Context, l net.Listener) error {
 }
 
 // Serve serves a namespace with the files of its proxy's directory, by path, except the server's
-// certificate. If they are invalid, the namespace is served as before. The error names the file or
-// the problem of the namespace.
+// certificate. If they are invalid, the namespace is served as before. If its number or keys are
+// those of another that is served, it is not served. The error names the file or the problem of the
+// namespace.
 func (d *Daemon) Serve(id etcd.ID, files map[string][]byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,6 +102,9 @@ func (d *Daemon) serve(id etcd.ID, files map[string][]byte) error {
 	for _, other := range d.now { // the proxy would serve neither of two that overlap
 		if a, b := next.tenant.Namespace, other.tenant.Namespace; a.ID != b.ID &&
 			(a.Number == b.Number || strings.HasPrefix(a.Prefix, b.Prefix) || strings.HasPrefix(b.Prefix, a.Prefix)) {
+			// The number or keys that it is served with have gone, perhaps to the other: etcd was
+			// restored, and both were provisioned anew.
+			d.withdraw(func(other etcd.ID) bool { return other == id })
 			return fmt.Errorf("%s: its number or its keys are those of %s, too", etcd.NamespaceFile, b.ID)
 		}
 	}
@@ -126,6 +130,11 @@ func (d *Daemon) Has(id etcd.ID) bool {
 func (d *Daemon) Withdraw(chosen func(etcd.ID) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.withdraw(chosen)
+}
+
+// withdraw is Withdraw. The caller holds d.mu.
+func (d *Daemon) withdraw(chosen func(etcd.ID) bool) {
 	n := len(d.now)
 	maps.DeleteFunc(d.now, func(id etcd.ID, _ *directory) bool { return chosen(id) })
 	if len(d.now) != n {

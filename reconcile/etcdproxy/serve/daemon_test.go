@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -21,6 +22,35 @@ func (w *world) files() map[string][]byte {
 		w.Fatal(err)
 	}
 	return d.files
+}
+
+// Two namespaces may exchange their numbers, as after etcd was restored from before both: the daemon serves both
+// once it was told of each, and the one that comes again.
+func TestExchanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d, err := NewDaemon(DaemonConfig{Log: slog.New(slog.DiscardHandler), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := w.namespace, w.namespace
+	b.ID.Name, b.Number = "zeta", a.Number+1
+	b.Prefix = b.ID.DefaultPrefix()
+	serve := func(n etcd.Namespace) error {
+		w.namespace = n
+		w.write()
+		return d.Serve(n.ID, w.files())
+	}
+	if err := errors.Join(serve(a), serve(b)); err != nil {
+		t.Fatal(err)
+	}
+	a.Number, b.Number = b.Number, a.Number
+	if err := serve(a); err == nil || d.Has(a.ID) {
+		t.Errorf("it is served with the number of another, or with that of before: %v", err)
+	}
+	if err := errors.Join(serve(b), serve(a)); err != nil || !d.Has(a.ID) || !d.Has(b.ID) {
+		t.Errorf("not both are served: %v", err)
+	}
 }
 
 // The daemon serves a namespace from the same files as Run, until it is withdrawn. Invalid files change nothing.
