@@ -27,6 +27,8 @@ func (a *answers) Provision(context.Context, []admin.Wanted) ([]admin.Provisione
 	return a.all, a.err
 }
 
+func (a *answers) Overview(context.Context) (admin.Overview, error) { return admin.Overview{}, a.err }
+
 // A problem of a cluster's own key space is reported for that cluster, until it is solved.
 func TestOwnProblems(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -61,6 +62,10 @@ func (p *taken) Admit(_ etcd.ID, cas []byte) error {
 
 func (p *taken) Serves(string) error { return nil }
 
+func (p *taken) Trust() []byte { return nil }
+
+func (p *taken) Bytes(etcd.ID) (int64, bool) { return 0, false }
+
 // While a namespace cannot be served as it should be, the daemon serves it as before, but to no clients
 // other than those that may connect now.
 func TestAdmit(t *testing.T) {
@@ -91,6 +96,65 @@ func TestAdmit(t *testing.T) {
 		}
 		if !slices.Equal(proxy.admitted, tt.admitted) || served != tt.served {
 			t.Errorf("%s: admitted %q, served %q", name, proxy.admitted, served)
+		}
+	}
+}
+
+// decided is a Keeper with a result.
+type decided identity.Kept
+
+func (d decided) Keep(context.Context, identity.Store, identity.Wanted) (identity.Kept, error) {
+	return identity.Kept(d), nil
+}
+
+// A withdrawn client loses its access, and the status is written, while the etcd cannot be used, or a Secret cannot
+// be written. The latter is tried again.
+func TestWithdrawn(t *testing.T) {
+	t.Parallel()
+	const object = `{"apiVersion": "gitopsd.dev/v1alpha1", "kind": "EtcdNamespace", "metadata": {"name": "sample", "namespace": "default", "uid": "1"}}`
+	all := map[string][]byte{"client-ca.crt": []byte("those who are left")}
+	for name, tt := range map[string]struct {
+		etcd      answers
+		kept      identity.Kept
+		condition string
+		problem   string
+	}{
+		"the etcd is down":             {answers{err: errors.New("no etcd answers")}, identity.Kept{Proxy: all, Written: true, Ready: true}, "no etcd answers", ""},
+		"a Secret cannot be written":   {answers{err: errors.New("no etcd answers")}, identity.Kept{Proxy: all, Ready: true, Refused: []error{errors.New("it is immutable")}}, "it is immutable", "it is immutable"},
+		"another fleet took the keys":  {answers{all: []admin.Provisioned{{ID: etcd.ID{Cluster: "dev", Namespace: "default", Name: "sample"}, Err: errors.New("another fleet's")}}}, identity.Kept{Proxy: all, Ready: true}, "another fleet's", ""},
+		"the CA that signs is missing": {answers{err: errors.New("no etcd answers")}, identity.Kept{Proxy: all, Problems: []string{"no such file"}}, "no such file", ""},
+	} {
+		shown := ""
+		client := connect(t, func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case strings.HasSuffix(r.URL.Path, "/status"):
+				body, _ := io.ReadAll(r.Body)
+				shown = string(body)
+				io.WriteString(w, object)
+			case strings.HasSuffix(r.URL.Path, "/etcdnamespaces/sample"):
+				io.WriteString(w, object)
+			case r.URL.Path == "/api/v1/namespaces/kube-system":
+				io.WriteString(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "kube-system", "uid": "uid"}}`)
+			default:
+				w.WriteHeader(http.StatusNotFound)
+			}
+		})
+		proxy := new(taken)
+		c := New(Config{Etcd: &Etcd{
+			Admin: &tt.etcd, Keeper: decided(tt.kept), Proxy: proxy,
+			Upstream: func() (u identity.Upstream, err error) { return u, nil },
+		}})
+		k := &known{meta: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sample", Namespace: "default", UID: "1", Finalizers: []string{manifest.EtcdKeysFinalizer}}}}
+		p := &pass{Controller: c, View: &home.View{Cluster: "dev", Client: client, Log: slog.New(slog.DiscardHandler)}, now: time.Now(), url: "https://gitopsd:2379"}
+		s := subject{declared: true, declaration: new(etcd.Declaration), etcd: true, finalized: true}
+		if err := p.work(t.Context(), []*task{{known: k, key: "key", subject: s}}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(proxy.admitted, []string{"those who are left"}) || proxy.files != nil {
+			t.Errorf("%s: admitted %q, served %q", name, proxy.admitted, proxy.files)
+		}
+		if !strings.Contains(shown, tt.condition) || k.failure != tt.problem {
+			t.Errorf("%s: the status is %s, and the problem %q", name, shown, k.failure)
 		}
 	}
 }
