@@ -182,7 +182,7 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 	if !kept.Again.IsZero() && kept.Again.Before(t.known.next) {
 		p.next(t, kept.Again)
 	}
-	s.certify(d, kept)
+	s.certify(d, kept, t.failures > 0)
 	return errors.Join(kept.Refused...), nil
 }
 

@@ -61,11 +61,14 @@ func (s *state) set(kind string, ok bool, reason, message string) {
 	s.conditions = append(s.conditions, condition{kind: kind, ok: ok, reason: reason, message: message})
 }
 
-// certify sets the certificates of a declaration, and their condition.
-func (s *state) certify(d *etcd.Declaration, kept identity.Kept) {
+// certify sets the certificates of a declaration, and their condition. Writes that failed are in the condition
+// only if they failed before, too: many failures pass.
+func (s *state) certify(d *etcd.Declaration, kept identity.Kept, again bool) {
 	problems := slices.Clone(kept.Problems)
-	for _, err := range kept.Refused {
-		problems = append(problems, problem.Message(err))
+	if again {
+		for _, err := range kept.Refused {
+			problems = append(problems, problem.Message(err))
+		}
 	}
 	told := append(problems, kept.Notes...)
 	ok := kept.Ready && len(problems) == 0
