@@ -285,3 +285,20 @@ func TestParseID(t *testing.T) {
 		}
 	}
 }
+
+// The order of a package is not lost to one of another kind with its name.
+func TestOrder(t *testing.T) {
+	named := func(kind sources.PackageKind, after string) sources.Selected {
+		tree := map[string]any{"metadata": map[string]any{"annotations": map[string]any{manifest.DependsOnAnnotation: after}}}
+		return sources.Selected{Declaration: sources.Declaration{Kind: kind, Name: "platform", Document: sources.Document{Tree: tree}}}
+	}
+	for _, afters := range [][2]string{{"package/x", ""}, {"", "package/x"}, {"package/x", "package/y"}} {
+		u := &Unit{Packages: []sources.Selected{named(sources.Provider, afters[0]), named(sources.Configuration, afters[1])}}
+		have := u.Order()["platform"].DependsOn
+		for _, after := range afters {
+			if !strings.Contains(have, after) {
+				t.Errorf("%q: %q", afters, have)
+			}
+		}
+	}
+}

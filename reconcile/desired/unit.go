@@ -164,11 +164,16 @@ type allowances struct {
 	all     []compat.Allowance
 }
 
-// Order returns the declared order of the packages, by name.
+// Order returns the declared order of the packages, by name. A Provider and a Configuration of
+// one name share theirs, since gitopsd.dev/package is on the objects of both.
 func (c *Unit) Order() map[string]plan.Order {
 	order := make(map[string]plan.Order, len(c.Packages))
 	for _, p := range c.Packages {
-		order[p.Declaration.Name] = plan.Order{DependsOn: annotation(p.Declaration, manifest.DependsOnAnnotation), File: p.Declaration.File}
+		o := plan.Order{DependsOn: annotation(p.Declaration, manifest.DependsOnAnnotation), File: p.Declaration.File}
+		if same := order[p.Declaration.Name].DependsOn; same != "" {
+			o.DependsOn += "," + same
+		}
+		order[p.Declaration.Name] = o
 	}
 	return order
 }
