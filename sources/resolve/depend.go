@@ -93,8 +93,9 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 		} else {
 			s.Declaration = sources.Declaration{Kind: n.load.pkg.Meta.Kind, Name: path.Base(n.load.asked.Repository), Ref: n.load.ref}
 			s.Parent = nodes[n.parents[0]].load.ref.Repository
+			moves := func(parent string) bool { return !stays[parent] }
 			for _, parent := range n.parents {
-				if stays[parent] {
+				if stays[parent] && slices.ContainsFunc(n.parents, moves) {
 					continue
 				}
 				selections = append(selections, lockfile.Selection{Cluster: req.Cluster, Repository: repo, Version: n.load.ref.Version(), Parent: nodes[parent].load.ref.Repository})
@@ -104,20 +105,23 @@ func (p *pass) cluster(ctx context.Context, req Request) (*Resolution, []lockfil
 	}
 	slices.SortFunc(out.Errors, func(a, b *PackageError) int { return cmp.Compare(a.Name, b.Name) })
 	out.Notes = p.notes(out)
-	selections = p.keep(req, nodes, out, selections)
+	selections = p.keep(req, nodes, stays, out, selections)
 	out.Left = p.left(ctx, req, nodes, out, selections)
 	return out, selections
 }
 
-// keep adds the lock's lines for packages that failed or are held, and for their
+// keep adds the lock's lines for packages that failed, stay or are held, and for their
 // dependencies, so that a failing registry or a typing error removes nothing from the
 // lock. If a declaration failed that the lock does not know, it may be one of the lock's
 // under a misspelt repository; then the lines of packages that are no longer declared
 // are kept, too.
-func (p *pass) keep(req Request, nodes map[string]*node, out *Resolution, selections []lockfile.Selection) []lockfile.Selection {
+func (p *pass) keep(req Request, nodes map[string]*node, stays map[string]bool, out *Resolution, selections []lockfile.Selection) []lockfile.Selection {
 	kept, failed, now := make(map[string]bool), make(map[string]bool), make(map[string]string)
 	for _, e := range out.Errors {
 		failed[e.Ref.Repository], failed[e.repository] = true, true
+	}
+	for repo := range stays {
+		failed[repo], failed[nodes[repo].load.ref.Repository] = true, true
 	}
 	for repo, n := range nodes {
 		if n.held != nil {

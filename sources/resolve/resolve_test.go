@@ -289,6 +289,18 @@ func TestDependencyOfFailed(t *testing.T) {
 	if have := selected(resolve(t, s.config(), res.Lock, request("dev", "reg.io/app:v2")), "dev"); have != "app:v2 base:v1.0.0 lib:v2.0.0 more:v1.0.0" {
 		t.Errorf("at last selected %q", have)
 	}
+
+	// One that was declared stays as well, and what is selected has a line.
+	delete(s.packages, "reg.io/more:v1.0.0")
+	before = resolve(t, s.config(), parseLock(t, ""), request("dev", "reg.io/lib:v1.0.0", "reg.io/base:v1.0.0")).Lock
+	res = resolve(t, s.config(), before, request("dev", "reg.io/app:v2"))
+	var lines []string
+	for _, l := range res.Lock.Selections("dev") {
+		lines = append(lines, l.String())
+	}
+	if have, want := selected(res, "dev"), []string{"@dev reg.io/base v1.0.0 <- reg.io/lib", "@dev reg.io/lib v1.0.0"}; have != "base:v1.0.0" || !slices.Equal(lines, want) {
+		t.Errorf("no longer declared: selected %q, the lock selects %q, error %v", have, lines, faults(res))
+	}
 }
 
 // A registry that is down takes nothing out of the lock.
