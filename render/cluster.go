@@ -2,7 +2,6 @@ package render
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -327,15 +326,14 @@ func (c *cluster) objects(server []*manifest.Object) ([]*manifest.Object, error)
 	return append(objects, namespace), nil
 }
 
-// refuseOwned leaves out objects with owners, which Kubernetes deletes if these are not in the
-// cluster: a definition with all its objects. Patches may set or remove them.
+// refuseOwned leaves out objects with owners. Patches may set or remove these.
 func (c *cluster) refuseOwned(objects []*manifest.Object) []*manifest.Object {
 	return slices.DeleteFunc(slices.Clone(objects), func(o *manifest.Object) bool {
-		owned := len(manifest.List(o.Tree(), "metadata", "ownerReferences")) > 0
-		if owned {
-			c.refuse(o, errors.New("metadata.ownerReferences: Kubernetes deletes an object if these are not in the cluster; remove the field"))
+		err := o.CheckOwners()
+		if err != nil {
+			c.refuse(o, err)
 		}
-		return owned
+		return err != nil
 	})
 }
 

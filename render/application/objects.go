@@ -88,6 +88,9 @@ func (a *Application) render(resource Resource, secrets *secrets) ([]*manifest.O
 	if id := object.ID(); id.Namespace == runtime.Namespace || id == manifest.Namespace.ID("", runtime.Namespace) {
 		return nil, fmt.Errorf("%s: gitopsd keeps its own objects in namespace %s; choose another", origin, runtime.Namespace)
 	}
+	if err := object.CheckOwners(); err != nil {
+		return nil, fmt.Errorf("%s: %w", origin, err)
+	}
 	all := []*manifest.Object{object}
 	for _, name := range resource.Secrets {
 		if object.ID().Namespace == "" {

@@ -3,6 +3,7 @@ package manifest
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -184,6 +185,15 @@ func (o *Object) WithMetadata(labels, annotations map[string]string) *Object {
 // WithOrigin returns the object with another origin. The two share their tree.
 func (o *Object) WithOrigin(origin Origin) *Object {
 	return &Object{id: o.id, origin: origin, tree: o.tree, rendered: o.rendered, unknown: o.unknown}
+}
+
+// CheckOwners returns an error if the object has owners. Kubernetes deletes an object whose
+// owners are not in the cluster: a definition with all its objects.
+func (o *Object) CheckOwners() error {
+	if len(List(o.tree, "metadata", "ownerReferences")) == 0 {
+		return nil
+	}
+	return errors.New("metadata.ownerReferences: Kubernetes deletes an object if these are not in the cluster; remove the field")
 }
 
 // Find returns the object with an ID, or nil.
