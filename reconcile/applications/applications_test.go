@@ -453,6 +453,56 @@ func TestTargetGone(t *testing.T) {
 	tm.gone(tm.home, manifest.Application, tm.name, "web")
 }
 
+// The objects of an application stay if its target is gone, as its status says, also when it
+// is deleted or moves.
+func TestTargetGoneFirst(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Submitted", "one", "")
+	tm.remove(tm.home, manifest.Target, tm.name, "one")
+	tm.is("web", "Submitted", "one", "the objects in its cluster stay as they are")
+	tm.target("two", "home")
+	tm.app("web", "targetRef: {name: two}", "")
+	tm.is("web", "Submitted", "two", `"type":"LeftBehind"`)
+	if by := tm.settings(tm.other); by != "web" {
+		t.Errorf("the object is %q's", by)
+	}
+	tm.remove(tm.home, manifest.Target, tm.name, "two")
+	tm.is("web", "Submitted", "two", "the objects in its cluster stay as they are")
+	tm.remove(tm.home, manifest.Application, tm.name, "web")
+	tm.gone(tm.home, manifest.Application, tm.name, "web")
+	if by := tm.settings(tm.home); by != "web" {
+		t.Errorf("the object is %q's", by)
+	}
+}
+
+// Nothing is left behind if another target leads to the same cluster.
+func TestTargetReplaced(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Submitted", "one", "")
+	tm.remove(tm.home, manifest.Target, tm.name, "one")
+	tm.is("web", "Submitted", "one", "TargetMissing")
+	tm.target("two", "other")
+	tm.app("web", "targetRef: {name: two}", "")
+	tm.is("web", "Submitted", "two", `"type":"Ready"`)
+	eventually(t, func() error {
+		tree, err := tm.get(tm.home, manifest.Application, tm.name, "web")
+		if left := manifest.List(tree, "status", "leftTargetRefs"); err == nil && left != nil {
+			return fmt.Errorf("it is still leaving %v", left)
+		}
+		if err == nil && manifest.Condition(tree, leftCondition) != nil {
+			t.Errorf("status %v", tree["status"])
+		}
+		return err
+	})
+	if by := tm.settings(tm.other); by != "web" {
+		t.Errorf("the object is %q's", by)
+	}
+}
+
 // A namespace that is deleted takes targets and Secrets before the applications, whose
 // objects are deleted all the same.
 func TestNamespaceGone(t *testing.T) {
@@ -500,12 +550,12 @@ spec:
 	})
 }
 
-// An application that names a ServiceAccount has that account's rights, however many the
-// connection has.
-func TestServiceAccount(t *testing.T) {
-	tm := newTeam(t)
-	tm.target("one", "other")
-	tm.put(tm.other, `
+// deployer makes the ServiceAccount deployer in the namespace of the test's name. It looks at
+// what a rule says, and writes ConfigMaps into two namespaces: its own, and that of
+// inventories.
+func (tm *team) deployer(c *kube.Client, look string) {
+	tm.t.Helper()
+	tm.put(c, `
 apiVersion: v1
 kind: Namespace
 metadata: {name: $TEAM-in}
@@ -513,19 +563,11 @@ metadata: {name: $TEAM-in}
 apiVersion: v1
 kind: ServiceAccount
 metadata: {name: deployer, namespace: $TEAM-in}
-`)
-	tm.app("web", "targetRef: {name: one}\n  serviceAccount: $TEAM-in/deployer", "")
-	tm.is("web", "Scheduled", "one", "system:serviceaccount:"+tm.name+"-in:deployer")
-	if by := tm.settings(tm.other); by != "" {
-		t.Errorf("%s was written for an account without rights", by)
-	}
-
-	// It looks at all, and writes into two namespaces: its own, and that of inventories.
-	tm.put(tm.other, `
+---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: $TEAM-look}
-rules: [{apiGroups: ["*"], resources: ["*"], verbs: [get, list, watch]}]
+rules: [`+look+`]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -538,7 +580,7 @@ kind: Namespace
 metadata: {name: gitopsd-system}
 `)
 	for _, namespace := range []string{tm.name + "-in", "gitopsd-system"} {
-		tm.put(tm.other, `
+		tm.put(c, `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: $TEAM-write, namespace: `+namespace+`}
@@ -551,6 +593,20 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: $TEAM-write}
 subjects: [{kind: ServiceAccount, name: deployer, namespace: $TEAM-in}]
 `)
 	}
+}
+
+// An application that names a ServiceAccount has that account's rights, however many the
+// connection has.
+func TestServiceAccount(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}\n  serviceAccount: $TEAM-in/deployer", "")
+	tm.is("web", "Scheduled", "one", "system:serviceaccount:"+tm.name+"-in:deployer")
+	if by := tm.settings(tm.other); by != "" {
+		t.Errorf("%s was written for an account without rights", by)
+	}
+
+	tm.deployer(tm.other, "{apiGroups: [\"*\"], resources: [\"*\"], verbs: [get, list, watch]}")
 	tm.app("web", "targetRef: {name: one}\n  serviceAccount: $TEAM-in/deployer", "")
 	tm.is("web", "Submitted", "one", "")
 	if by := tm.settings(tm.other); by != "web" {

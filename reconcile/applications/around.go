@@ -47,10 +47,10 @@ func loop(id manifest.ID) error {
 
 // atHome reports whether a connection leads to the home itself, or may do so.
 func (w *worker) atHome(ctx context.Context, l *link) bool {
-	there := l.identity(ctx)
-	if there == "" {
+	there, _ := l.identity(ctx)
+	if there.system == "" {
 		return true
 	}
-	here, err := identityOf(ctx, w.home)
-	return err != nil || here == there
+	here, err := systemOf(ctx, w.home)
+	return err != nil || here == there.system
 }

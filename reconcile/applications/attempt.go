@@ -64,11 +64,15 @@ func (w *worker) move(ctx context.Context, j *job, s *state) error {
 		s.set(placedCondition, true, reason, "on target "+to+": "+j.decision.Why)
 	}
 	if s.target != to {
-		if s.target != "" && !slices.Contains(s.left, s.target) {
-			s.left = append(s.left, s.target)
+		if s.target != "" && s.leaving(s.target) < 0 {
+			s.left = append(s.left, s.site)
 		}
-		s.left = slices.DeleteFunc(s.left, func(name string) bool { return name == to })
-		s.target, s.cluster, s.state, s.resources = to, "", scheduled, nil
+		s.site = site{target: to}
+		if i := s.leaving(to); i >= 0 { // it comes back
+			s.site = s.left[i]
+			s.left = slices.Delete(s.left, i, i+1)
+		}
+		s.state, s.resources = scheduled, nil
 		w.log.Info("placed", "target", to, "why", j.decision.Why)
 	}
 	s.rescheduled = j.app.Rescheduled
@@ -95,6 +99,9 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 	defer end()
 	w.recognise(remote, l, j, s)
 	o := l.Apply(remote, from.unit)
+	if from != before && o.Actions != nil {
+		l.recorded(remote, s)
+	}
 	submitted := w.record(s, j, rendered, &o)
 	if submitted && o.Changed == 0 && o.Phase != status.Failed {
 		w.rest = from

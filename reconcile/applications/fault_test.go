@@ -188,7 +188,7 @@ func TestLeavesDeadCluster(t *testing.T) {
 		}
 		return nil
 	})
-	w.status.left = []string{"two"}
+	w.status.left = []site{{target: "two"}}
 	for n := range 3 {
 		w.retreat.due = time.Time{}
 		if again := work(n + 1); again > pause(n+1) {
@@ -207,7 +207,7 @@ func TestLeavesDeadCluster(t *testing.T) {
 	j = &job{app: j.app, finalized: true, decision: j.decision, targets: map[string]*target{"one": j.targets["one"]}}
 	work(0)
 	if len(w.status.left) > 0 {
-		t.Errorf("it is still leaving %q", w.status.left)
+		t.Errorf("it is still leaving %v", w.status.left)
 	}
 }
 
@@ -247,6 +247,92 @@ func TestClusterReplaced(t *testing.T) {
 	tm.gone(tm.home, manifest.Application, tm.name, "web")
 	if by := tm.settings(tm.other); by != "" {
 		t.Errorf("the object outlived its application")
+	}
+}
+
+// An application that moves away from a target whose Secret was replaced by another cluster's
+// says that the former cluster has objects, also if it runs in that other cluster.
+func TestLeftReplaced(t *testing.T) {
+	tm := newTeam(t)
+	system, err := tm.get(tm.other, manifest.Namespace, "", "kube-system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Submitted", "one", "")
+	tm.put(tm.home, "{apiVersion: v1, kind: Secret, metadata: {name: one, namespace: $TEAM}, stringData: {kubeconfig: garbled}}")
+	tm.is("web", "Submitted", "one", "the connection Secret one of target one")
+	tm.target("two", "home")
+	tm.app("web", "targetRef: {name: two}", "")
+	tm.is("web", "Submitted", "two", `"leftTargetRefs":[{"cluster":"`)
+	tm.target("one", "home")
+	tm.is("web", "Submitted", "two", `"leftClusters":["`+manifest.Text(system, "metadata", "uid")+`"]`)
+	tree := tm.is("web", "Submitted", "two", `"type":"LeftBehind"`)
+	if left := manifest.List(tree, "status", "leftTargetRefs"); left != nil {
+		t.Errorf("it is still leaving %v", left)
+	}
+	if there, here := tm.settings(tm.other), tm.settings(tm.home); there != "web" || here != "web" {
+		t.Errorf("the objects are %q's and %q's", there, here)
+	}
+	// The target leads there again, and the application comes back.
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	eventually(t, func() error {
+		tree, err := tm.get(tm.home, manifest.Application, tm.name, "web")
+		if text, _ := json.Marshal(manifest.Mapping(tree, "status")); err == nil && strings.Contains(string(text), leftCondition) {
+			err = fmt.Errorf("status %s", text)
+		}
+		return err
+	})
+}
+
+// So it is noticed with an account that may read no Namespace.
+func TestClusterReplacedRestricted(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	for _, c := range []*kube.Client{tm.other, tm.home} {
+		tm.deployer(c, "{apiGroups: [\"\"], resources: [configmaps], verbs: [get, list, watch]}")
+	}
+	tm.app("web", "targetRef: {name: one}\n  serviceAccount: $TEAM-in/deployer", "")
+	tree := tm.is("web", "Submitted", "one", `"inventory":"`)
+	if system := manifest.Text(tree, "status", "cluster"); system != "" {
+		t.Fatalf("the account may read kube-system: %s", system)
+	}
+	uid := manifest.Text(tree, "status", "inventory")
+	tm.target("one", "home")
+	tree = tm.is("web", "Submitted", "one", `"leftClusters":["`+uid+`"]`)
+	if manifest.Condition(tree, leftCondition) == nil {
+		t.Errorf("status %v", tree["status"])
+	}
+	if by := tm.settings(tm.home); by != "web" {
+		t.Errorf("the object is %q's", by)
+	}
+	tm.remove(tm.home, manifest.Application, tm.name, "web")
+	tm.gone(tm.home, manifest.Application, tm.name, "web")
+	if there, here := tm.settings(tm.other), tm.settings(tm.home); there != "web" || here != "" {
+		t.Errorf("the objects are %q's and %q's", there, here)
+	}
+}
+
+// Clusters are compared by what both accounts may read.
+func TestIdentityDiffers(t *testing.T) {
+	for _, tt := range []struct {
+		was, now identity
+		want     bool
+	}{
+		{identity{}, identity{"a", "x"}, false},
+		{identity{"a", "x"}, identity{"a", "x"}, false},
+		{identity{"a", "x"}, identity{"a", "y"}, false}, // the inventory was deleted, and made again
+		{identity{"a", "x"}, identity{"b", "x"}, true},
+		{identity{"a", "x"}, identity{"", "x"}, false},
+		{identity{"a", "x"}, identity{"", "y"}, true},
+		{identity{"", "x"}, identity{"b", ""}, true},
+		{identity{"a", ""}, identity{"", "y"}, false}, // not known
+	} {
+		if differs := tt.was.differs(tt.now); differs != tt.want {
+			t.Errorf("%v and %v: differs %t", tt.was, tt.now, differs)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package applications
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,8 +27,8 @@ type link struct {
 	made string
 	// mirrored are copies of the statuses of remote objects.
 	mirrored map[manifest.ID]copied
-	// id is the cluster's identity if asked; empty if it may not be read.
-	id    string
+	// id is the cluster's identity if asked.
+	id    identity
 	asked bool
 	// unfollow ends its Follow, and waits for that.
 	unfollow func()
@@ -105,18 +106,58 @@ func (w *worker) disconnect() {
 	}
 }
 
-// identity returns the identity of the link's cluster; empty if it cannot be read.
-func (l *link) identity(ctx context.Context) string {
-	if !l.asked {
-		var err error
-		l.id, err = identityOf(ctx, l.client)
-		l.asked = err == nil || kube.ClassOf(err) == kube.Forbidden
-	}
-	return l.id
+// identity has the UIDs of two objects that identify a cluster: its namespace kube-system,
+// and the application's inventory there. One is empty if it does not exist, or if the account
+// may not read it.
+type identity struct{ system, inventory string }
+
+// readIdentity reads an identity as write wrote it.
+func readIdentity(tree map[string]any) identity {
+	return identity{manifest.Text(tree, "cluster"), manifest.Text(tree, "inventory")}
 }
 
-// identityOf reads the identity of a cluster: the UID of its namespace kube-system.
-func identityOf(ctx context.Context, c *kube.Client) (string, error) {
+func (id identity) write(tree map[string]any) {
+	set(tree, "cluster", id.system)
+	set(tree, "inventory", id.inventory)
+}
+
+// differs reports whether a connection leads to another cluster now. Inventories count if
+// not both accounts may read kube-system.
+func (id identity) differs(now identity) bool {
+	if id.system != "" && now.system != "" {
+		return id.system != now.system
+	}
+	return id.inventory != "" && id.inventory != now.inventory
+}
+
+// String returns the UID to name the cluster by.
+func (id identity) String() string { return cmp.Or(id.system, id.inventory) }
+
+// identity returns the identity of the link's cluster, if it is known.
+func (l *link) identity(ctx context.Context) (id identity, known bool) {
+	if !l.asked {
+		system, err := systemOf(ctx, l.client)
+		if err != nil && kube.ClassOf(err) != kube.Forbidden {
+			return identity{}, false
+		}
+		inventory, err := l.Inventory(ctx)
+		if err != nil {
+			return identity{}, false
+		}
+		l.id, l.asked = identity{system, inventory}, true
+	}
+	return l.id, true
+}
+
+// recorded notes the inventory after something was applied, which may have made it.
+func (l *link) recorded(ctx context.Context, s *state) {
+	if inventory, err := l.Inventory(ctx); err == nil && inventory != "" {
+		l.id.inventory, s.cluster.inventory = inventory, inventory
+	}
+}
+
+// systemOf reads the UID of a cluster's namespace kube-system.
+func systemOf(ctx context.Context, c *kube.Client) (string, error) {
 	t, err := c.Type(ctx, "v1", manifest.Namespace.Kind)
 	if err != nil {
 		return "", err
@@ -132,22 +173,36 @@ func identityOf(ctx context.Context, c *kube.Client) (string, error) {
 // connection was replaced by one to another cluster, the objects in the former cluster stay,
 // and the status says so until the target leads there again.
 func (w *worker) recognise(ctx context.Context, l *link, j *job, s *state) {
-	now := l.identity(ctx)
-	if now == "" || now == s.cluster {
+	now, known := l.identity(ctx)
+	if !known {
 		return
 	}
-	if s.cluster != "" {
-		w.log.Warn("the target leads to another cluster now; the application's objects in the former one stay", "target", s.target, "former kube-system UID", s.cluster)
-		s.lost = append(s.lost, s.cluster)
+	if s.cluster.differs(now) {
+		w.log.Warn("the target leads to another cluster now; the application's objects in the former one stay", "target", s.target, "former UID", s.cluster)
+		s.lose(s.cluster)
+		s.cluster = now
 	}
-	s.cluster = now
-	s.lost = slices.DeleteFunc(s.lost, func(id string) bool { return id == now })
+	s.cluster = identity{cmp.Or(now.system, s.cluster.system), cmp.Or(now.inventory, s.cluster.inventory)}
+	s.tellLost(j)
+}
+
+// lose adds a cluster to those that are lost. Without an identity nothing was applied there.
+func (s *state) lose(id identity) {
+	if id != (identity{}) && !slices.Contains(s.lost, id.String()) {
+		s.lost = append(s.lost, id.String())
+	}
+}
+
+// tellLost sets the condition about lost clusters. The one where the application runs is not
+// lost.
+func (s *state) tellLost(j *job) {
+	s.lost = slices.DeleteFunc(s.lost, func(uid string) bool { return uid == s.cluster.system || uid == s.cluster.inventory })
 	s.lost = s.lost[max(0, len(s.lost)-mostLost):]
 	if len(s.lost) == 0 {
 		s.conditions = slices.DeleteFunc(s.conditions, func(c condition) bool { return c.kind == leftCondition })
 		return
 	}
-	s.set(leftCondition, true, "ClusterReplaced", fmt.Sprintf("its target led to another cluster before, where the application's objects stay and nobody looks after them (the UID of its namespace kube-system: %s): delete there what has the annotation %s: %s, or connect the target to that cluster again",
+	s.set(leftCondition, true, "Disconnected", fmt.Sprintf("a target of the application is gone, or leads to another cluster than before. In the former cluster its objects stay, and nobody looks after them (the UID of the namespace kube-system there, or of the inventory: %s): delete there what has the annotation %s: %s, or connect the target to that cluster again",
 		strings.Join(s.lost, ", "), manifest.ApplicationAnnotation, j.app))
 }
 

@@ -30,8 +30,8 @@ func (w *worker) remove(ctx context.Context, j *job) result {
 		return result{failed: true}
 	}
 	var waits []string
-	for _, name := range s.places() {
-		if why := w.empty(remote, j, name, ""); why != "" {
+	for _, p := range s.places() {
+		if why, _ := w.empty(remote, j, p, ""); why != "" {
 			waits = append(waits, why)
 		}
 	}
@@ -82,24 +82,32 @@ func (w *worker) leave(ctx context.Context, j *job, s *state, now *link) string 
 	if err != nil || inventory == "" {
 		return "" // the next attempt says what is wrong
 	}
-	var staying, waits []string
-	for _, name := range s.left {
-		if why := w.empty(ctx, j, name, inventory); why != "" {
-			staying, waits = append(staying, name), append(waits, why)
+	var staying []site
+	var waits []string
+	for _, p := range s.left {
+		switch why, stay := w.empty(ctx, j, p, inventory); {
+		case why != "":
+			staying, waits = append(staying, p), append(waits, why)
+		case stay:
+			s.lose(p.cluster)
 		}
 	}
 	s.left = staying
+	s.tellLost(j)
 	return strings.Join(waits, "; ")
 }
 
-// empty deletes the application's objects in the cluster of a target. It returns why they are
-// not deleted yet; empty if they are, or if there is no connection to them any more. If
-// inventory is the one in that cluster, both targets lead to one cluster, and nothing is
-// deleted.
+// empty deletes the application's objects in a place. It returns why they are not deleted yet.
+// If stay is true, no connection leads there any more, and they stay.
 //
-// If the target does not exist, a connection that this process still has is tried once: when
-// a namespace is deleted, its targets and Secrets may go before the applications.
-func (w *worker) empty(ctx context.Context, j *job, name, inventory string) string {
+// If the application has left the place, inventory is the one where it runs. If that is in the
+// same cluster, nothing is deleted. Otherwise inventory is empty.
+//
+// If the target does not exist, the objects stay, unless it went with its namespace, which may
+// take targets and Secrets before the applications. Then a connection that this process still
+// has is tried once.
+func (w *worker) empty(ctx context.Context, j *job, p site, inventory string) (why string, stay bool) {
+	name := p.target
 	t := j.targets[name]
 	var l *link
 	var err error
@@ -111,27 +119,26 @@ func (w *worker) empty(ctx context.Context, j *job, name, inventory string) stri
 	}
 	switch {
 	case l == nil && t != nil:
-		return fmt.Sprintf("%s; to leave its objects in that cluster, delete the target", problem.Message(err))
-	case l == nil:
-		w.abandon(j, name, "there is no connection to its cluster")
-		return ""
+		return fmt.Sprintf("%s; to leave its objects in that cluster, delete the target", problem.Message(err)), false
+	case l == nil, t == nil && (inventory != "" || !w.ending(ctx)):
+		w.abandon(j, name, "its target is gone")
+		return "", true
+	}
+	if now, known := l.identity(ctx); known && p.cluster.differs(now) {
+		if inventory == "" && t != nil && now != (identity{}) {
+			return fmt.Sprintf("target %s leads to another cluster than the one that has its objects (the UID of the namespace kube-system there, or of the inventory: %s); connect the target to that cluster again, or delete the target to leave its objects there", name, p.cluster), false
+		}
+		w.abandon(j, name, "its target leads to another cluster, or the inventory there is gone")
+		return "", true
 	}
 	if inventory != "" {
 		there, err := l.Inventory(ctx)
 		switch {
-		case err != nil && t == nil:
-			w.abandon(j, name, problem.Message(err))
-			return ""
 		case err != nil:
-			return fmt.Sprintf("target %s, which it has left: %s", name, problem.Message(err))
+			return fmt.Sprintf("target %s, which it has left: %s", name, problem.Message(err)), false
 		case there == inventory:
 			w.drop(name)
-			return ""
-		}
-	}
-	if was := w.status.cluster; name == w.status.target && was != "" && t != nil {
-		if now := l.identity(ctx); now != "" && now != was {
-			return fmt.Sprintf("target %s leads to another cluster than the one that has its objects (its namespace kube-system has UID %s); connect the target to that cluster again, or delete the target to leave its objects there", name, was)
+			return "", false
 		}
 	}
 	o := w.delete(ctx, j, l)
@@ -142,14 +149,13 @@ func (w *worker) empty(ctx context.Context, j *job, name, inventory string) stri
 	}
 	switch {
 	case ctx.Err() != nil:
-		return "it is interrupted"
+		return "it is interrupted", false
 	case o.Phase == status.Ready:
 		w.drop(name)
-		return ""
+		return "", false
 	case t == nil && o.Phase != status.Leaving:
 		w.abandon(j, name, o.Message)
-		w.drop(name)
-		return ""
+		return "", true
 	}
 	var objects []string
 	for _, p := range o.Problems {
@@ -162,7 +168,17 @@ func (w *worker) empty(ctx context.Context, j *job, name, inventory string) stri
 	if o.Phase == status.Unreachable {
 		message += "; to leave its objects in that cluster, delete the target"
 	}
-	return message
+	return message, false
+}
+
+// ending reports whether the application's namespace is being deleted, if that is known.
+func (w *worker) ending(ctx context.Context) bool {
+	t, err := w.home.Type(ctx, "v1", manifest.Namespace.Kind)
+	if err != nil {
+		return false
+	}
+	meta, err := w.home.GetMetadata(ctx, t, manifest.Namespace.ID("", w.app.Namespace))
+	return err == nil && meta.DeletionTimestamp != nil
 }
 
 // delete deletes the application's objects through a connection.
@@ -175,8 +191,9 @@ func (w *worker) delete(ctx context.Context, j *job, l *link) unit.Outcome {
 	return o
 }
 
-// abandon logs that objects may be left in a cluster that there is no connection to.
+// abandon ends the connection to a cluster where objects may be left, and logs that.
 func (w *worker) abandon(j *job, name, why string) {
-	w.log.Warn("the application's target is gone; objects of the application may be left in its cluster", "target", name, "reason", why,
+	w.drop(name)
+	w.log.Warn("objects of the application may be left in the cluster of a target", "target", name, "reason", why,
 		"to find them", "kubectl get all -A -l applyset.kubernetes.io/part-of, with the annotation "+manifest.ApplicationAnnotation+": "+j.app.String())
 }

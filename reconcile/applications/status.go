@@ -33,8 +33,8 @@ const (
 	placedCondition = "Placed"
 	syncedCondition = "Synced"
 	readyCondition  = "Ready"
-	// leftCondition exists only while objects may be left in a cluster that the target no
-	// longer leads to.
+	// leftCondition exists only while objects may be left in a cluster that no target of the
+	// application leads to any more.
 	leftCondition = "LeftBehind"
 )
 
@@ -51,18 +51,25 @@ type state struct {
 	// observed is the generation of the application that the rest is about.
 	observed int64
 
-	state  string
-	target string
-	left   []string
-	// cluster is the identity of the target's cluster. lost are the identities of former
-	// clusters, to which connections were replaced.
-	cluster     string
+	state string
+	// site is where the application runs, and left are former places that still have
+	// objects of it.
+	site
+	left []site
+	// lost are the UIDs of clusters that still have objects of it and are not connected any
+	// more: the connection was replaced by another cluster's, or the target is gone.
 	lost        []string
 	rescheduled string
 	// desired and submitted count resources.
 	desired, submitted int
 	conditions         []condition
 	resources          []resource
+}
+
+// site is a target, and the cluster that it led to.
+type site struct {
+	target  string
+	cluster identity
 }
 
 type condition struct {
@@ -84,8 +91,8 @@ type resource struct {
 
 // readState reads a status as tree wrote it. Anything else is left out.
 func readState(tree map[string]any) *state {
-	s := &state{state: manifest.Text(tree, "state"), target: manifest.Text(tree, "targetRef", "name"), rescheduled: manifest.Text(tree, "rescheduled")}
-	s.cluster = manifest.Text(tree, "cluster")
+	s := &state{state: manifest.Text(tree, "state"), rescheduled: manifest.Text(tree, "rescheduled")}
+	s.site = site{manifest.Text(tree, "targetRef", "name"), readIdentity(tree)}
 	for _, item := range manifest.List(tree, "leftClusters") {
 		if id, _ := item.(string); id != "" {
 			s.lost = append(s.lost, id)
@@ -99,7 +106,7 @@ func readState(tree map[string]any) *state {
 	s.desired, s.submitted = count("desiredResources"), count("submittedResources")
 	for _, item := range manifest.List(tree, "leftTargetRefs") {
 		if m, _ := item.(map[string]any); manifest.Text(m, "name") != "" {
-			s.left = append(s.left, manifest.Text(m, "name"))
+			s.left = append(s.left, site{manifest.Text(m, "name"), readIdentity(m)})
 		}
 	}
 	for _, item := range manifest.List(tree, "conditions") {
@@ -129,13 +136,27 @@ func (s *state) next(app *application.Application) *state {
 	return &n
 }
 
-// places returns the targets with clusters that may have objects of the application.
-func (s *state) places() []string {
+// places returns the places that may have objects of the application, by different targets.
+func (s *state) places() []site {
 	places := slices.Clone(s.left)
-	if s.target != "" && !slices.Contains(places, s.target) {
-		places = append(places, s.target)
+	if s.target != "" && s.leaving(s.target) < 0 {
+		places = append(places, s.site)
 	}
 	return places
+}
+
+// targets returns the targets of its places.
+func (s *state) targets() []string {
+	var names []string
+	for _, p := range s.places() {
+		names = append(names, p.target)
+	}
+	return names
+}
+
+// leaving returns the index of a target among those that are left; negative if it is not.
+func (s *state) leaving(target string) int {
+	return slices.IndexFunc(s.left, func(p site) bool { return p.target == target })
 }
 
 // clip shortens a text for people.
@@ -205,14 +226,16 @@ func (s *state) count() {
 	}
 }
 
+// set sets a field that is not empty.
+func set(m map[string]any, key, value string) {
+	if value != "" {
+		m[key] = value
+	}
+}
+
 // tree returns the status as it is written.
 func (s *state) tree() map[string]any {
 	tree := map[string]any{"state": s.state, "desiredResources": int64(s.desired), "submittedResources": int64(s.submitted)}
-	set := func(m map[string]any, key, value string) {
-		if value != "" {
-			m[key] = value
-		}
-	}
 	if s.target != "" {
 		tree["targetRef"] = map[string]any{"name": s.target}
 	}
@@ -220,13 +243,15 @@ func (s *state) tree() map[string]any {
 		tree["observedGeneration"] = s.observed
 	}
 	set(tree, "rescheduled", s.rescheduled)
-	set(tree, "cluster", s.cluster)
+	s.cluster.write(tree)
 	var left, lost, conditions, resources []any
 	for _, id := range s.lost {
 		lost = append(lost, id)
 	}
-	for _, name := range s.left {
-		left = append(left, map[string]any{"name": name})
+	for _, p := range s.left {
+		m := map[string]any{"name": p.target}
+		p.cluster.write(m)
+		left = append(left, m)
 	}
 	for _, c := range s.conditions {
 		conditions = append(conditions, manifest.NewCondition(c.kind, c.true, c.reason, c.message, c.since))
@@ -281,5 +306,5 @@ func (w *worker) stands(s *state) {
 	w.status = s
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.at = s.places()
+	w.at = s.targets()
 }

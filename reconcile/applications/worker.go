@@ -76,7 +76,7 @@ func newWorker(c Config, v *home.View, k *known) *worker {
 	return &worker{
 		cfg: c, home: v.Client, log: v.Log.With("application", app.String()), app: manifest.Application.ID(app.Namespace, app.Name), uid: app.UID,
 		id:     desired.ID{Cluster: v.Cluster, Name: app.Namespace + "." + name + "." + app.UID},
-		status: status, at: status.places(),
+		status: status, at: status.targets(),
 		box: make(chan *job, 1), woken: make(chan struct{}, 1), links: make(map[string]*link),
 	}
 }
