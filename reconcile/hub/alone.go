@@ -3,6 +3,8 @@ package hub
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -28,7 +30,8 @@ const (
 // Alone returns an error unless all other registered clusters that are not to be emptied are
 // known to be others than the one that client reaches. Clusters are compared by the UID of
 // the Namespace kube-system, or of gitopsd's own if the account may not read that. One that
-// cannot be connected to is compared by its address.
+// cannot be connected to counts as another one if its address is another, and its CAs are
+// others.
 func (c *Connector) Alone(ctx context.Context, client *kube.Client, registered []clusters.Cluster) error {
 	others := slices.DeleteFunc(slices.Clone(registered), func(o clusters.Cluster) bool { return o.Remove || o.Name == client.Name() })
 	if len(others) == 0 {
@@ -69,7 +72,9 @@ func (c *Connector) another(ctx context.Context, client *kube.Client, own identi
 	same, known := own.compare(id)
 	switch {
 	case unconnected(err):
-		same = address(there) == address(client)
+		if same = address(there) == address(client); !same && !verifiedByOthers(there, client) {
+			return unknown(fmt.Errorf("%w; its kubeconfig has a certificate authority of this cluster's, or one of the two names none; make it reachable, or take its document out of clusters.yaml until it is", err))
+		}
 	case err != nil:
 		return unknown(err)
 	case !known:
@@ -95,6 +100,28 @@ func address(client *kube.Client) string {
 		return client.Server()
 	}
 	return strings.ToLower(u.Hostname()) + ":" + cmp.Or(u.Port(), "443") + strings.TrimRight(u.Path, "/")
+}
+
+// verifiedByOthers reports whether two clients verify their API servers with different CAs,
+// each with its own.
+func verifiedByOthers(a, b *kube.Client) bool {
+	as, bs := authorities(a), authorities(b)
+	return len(as) > 0 && len(bs) > 0 && !slices.ContainsFunc(as, func(ca string) bool { return slices.Contains(bs, ca) })
+}
+
+// authorities returns the keys of the CAs that a client verifies its API server with. A renewed
+// certificate has the same key.
+func authorities(client *kube.Client) []string {
+	var keys []string
+	for rest := client.Roots(); ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return keys
+		}
+		if ca, err := x509.ParseCertificate(block.Bytes); err == nil {
+			keys = append(keys, string(ca.RawSubjectPublicKeyInfo))
+		}
+	}
 }
 
 // namespaces are those whose UIDs identify a cluster.

@@ -1,7 +1,14 @@
 package hub
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,8 +19,8 @@ import (
 	"gitopsd.dev/testscripts/devcluster"
 )
 
-// A cluster is emptied only if it is no other registered one, by its address or its UID, and
-// if the addresses of all others are known.
+// A cluster is emptied only if it is known to be no other registered one: by the UID, or if
+// that one cannot be connected to, by the address and the CAs.
 func TestAlone(t *testing.T) {
 	t.Parallel()
 	admin(t)
@@ -28,7 +35,10 @@ func TestAlone(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"hub": string(there), "copy": string(there), "name": byName,
-		"down": fleetFile, "stranger": stranger(t, byName), "unverified": unverified(t, byName),
+		"down":  changed(t, fleetFile, authority(strangeAuthority(t))),
+		"typo":  strings.Replace(string(there), "server: https://127.0.0.1:", "server: https://api.prod.invalid:", 1),
+		"early": changed(t, string(there), func(tree map[string]any) { clusterOf(tree)["server"] = "https://127.0.0.1:1" }),
+		"plain": fleetFile, "stranger": stranger(t, byName), "unverified": unverified(t, byName),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -45,6 +55,9 @@ func TestAlone(t *testing.T) {
 	}{
 		{"alone", "hub", nil, ""},
 		{"beside one that is down", "hub", []clusters.Cluster{cluster("other", "down", false)}, ""},
+		{"beside one that is down, and may be any", "hub", []clusters.Cluster{cluster("other", "plain", false)}, "or one of the two names none; make it reachable, or take its document out of clusters.yaml until it is"},
+		{"by another address, which does not resolve", "hub", []clusters.Cluster{cluster("new", "typo", false)}, "it is not emptied before it is known whether it is also cluster new: cluster new: https://api.prod.invalid:"},
+		{"by another address, where nothing listens yet", "hub", []clusters.Cluster{cluster("new", "early", false)}, "its kubeconfig has a certificate authority of this cluster's"},
 		{"by a copy", "hub", []clusters.Cluster{cluster("other", "down", false), cluster("new", "copy", false)}, "it is not emptied: it is also cluster new,"},
 		{"by another address", "hub", []clusters.Cluster{cluster("new", "name", false)}, "it is not emptied: it is also cluster new,"},
 		{"by another address, with credentials that are not accepted", "hub", []clusters.Cluster{cluster("new", "stranger", false)}, "it is not emptied before it is known whether it is also cluster new: "},
@@ -78,8 +91,35 @@ func stranger(t *testing.T, text string) string {
 func unverified(t *testing.T, text string) string {
 	t.Helper()
 	return changed(t, text, func(tree map[string]any) {
-		delete(tree["clusters"].([]any)[0].(map[string]any)["cluster"].(map[string]any), "certificate-authority-data")
+		delete(clusterOf(tree), "certificate-authority-data")
 	})
+}
+
+// clusterOf returns the cluster of a kubeconfig.
+func clusterOf(tree map[string]any) map[string]any {
+	return tree["clusters"].([]any)[0].(map[string]any)["cluster"].(map[string]any)
+}
+
+// authority sets the CAs of a kubeconfig.
+func authority(pem []byte) func(tree map[string]any) {
+	return func(tree map[string]any) {
+		clusterOf(tree)["certificate-authority-data"] = base64.StdEncoding.EncodeToString(pem)
+	}
+}
+
+// strangeAuthority returns the certificate of a CA that no cluster has.
+func strangeAuthority(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, ca, ca, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 func changed(t *testing.T, text string, change func(tree map[string]any)) string {

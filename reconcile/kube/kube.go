@@ -97,6 +97,7 @@ type ServiceAccount struct {
 type Client struct {
 	name      string
 	base      *url.URL
+	roots     []byte
 	client    *http.Client
 	conns     *connections
 	timeout   time.Duration
@@ -139,12 +140,16 @@ func New(c Config) (*Client, error) {
 		return nil, problem.In(c.Name, fmt.Errorf("kubeconfig: %w", err))
 	}
 	client.CheckRedirect = noRedirects
+	files := rest.CopyConfig(cfg)
+	if err := rest.LoadTLSFiles(files); err != nil {
+		return nil, problem.In(c.Name, fmt.Errorf("kubeconfig: %w", err))
+	}
 	base, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
 		return nil, problem.In(c.Name, fmt.Errorf("kubeconfig: server %q: %w", cfg.Host, err))
 	}
 	cl := &Client{
-		name: c.Name, base: base, client: client, conns: conns,
+		name: c.Name, base: base, roots: files.CAData, client: client, conns: conns,
 		timeout: cmp.Or(c.Timeout, DefaultTimeout), quiet: quietLongest, userAgent: cmp.Or(c.UserAgent, "gitopsd"), mayWrite: c.MayWrite,
 		groups: make(map[string]*group), gvs: make(map[string]*groupTypes), epoch: 1, lanes: make(map[lane]int),
 	}
@@ -166,6 +171,10 @@ func (c *Client) Name() string { return c.name }
 
 // Server returns the API server's URL.
 func (c *Client) Server() string { return c.base.String() }
+
+// Roots returns the certificates (PEM) of the CAs that the API server is verified with; empty
+// for those that the machine trusts.
+func (c *Client) Roots() []byte { return c.roots }
 
 // Close closes all connections. Requests under way and later ones fail.
 func (c *Client) Close() { c.conns.close() }
