@@ -22,7 +22,7 @@ func RefuseAccounts(p *Plan) {
 		if s.Object == nil || s.Package == "" || s.Stage != Workloads || !s.Action.Writes() {
 			continue
 		}
-		account := manifest.ServiceAccount.ID(s.ID.Namespace, manifest.Text(s.Object.Tree(), "spec", "template", "spec", "serviceAccountName"))
+		account := accountOf(s.Object)
 		switch lacking[account] {
 		case Conflict:
 			s.Action, s.Reason = Refused, fmt.Sprintf("it would run as %s, which is in conflict", account)
@@ -30,4 +30,30 @@ func RefuseAccounts(p *Plan) {
 			s.Action, s.Reason = Refused, fmt.Sprintf("it would run as %s, which is refused", account)
 		}
 	}
+}
+
+// accountOf returns the ServiceAccount that the pods of a workload run as.
+func accountOf(o *manifest.Object) manifest.ID {
+	return manifest.ServiceAccount.ID(o.ID().Namespace, manifest.Text(o.Tree(), "spec", "template", "spec", "serviceAccountName"))
+}
+
+// lent returns the accounts of packages that workloads outside of the package run as.
+func lent(steps []Step) map[manifest.ID]bool {
+	packages := make(map[manifest.ID]string)
+	for i := range steps {
+		if s := &steps[i]; s.Object != nil && s.Package != "" && s.ID.Is(manifest.ServiceAccount) {
+			packages[s.ID] = s.Package
+		}
+	}
+	found := make(map[manifest.ID]bool)
+	for i := range steps {
+		s := &steps[i]
+		if s.Object == nil || s.Stage != Workloads {
+			continue
+		}
+		if account := accountOf(s.Object); packages[account] != "" && packages[account] != s.Package {
+			found[account] = true
+		}
+	}
+	return found
 }

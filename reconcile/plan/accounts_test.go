@@ -49,3 +49,25 @@ func TestRefuseAccounts(t *testing.T) {
 		}
 	}
 }
+
+// An account that packages share does not wait with the first of them, which may wait for the
+// controller of another.
+func TestSharedAccountWaitsForNothing(t *testing.T) {
+	t.Parallel()
+	object := func(apiVersion, kind, name, pkg, rest string) string {
+		return "{apiVersion: " + apiVersion + ", kind: " + kind + ", metadata: {name: " + name + ", namespace: ns, labels: {gitopsd.dev/package: " + pkg + "}}" + rest + "}\n---\n"
+	}
+	const runs = ", spec: {template: {spec: {serviceAccountName: shared}}}"
+	account := object("v1", "ServiceAccount", "shared", "first", "")
+	first, second := object("apps/v1", "Deployment", "first", "first", runs), object("apps/v1", "Deployment", "second", "second", runs)
+	for text, want := range map[string]string{account + first: "package/second", account + first + second: ""} {
+		desired, _ := manifest.NewSet(manifesttest.Objects(t, text+object("v1", "ConfigMap", "a", "second", "")))
+		p := plan.Compute("dev", desired, plan.Live{}, inventory, plan.Options{Order: map[string]plan.Order{"first": {DependsOn: "package/second"}}})
+		for _, s := range p.Steps {
+			wants := map[string]string{"shared": want, "first": "package/second"}[s.ID.Name]
+			if have := strings.Join(s.After, " "); have != wants {
+				t.Errorf("%s waits for %q, want %q", s.ID, have, wants)
+			}
+		}
+	}
+}

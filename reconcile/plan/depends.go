@@ -25,7 +25,7 @@ const (
 // order reads the dependencies of the steps, and refuses steps with dependencies that can
 // never be ready. It returns the steps that each named dependency stands for.
 func (c *computation) order(steps []Step) map[string][]int {
-	g := graph{steps: steps, packages: c.opts.Order, groups: make(map[string][]int)}
+	g := graph{steps: steps, packages: c.opts.Order, lent: lent(steps), groups: make(map[string][]int)}
 	for i := range steps {
 		s := &steps[i]
 		s.After = g.after(s)
@@ -75,6 +75,9 @@ func otherNames(rendered *manifest.Set) map[string]bool {
 type graph struct {
 	steps    []Step
 	packages map[string]Order
+	// lent are accounts that workloads outside of their package run as. They do
+	// not wait with their package, which may wait for these workloads.
+	lent map[manifest.ID]bool
 	// groups are the steps that each named dependency stands for.
 	groups map[string][]int
 }
@@ -84,7 +87,11 @@ func (g *graph) after(s *Step) []string {
 	if s.Object == nil {
 		return nil
 	}
-	return dependencies(s.Object.Annotation(manifest.DependsOnAnnotation), g.packages[s.Package])
+	pkg := g.packages[s.Package]
+	if g.lent[s.ID] {
+		pkg.DependsOn = ""
+	}
+	return dependencies(s.Object.Annotation(manifest.DependsOnAnnotation), pkg)
 }
 
 // dependencies are the names in an object's annotation and in its package's.
