@@ -234,6 +234,9 @@ func (w *worker) bare(j *job) *desired.Unit {
 	return u
 }
 
+// notSubmitted is the reason of conditions while an object is not as it is declared.
+const notSubmitted = "NotSubmitted"
+
 // mostTold bounds the objects in a condition's message.
 const mostTold = 3
 
@@ -288,14 +291,14 @@ func (w *worker) record(s *state, j *job, rendered *application.Rendered, o *uni
 	case o.Actions == nil:
 		s.set(syncedCondition, false, string(o.Phase), o.Message)
 	case !applied:
-		s.set(syncedCondition, false, "NotSubmitted", message)
+		s.set(syncedCondition, false, notSubmitted, message)
 	default:
 		s.set(syncedCondition, true, "Submitted", w.kept(o))
 	}
 	applied = applied && o.Actions != nil
 	reason := string(o.Phase)
 	if o.Phase == status.Ready && !applied { // something is held
-		reason = "NotSubmitted"
+		reason = notSubmitted
 	}
 	s.set(readyCondition, applied && o.Phase == status.Ready, reason, message)
 	s.observed = j.app.Generation
