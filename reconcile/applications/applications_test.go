@@ -905,3 +905,23 @@ func generation(tree map[string]any) int64 {
 	n, _ := manifest.Mapping(tree, "metadata")["generation"].(int64)
 	return n
 }
+
+// A cluster-wide object that names a namespace, as charts print it, creates none.
+func TestStrayNamespace(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: web, namespace: $TEAM}
+spec:
+  targetRef: {name: one}
+  resourceTemplates:
+  - metadata: {name: role}
+    spec: {template: {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {namespace: $TEAM-stray, name: $TEAM}}}
+`)
+	tm.is("web", "Submitted", "one", "")
+	if _, err := tm.get(tm.other, manifest.Namespace, "", tm.name+"-stray"); kube.ClassOf(err) != kube.NotFound {
+		t.Errorf("the namespace: %v", err)
+	}
+}

@@ -267,6 +267,10 @@ func (namespaces) Complete(ctx context.Context, r unit.Request) (unit.Completion
 		if name == "" || seen[name] || r.Objects.Get(id) != nil {
 			continue
 		}
+		// Charts print the field for cluster-wide objects, too.
+		if kind, err := r.Client.Kind(ctx, o.ID().Group, o.ID().Kind); err == nil && !kind.Namespaced {
+			continue
+		}
 		seen[name] = true
 		t, err := r.Client.Type(ctx, "v1", manifest.Namespace.Kind)
 		if err == nil {

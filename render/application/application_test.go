@@ -144,6 +144,7 @@ func TestRenderFaults(t *testing.T) {
 		resource("one", object("same"), ""), resource("two", object("same"), ""),
 		resource("nameless", "{apiVersion: v1, kind: ConfigMap, metadata: {namespace: web}}", ""),
 		resource("owned", "{apiVersion: v1, kind: ConfigMap, metadata: {namespace: web, name: owned, ownerReferences: [{apiVersion: v1, kind: Pod, name: gone, uid: x}]}}", ""),
+		resource("trusting", "{apiVersion: v1, kind: ConfigMap, metadata: {namespace: web, name: ca, annotations: {gitopsd.dev/inject-ca: Service/web/a}}}", ""),
 		resource("secretless", object("secretless"), "{name: missing}"),
 		resource("clusterwide", "{apiVersion: v1, kind: Namespace, metadata: {name: web}}", "{name: there}"),
 	}, ", ")+"]}")
@@ -161,6 +162,7 @@ func TestRenderFaults(t *testing.T) {
 		"two":         "configmap/web/same is defined 2 times: by KubernetesApplication team/web, resource one and by KubernetesApplication team/web, resource two; keep one definition",
 		"nameless":    "KubernetesApplication team/web, resource nameless: metadata.name: is missing",
 		"owned":       "KubernetesApplication team/web, resource owned: metadata.ownerReferences: Kubernetes deletes an object if these are not in the cluster; remove the field",
+		"trusting":    "KubernetesApplication team/web, resource trusting: metadata.annotations: gitopsd.dev/inject-ca works in a cluster's own manifests alone; set caBundle in the template, or declare the object there",
 		"secretless":  "Secret team/missing does not exist",
 		"clusterwide": "KubernetesApplication team/web, resource clusterwide: spec.secrets: the object has no namespace that Secret there could go to",
 	}

@@ -91,6 +91,9 @@ func (a *Application) render(resource Resource, secrets *secrets) ([]*manifest.O
 	if err := object.CheckOwners(); err != nil {
 		return nil, fmt.Errorf("%s: %w", origin, err)
 	}
+	if object.Annotation(manifest.InjectCAAnnotation) != "" {
+		return nil, fmt.Errorf("%s: metadata.annotations: %s works in a cluster's own manifests alone; set caBundle in the template, or declare the object there", origin, manifest.InjectCAAnnotation)
+	}
 	all := []*manifest.Object{object}
 	for _, name := range resource.Secrets {
 		if object.ID().Namespace == "" {
