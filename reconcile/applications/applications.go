@@ -331,9 +331,10 @@ func place(namespace string, all []*known, targets map[string]*target, settling 
 type job struct {
 	app *application.Application
 	err error
-	// deleting reports whether the application is to go, and finalized whether it
-	// carries the finalizer.
+	// deleting reports whether the application is to go, deleted is since when, and finalized
+	// reports whether it carries the finalizer.
 	deleting, finalized bool
+	deleted             time.Time
 	decision            placement.Decision
 	// targets are those of the namespace, by name.
 	targets map[string]*target
@@ -354,6 +355,9 @@ func newJob(v *home.View, k *known, targets map[string]*target, places []string,
 	j := &job{
 		app: k.app, err: k.err, deleting: k.meta.DeletionTimestamp != nil, decision: k.decision, targets: targets, decisions: decisions, around: around,
 		finalized: slices.Contains(k.meta.Finalizers, manifest.RemoteObjectsFinalizer),
+	}
+	if j.deleting {
+		j.deleted = k.meta.DeletionTimestamp.Time
 	}
 	j.of = fmt.Sprintf("%s %v %q", k.made, j.deleting, j.decision.Target)
 	places = append(slices.Clone(places), j.decision.Target)

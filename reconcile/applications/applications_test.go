@@ -470,10 +470,25 @@ func TestTargetGoneFirst(t *testing.T) {
 	}
 	tm.remove(tm.home, manifest.Target, tm.name, "two")
 	tm.is("web", "Submitted", "two", "the objects in its cluster stay as they are")
+	time.Sleep(moment + 2*time.Second) // otherwise it may count as deleted with the application
 	tm.remove(tm.home, manifest.Application, tm.name, "web")
 	tm.gone(tm.home, manifest.Application, tm.name, "web")
 	if by := tm.settings(tm.home); by != "web" {
 		t.Errorf("the object is %q's", by)
+	}
+}
+
+// A target and its application that are deleted together, in whatever order, take the objects along.
+func TestBothGone(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Submitted", "one", "")
+	tm.remove(tm.home, manifest.Target, tm.name, "one")
+	tm.remove(tm.home, manifest.Application, tm.name, "web")
+	tm.gone(tm.home, manifest.Application, tm.name, "web")
+	if by := tm.settings(tm.other); by != "" {
+		t.Errorf("the object is still %q's", by)
 	}
 }
 

@@ -83,7 +83,7 @@ func (w *worker) move(ctx context.Context, j *job, s *state) error {
 func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 	t := j.targets[s.target]
 	if t == nil {
-		return w.unsynced(j, s, "TargetMissing", fmt.Sprintf("KubernetesTarget %s does not exist; the objects in its cluster stay as they are: create it again, or move the application with the annotation %s", s.target, manifest.RescheduleAnnotation))
+		return w.unsynced(j, s, targetMissing, fmt.Sprintf("KubernetesTarget %s does not exist; the objects in its cluster stay as they are: create it again, or move the application with the annotation %s", s.target, manifest.RescheduleAnnotation))
 	}
 	l, err := w.connect(ctx, j.app, t)
 	if err != nil {
@@ -234,8 +234,13 @@ func (w *worker) bare(j *job) *desired.Unit {
 	return u
 }
 
-// notSubmitted is the reason of conditions while an object is not as it is declared.
-const notSubmitted = "NotSubmitted"
+// Reasons of conditions.
+const (
+	// notSubmitted: an object is not as it is declared.
+	notSubmitted = "NotSubmitted"
+	// targetMissing: the target does not exist, and the objects in its cluster stay.
+	targetMissing = "TargetMissing"
+)
 
 // mostTold bounds the objects in a condition's message.
 const mostTold = 3

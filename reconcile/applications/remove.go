@@ -103,9 +103,8 @@ func (w *worker) leave(ctx context.Context, j *job, s *state, now *link) string 
 // If the application has left the place, inventory is the one where it runs. If that is in the
 // same cluster, nothing is deleted. Otherwise inventory is empty.
 //
-// If the target does not exist, the objects stay, unless it went with its namespace, which may
-// take targets and Secrets before the applications. Then a connection that this process still
-// has is tried once.
+// If the target does not exist, the objects stay, unless it went together with the application.
+// Then a connection that this process still has is tried once.
 func (w *worker) empty(ctx context.Context, j *job, p site, inventory string) (why string, stay bool) {
 	name := p.target
 	t := j.targets[name]
@@ -120,7 +119,7 @@ func (w *worker) empty(ctx context.Context, j *job, p site, inventory string) (w
 	switch {
 	case l == nil && t != nil:
 		return fmt.Sprintf("%s; to leave its objects in that cluster, delete the target", problem.Message(err)), false
-	case l == nil, t == nil && (inventory != "" || !w.ending(ctx)):
+	case l == nil, t == nil && (inventory != "" || !w.together(ctx, j, name)):
 		w.abandon(j, name, "its target is gone")
 		return "", true
 	}
@@ -169,6 +168,22 @@ func (w *worker) empty(ctx context.Context, j *job, p site, inventory string) (w
 		message += "; to leave its objects in that cluster, delete the target"
 	}
 	return message, false
+}
+
+// moment is how long before its application a target may be deleted and still count as deleted
+// together with it.
+const moment = 2 * time.Second
+
+// together reports whether a target that does not exist was deleted together with its
+// application, by one command or one commit, or with their namespace. It was not if the status
+// has said that the objects stay.
+func (w *worker) together(ctx context.Context, j *job, name string) bool {
+	c := w.status.condition(syncedCondition)
+	if name != w.status.target || c.reason != targetMissing {
+		return true
+	}
+	since, err := time.Parse(time.RFC3339, c.since)
+	return err == nil && j.deleted.Sub(since) <= moment || w.ending(ctx)
 }
 
 // ending reports whether the application's namespace is being deleted, if that is known.
