@@ -37,7 +37,7 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) (why, on string)
 	case j.held != "":
 		return j.held, ""
 	case j.broken != "":
-		return "waits for cluster " + j.broken + ", whose registration has errors", ""
+		return "waits for cluster " + j.broken + ", whose registration has errors", j.broken
 	}
 	for _, dep := range j.after {
 		on := dep.want.ID.String()

@@ -177,6 +177,9 @@ func (c *cluster) bind(expanded map[packageName]*expansion) {
 		}
 	}
 	for _, s := range slices.Concat(c.wanted.Held, c.left) {
+		if s.Declaration.Kind == sources.Configuration || s.Declaration.Kind == sources.Function {
+			continue
+		}
 		config, _ := c.wanted.runtimeOf(s) // an error is the declaration's
 		controllers = append(controllers, runtime.Controller{Selected: s, Config: config})
 	}
@@ -376,6 +379,9 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 	}
 	for _, e := range c.broken {
 		r.broken[e.Name] = true
+	}
+	for _, s := range c.left { // another package may have its name
+		r.broken[s.Declaration.Name] = true
 	}
 	for _, e := range c.conflicts {
 		r.conflict[e.ID] = true

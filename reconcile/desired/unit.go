@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"cmp"
 	"context"
 	"io/fs"
 	"strings"
@@ -170,9 +171,11 @@ func (c *Unit) Order() map[string]plan.Order {
 	order := make(map[string]plan.Order, len(c.Packages))
 	for _, p := range c.Packages {
 		o := plan.Order{DependsOn: annotation(p.Declaration, manifest.DependsOnAnnotation), File: p.Declaration.File}
-		if same := order[p.Declaration.Name].DependsOn; same != "" {
-			o.DependsOn += "," + same
+		same := order[p.Declaration.Name]
+		if same.DependsOn != "" {
+			o.DependsOn += "," + same.DependsOn
 		}
+		o.File = cmp.Or(o.File, same.File) // that of a dependency is empty
 		order[p.Declaration.Name] = o
 	}
 	return order

@@ -270,7 +270,7 @@ func (c *Client) explainStatus(e *Error, host, repository string, st *status) er
 		return e.say(Unauthorized, "%s refuses access%s; looked for credentials in %s", host, words, c.lookedIn(repository))
 	case st.code == http.StatusTooManyRequests:
 		if e.RetryAfter > 0 {
-			words += fmt.Sprintf(" and asks to come back in %v", e.RetryAfter)
+			words += " and asks to come back later" // without the time, the error is the same until then
 		}
 		return e.say(RateLimited, "%s limits the rate of requests%s; credentials usually raise the limit", host, words)
 	case st.code >= 500:

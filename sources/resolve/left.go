@@ -25,19 +25,17 @@ func (p *pass) left(ctx context.Context, req Request, nodes map[string]*node, ou
 		if done[line.Repository] {
 			continue
 		}
-		for _, d := range p.declarationsOf(req, nodes, line) {
-			if d.Kind != sources.Configuration && d.Kind != sources.Function {
-				left = append(left, p.asLocked(ctx, req, d, line))
-			}
+		all, guessed := p.declarationsOf(req, nodes, line)
+		for _, d := range all {
+			left = append(left, p.asLocked(ctx, req, d, line, guessed))
 		}
 	}
 	return left
 }
 
 // declarationsOf returns the declarations that a line may be of; for a dependency, one with
-// its defaults.
-func (p *pass) declarationsOf(req Request, nodes map[string]*node, line lockfile.Selection) []sources.Declaration {
-	var all []sources.Declaration
+// its defaults. guessed reports whether nothing in the line tells that it is of one of them.
+func (p *pass) declarationsOf(req Request, nodes map[string]*node, line lockfile.Selection) (all []sources.Declaration, guessed bool) {
 	for _, d := range req.Declarations {
 		n := nodes[d.Ref.Repository]
 		if d.Ref.Repository == line.Repository || n.load != nil && n.load.ref.Repository == line.Repository {
@@ -46,6 +44,7 @@ func (p *pass) declarationsOf(req Request, nodes map[string]*node, line lockfile
 	}
 	if all == nil && line.Parent == "" {
 		all = p.strange(req, nodes)
+		guessed = all != nil
 	}
 	if d := unreadable(req, line.Repository); d != nil {
 		all = append(all, *d)
@@ -53,7 +52,7 @@ func (p *pass) declarationsOf(req Request, nodes map[string]*node, line lockfile
 	if all == nil {
 		all = []sources.Declaration{{Name: path.Base(line.Repository)}}
 	}
-	return all
+	return all, guessed
 }
 
 // strange returns the failed declarations that the lock does not know. Each may be one of the
@@ -70,8 +69,10 @@ func (p *pass) strange(req Request, nodes map[string]*node) []sources.Declaratio
 }
 
 // asLocked returns the package of a line. Its signature is not verified: it is not installed
-// again.
-func (p *pass) asLocked(ctx context.Context, req Request, d sources.Declaration, line lockfile.Selection) sources.Selected {
+// again. It is read for its controller's rights alone, so that a package without a controller
+// is not, nor one that this pass failed to read. Nor is one whose declaration is a guess: its
+// controller may have another name.
+func (p *pass) asLocked(ctx context.Context, req Request, d sources.Declaration, line lockfile.Selection, guessed bool) sources.Selected {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
 	s := sources.Selected{Declaration: d, Pin: sources.Pin{Ref: versionRef(line.Repository, line.Version)}, Parent: line.Parent}
@@ -85,6 +86,9 @@ func (p *pass) asLocked(ctx context.Context, req Request, d sources.Declaration,
 		return s
 	}
 	s.Origin = origin
+	if d.Kind == sources.Configuration || d.Kind == sources.Function || guessed || p.failed(origin, s.Pin.Digest) {
+		return s
+	}
 	if pkg, err := p.fetch(ctx, origin, s.Pin.Digest); err == nil {
 		s.Package, s.Declaration.Kind = pkg, pkg.Meta.Kind
 	}

@@ -23,11 +23,11 @@ func TestLeft(t *testing.T) {
 	}{
 		{name: "nothing", declared: []string{"reg.io/p:v1", "reg.io/q:v1"}},
 		{name: "a version that does not exist, and a dependency", declared: []string{"reg.io/p:v9", "reg.io/q:v1"}, want: []string{"lib: lib:v1.0.0 runs", "p: p:v1 runs"}},
-		{name: "a misspelt repository", declared: []string{"reg.io/pp:v1", "reg.io/q:v1"}, want: []string{"lib: lib:v1.0.0 runs", "pp: p:v1 runs"}},
+		{name: "a misspelt repository", declared: []string{"reg.io/pp:v1", "reg.io/q:v1"}, want: []string{"lib: lib:v1.0.0 runs", "pp: unknown p:v1 runs"}},
 		{name: "a declaration without a repository", declared: []string{"reg.io/q:v1"}, unreadable: []sources.Declaration{{Name: "bad"}}, want: []string{"bad: p:v1 runs"}},
 		{name: "a second declaration of it", declared: []string{"reg.io/p:v1", "reg.io/q:v1", "reg.io/q:v1"}, want: []string{"q: q:v1", "q: q:v1"}},
 		{name: "no longer declared", declared: []string{"reg.io/q:v1"}},
-		{name: "another kind", declared: []string{"reg.io/p:v9", "reg.io/q:v1"}, kind: sources.Function, want: []string{"lib: lib:v1.0.0 runs"}},
+		{name: "another kind", declared: []string{"reg.io/p:v9", "reg.io/q:v1"}, kind: sources.Function, want: []string{"lib: lib:v1.0.0 runs", "p: unknown p:v1 runs"}},
 		{name: "nothing can be read", declared: []string{"reg.io/p:v1", "reg.io/q:v1"}, change: func(s *shelf, _ *Config) { s.down = true },
 			want: []string{"lib: unknown lib:v1.0.0 runs", "p: unknown p:v1 runs", "q: unknown q:v1"}},
 	} {

@@ -36,7 +36,8 @@ type pass struct {
 	tags      map[sources.Origin]func() ([]string, error)
 	late      map[string]bool // registries that were late in this pass
 	fetched   map[content]*sources.Package
-	waiting   []Waiting // of single clusters
+	unfetched map[content]bool // what could not be fetched
+	waiting   []Waiting        // of single clusters
 	peeks     map[peeked]sources.Digest
 	unasked   map[sources.Ref]bool
 
@@ -58,7 +59,7 @@ func newPass(cfg Config, lock, hint *lockfile.File) *pass {
 		loads: make(map[loadKey]*load), uses: make(map[sources.Ref]*use),
 		tags: make(map[sources.Origin]func() ([]string, error)), tagged: make(map[sources.Ref]*tagged),
 		late: make(map[string]bool), unasked: make(map[sources.Ref]bool), retracted: make(map[retracted][]rules.Retraction),
-		fetched: make(map[content]*sources.Package), avoided: make(map[sources.Ref]string), lost: make(map[sources.Ref]string), peeks: make(map[peeked]sources.Digest),
+		fetched: make(map[content]*sources.Package), unfetched: make(map[content]bool), avoided: make(map[sources.Ref]string), lost: make(map[sources.Ref]string), peeks: make(map[peeked]sources.Digest),
 	}
 	p.cfg = p.timed(cfg)
 	for _, cluster := range lock.Clusters() {

@@ -428,12 +428,21 @@ func (p *pass) fetch(ctx context.Context, from sources.Origin, d sources.Digest)
 		return pkg, nil
 	}
 	pkg, err := p.cfg.Fetch(ctx, from, d)
-	if err == nil {
-		p.mu.Lock()
-		p.fetched[key] = pkg
-		p.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.unfetched[key] = true
+		return nil, err
 	}
-	return pkg, err
+	p.fetched[key] = pkg
+	return pkg, nil
+}
+
+// failed reports whether this pass could not fetch a package.
+func (p *pass) failed(from sources.Origin, d sources.Digest) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unfetched[content{from, d}]
 }
 
 // Latest returns the tag of the version whose metadata has the retractions: the highest
