@@ -116,10 +116,18 @@ func (w *worker) empty(ctx context.Context, j *job, p site, inventory string) (w
 	if l == nil {
 		l = w.links[name]
 	}
+	gone := l == nil || t == nil && inventory != ""
+	if !gone && t == nil {
+		together, err := w.together(ctx, j, name)
+		if err != nil {
+			return fmt.Sprintf("target %s is gone, and it is not known whether its namespace is being deleted, too: %s", name, problem.Message(err)), false
+		}
+		gone = !together
+	}
 	switch {
 	case l == nil && t != nil:
 		return fmt.Sprintf("%s; to leave its objects in that cluster, delete the target", problem.Message(err)), false
-	case l == nil, t == nil && (inventory != "" || !w.together(ctx, j, name)):
+	case gone:
 		w.abandon(j, name, "its target is gone")
 		return "", true
 	}
@@ -177,23 +185,20 @@ const moment = 2 * time.Second
 // together reports whether a target that does not exist was deleted together with its
 // application, by one command or one commit, or with their namespace. It was not if the status
 // has said that the objects stay.
-func (w *worker) together(ctx context.Context, j *job, name string) bool {
+func (w *worker) together(ctx context.Context, j *job, name string) (bool, error) {
 	c := w.status.condition(syncedCondition)
 	if name != w.status.target || c.reason != targetMissing {
-		return true
+		return true, nil
 	}
-	since, err := time.Parse(time.RFC3339, c.since)
-	return err == nil && j.deleted.Sub(since) <= moment || w.ending(ctx)
-}
-
-// ending reports whether the application's namespace is being deleted, if that is known.
-func (w *worker) ending(ctx context.Context) bool {
+	if since, err := time.Parse(time.RFC3339, c.since); err == nil && j.deleted.Sub(since) <= moment {
+		return true, nil
+	}
 	t, err := w.home.Type(ctx, "v1", manifest.Namespace.Kind)
 	if err != nil {
-		return false
+		return false, err
 	}
 	meta, err := w.home.GetMetadata(ctx, t, manifest.Namespace.ID("", w.app.Namespace))
-	return err == nil && meta.DeletionTimestamp != nil
+	return err == nil && meta.DeletionTimestamp != nil, err
 }
 
 // delete deletes the application's objects through a connection.

@@ -247,9 +247,9 @@ func (c *computation) wanted(o *manifest.Object) Step {
 			s.Allow.Cause += renamed + "take over all that it has"
 			return decide(Conflict, "it is %s%sannotate the Cluster with %s: %s to take over all that it has", owner.text, renamed, manifest.AdoptAnnotation, strings.Join(owner.sources, ","))
 		}
-		if o.Label(target.AutomaticLabel) == "true" {
+		if o.Label(target.AutomaticLabel) == "true" && meta.Labels[target.AutomaticLabel] == "" && meta.Labels[PartOfLabel] == "" {
 			// A team may make one of the name in its namespace, and must not stop the home by it.
-			s.Lasting = true
+			s.Allow, s.Lasting = nil, true
 			return decide(Held, "it is %s, and stays: delete it there, or do not publish the cluster to this namespace", owner.text)
 		}
 		return decide(Conflict, "it is %s; %s with %s: \"true\" to take it over%s", owner.text, how, manifest.AdoptAnnotation, all)

@@ -87,7 +87,10 @@ func (o *Own) Problems(cluster string) []problem.Problem {
 	return []problem.Problem{{Cluster: cluster, Reason: "spec.etcd.namespace: " + why.Error()}}
 }
 
-// Run provisions until ctx ends, again each minute: others may change what is in etcd, or restore it.
+// ownPause is how often the key spaces of clusters are looked at. That writes to etcd's log.
+const ownPause = 10 * time.Minute
+
+// Run provisions until ctx ends, again after ownPause: others may change what is in etcd, or restore it.
 // Failures are retried after growing pauses.
 func (o *Own) Run(ctx context.Context) {
 	pause, told := firstRetry, ""
@@ -102,7 +105,7 @@ func (o *Own) Run(ctx context.Context) {
 		}
 		text := o.provision(ctx)
 		if text == "" {
-			pause, due = firstRetry, time.After(countPause)
+			pause, due = firstRetry, time.After(ownPause)
 		} else if ctx.Err() == nil {
 			if text != told {
 				o.log.Error("key spaces of clusters are not provisioned; it is tried again", "error", text)

@@ -182,7 +182,8 @@ func (p *pass) certify(ctx context.Context, t *task, made admin.Provisioned, s *
 	if !kept.Again.IsZero() && kept.Again.Before(t.known.next) {
 		p.next(t, kept.Again)
 	}
-	s.certify(d, kept, t.failures > 0)
+	before := t.known.shown
+	s.certify(d, kept, t.failures > 0 || before == nil || before.trouble() != "")
 	return errors.Join(kept.Refused...), nil
 }
 

@@ -124,6 +124,7 @@ func TestWithdrawn(t *testing.T) {
 		"another fleet took the keys":  {answers{all: []admin.Provisioned{{ID: etcd.ID{Cluster: "dev", Namespace: "default", Name: "sample"}, Err: errors.New("another fleet's")}}}, identity.Kept{Proxy: all, Ready: true}, "another fleet's", ""},
 		"the CA that signs is missing": {answers{err: errors.New("no etcd answers")}, identity.Kept{Proxy: all, Problems: []string{"no such file"}}, "no such file", ""},
 	} {
+		fine := new(shown)
 		shown := ""
 		client := connect(t, func(w http.ResponseWriter, r *http.Request) {
 			switch {
@@ -145,6 +146,7 @@ func TestWithdrawn(t *testing.T) {
 			Upstream: func() (u identity.Upstream, err error) { return u, nil },
 		}})
 		k := &known{meta: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sample", Namespace: "default", UID: "1", Finalizers: []string{manifest.EtcdKeysFinalizer}}}}
+		k.shown = fine // a failure that passes is not to make it unready
 		for n := range 2 {
 			p := &pass{Controller: c, View: &home.View{Cluster: "dev", Client: client, Log: slog.New(slog.DiscardHandler)}, now: time.Now(), url: "https://gitopsd:2379"}
 			s := subject{declared: true, declaration: new(etcd.Declaration), etcd: true, finalized: true}

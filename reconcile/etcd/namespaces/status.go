@@ -61,11 +61,11 @@ func (s *state) set(kind string, ok bool, reason, message string) {
 	s.conditions = append(s.conditions, condition{kind: kind, ok: ok, reason: reason, message: message})
 }
 
-// certify sets the certificates of a declaration, and their condition. Writes that failed are in the condition
-// only if they failed before, too: many failures pass.
-func (s *state) certify(d *etcd.Declaration, kept identity.Kept, again bool) {
+// certify sets the certificates of a declaration, and their condition. If tell is false, writes that failed
+// are not in the condition: many failures pass.
+func (s *state) certify(d *etcd.Declaration, kept identity.Kept, tell bool) {
 	problems := slices.Clone(kept.Problems)
-	if again {
+	if tell {
 		for _, err := range kept.Refused {
 			problems = append(problems, problem.Message(err))
 		}
