@@ -175,18 +175,55 @@ func lines(all []Problem) string {
 // in several places.
 func Merge(all []Problem) []Problem {
 	var merged []Problem
+	for _, s := range Gather(all) {
+		merged = append(merged, s.Problem)
+	}
+	return merged
+}
+
+// Shared is a problem as [Merge] returns it, with the clusters that share it. If there are not
+// several, Clusters is empty.
+type Shared struct {
+	Problem
+	Clusters []string `json:"clusters,omitempty"`
+}
+
+// Concerns reports whether the problem is about one of the named clusters, or about the whole
+// fleet. Without names it is true.
+func (s Shared) Concerns(clusters []string) bool {
+	return len(clusters) == 0 || s.Cluster == "" && len(s.Clusters) == 0 || slices.Contains(clusters, s.Cluster) ||
+		slices.ContainsFunc(s.Clusters, func(name string) bool { return slices.Contains(clusters, name) })
+}
+
+// share adds a cluster; "" makes the problem the whole fleet's.
+func (s *Shared) share(cluster string) {
+	switch {
+	case len(s.Clusters) == 0 && (s.Cluster == "" || s.Cluster == cluster):
+		return
+	case cluster == "":
+		s.Clusters = nil
+	case len(s.Clusters) == 0:
+		s.Clusters = []string{s.Cluster, cluster}
+	case !slices.Contains(s.Clusters, cluster):
+		s.Clusters = append(s.Clusters, cluster)
+	}
+	s.Problem = s.WithoutCluster()
+}
+
+// Gather merges problems as [Merge] does.
+func Gather(all []Problem) []Shared {
+	var merged []Shared
 	at := make(map[Problem]int)
 	origins := make(map[int][]string)
 	for _, p := range all {
 		key := p.Shared()
 		i, known := at[key]
-		switch {
-		case !known:
+		if !known {
 			i = len(merged)
 			at[key] = i
-			merged = append(merged, p)
-		case merged[i].Cluster != p.Cluster:
-			merged[i] = merged[i].WithoutCluster()
+			merged = append(merged, Shared{Problem: p})
+		} else {
+			merged[i].share(p.Cluster)
 		}
 		if p.Origin != "" && !slices.Contains(origins[i], p.Origin) {
 			origins[i] = append(origins[i], p.Origin)

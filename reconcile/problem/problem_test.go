@@ -1,6 +1,7 @@
 package problem_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -128,5 +129,22 @@ func TestNothing(t *testing.T) {
 	var none error
 	if all := problem.Of(fmt.Errorf("%w and %w", none, none)); len(all) != 1 || !strings.Contains(all[0].Reason, " and ") {
 		t.Errorf("problems %q", all)
+	}
+}
+
+// A shared problem has its clusters, in JSON, too.
+func TestGather(t *testing.T) {
+	all := Gather([]Problem{{Cluster: "dev", Reason: "late"}, {Cluster: "prod", Reason: "late"}, {Cluster: "dev", Reason: "late"}, {Cluster: "dev", Reason: "own"}, {Reason: "both"}, {Cluster: "dev", Reason: "both"}})
+	text, err := json.Marshal(all)
+	const want = `[{"reason":"late","clusters":["dev","prod"]},{"cluster":"dev","reason":"own"},{"reason":"both"}]`
+	if err != nil || string(text) != want {
+		t.Errorf("%v %s\nwant %s", err, text, want)
+	}
+	for name, want := range map[string][]bool{"dev": {true, true, true}, "prod": {true, false, true}, "stage": {false, false, true}} {
+		for i, s := range all {
+			if s.Concerns([]string{name}) != want[i] || !s.Concerns(nil) {
+				t.Errorf("%s: %s: %t", name, s, !want[i])
+			}
+		}
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"gitopsd.dev/reconcile/problem"
 )
 
 // collector reads the board on each scrape, so that metrics and the status never
@@ -75,7 +73,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.passes, n.passes)
 	counter(c.lockCommits, n.lockCommits)
 	counter(c.lockErrors, n.lockErrors)
-	gauge(c.errors, float64(len(problem.Merge(s.Problems))))
+	gauge(c.errors, float64(len(s.Problems)))
 	ch <- n.attempt.metric(c.attempt)
 	ch <- n.compute.metric(c.compute)
 	for _, cl := range s.Clusters {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/sources"
 )
 
@@ -31,14 +30,10 @@ func (s *Snapshot) Unready(only ...string) []string {
 	if s.LockDue && s.LockError == "" {
 		why = append(why, sources.LockFile+" is not committed yet")
 	}
-	var problems []problem.Problem
 	for _, p := range s.Problems {
-		if p.Cluster == "" || asked(p.Cluster) {
-			problems = append(problems, p)
+		if p.Concerns(only) {
+			why = append(why, p.String())
 		}
-	}
-	for _, p := range problem.Merge(problems) {
-		why = append(why, p.String())
 	}
 	for i := range s.Clusters {
 		if u := &s.Clusters[i]; asked(u.Name) {
@@ -70,7 +65,7 @@ func (s *Snapshot) Stuck(only ...string) bool {
 	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }
 	stuck := 0
 	for _, p := range s.Problems {
-		if p.Cluster != "" && !asked(p.Cluster) {
+		if !p.Concerns(only) {
 			continue
 		}
 		if !p.Lasting {

@@ -32,13 +32,13 @@ func TestUnready(t *testing.T) {
 		{name: "suspended", change: func(s *Snapshot) { s.Clusters[0].Phase, s.Clusters[0].Commit = Suspended, before }},
 		{name: "asked for, and suspended", change: func(s *Snapshot) { s.Clusters[0].Phase = Suspended }, only: []string{"dev"}, want: []string{"cluster dev: the repository suspends it"}},
 		{name: "problems", change: func(s *Snapshot) {
-			s.Problems = []problem.Problem{{Reason: "a"}, {Cluster: "dev", Reason: "b"}, {Cluster: "prod", Reason: "c"}}
+			s.Problems = problem.Gather([]problem.Problem{{Reason: "a"}, {Cluster: "dev", Reason: "b"}, {Cluster: "prod", Reason: "c"}})
 		}, only: []string{"prod"}, want: []string{"a", "cluster prod: c"}},
 		{name: "a problem that others share", change: func(s *Snapshot) {
-			s.Problems = []problem.Problem{{Cluster: "dev", Reason: "b"}, {Cluster: "stage", Reason: "b"}}
+			s.Problems = problem.Gather([]problem.Problem{{Cluster: "dev", Reason: "b"}, {Cluster: "stage", Reason: "b"}})
 		}, only: []string{"prod"}},
 		{name: "a shared problem", change: func(s *Snapshot) {
-			s.Problems = []problem.Problem{{Cluster: "dev", Reason: "b"}, {Cluster: "prod", Reason: "b"}}
+			s.Problems = problem.Gather([]problem.Problem{{Cluster: "dev", Reason: "b"}, {Cluster: "prod", Reason: "b"}})
 		}, want: []string{"b"}},
 		{name: "others do not count", change: func(s *Snapshot) { s.Clusters[0].Phase = Failed }, only: []string{"prod"}},
 		{name: "not registered", change: func(*Snapshot) {}, only: []string{"stage"}, want: []string{"cluster stage: no such cluster is registered in commit now"}},
@@ -70,11 +70,11 @@ func TestStuck(t *testing.T) {
 		{"held, with an earlier commit", Snapshot{Clusters: []Unit{old}}, nil, false},
 		{"held, and a commit is next", Snapshot{Clusters: []Unit{held}, Computing: "next"}, nil, false},
 		{"held, and the repository is away", Snapshot{Clusters: []Unit{held}, PollError: "refused"}, nil, false},
-		{"held, and a package is late", Snapshot{Clusters: []Unit{held}, Problems: []problem.Problem{{Reason: "late"}}}, nil, false},
-		{"it does not render", Snapshot{Clusters: []Unit{refused}, Problems: []problem.Problem{{Cluster: "prod", Reason: "no such path", Lasting: true}}}, nil, true},
-		{"it does not render, and a package is late", Snapshot{Clusters: []Unit{refused}, Problems: []problem.Problem{{Reason: "no such path", Lasting: true}, {Reason: "late"}}}, nil, false},
-		{"it does not render, and another one failed", Snapshot{Clusters: []Unit{held, failed}, Problems: []problem.Problem{{Cluster: "dev", Reason: "no such path", Lasting: true}}}, nil, false},
-		{"a package of another one is late", Snapshot{Clusters: []Unit{held, failed}, Problems: []problem.Problem{{Cluster: "prod", Reason: "late"}}}, []string{"dev"}, true},
+		{"held, and a package is late", Snapshot{Clusters: []Unit{held}, Problems: problem.Gather([]problem.Problem{{Reason: "late"}})}, nil, false},
+		{"it does not render", Snapshot{Clusters: []Unit{refused}, Problems: problem.Gather([]problem.Problem{{Cluster: "prod", Reason: "no such path", Lasting: true}})}, nil, true},
+		{"it does not render, and a package is late", Snapshot{Clusters: []Unit{refused}, Problems: problem.Gather([]problem.Problem{{Reason: "no such path", Lasting: true}, {Reason: "late"}})}, nil, false},
+		{"it does not render, and another one failed", Snapshot{Clusters: []Unit{held, failed}, Problems: problem.Gather([]problem.Problem{{Cluster: "dev", Reason: "no such path", Lasting: true}})}, nil, false},
+		{"a package of another one is late", Snapshot{Clusters: []Unit{held, failed}, Problems: problem.Gather([]problem.Problem{{Cluster: "prod", Reason: "late"}})}, []string{"dev"}, true},
 		{"waits for one that is refused", Snapshot{Clusters: []Unit{waits("a", "b"), waits("b", "prod"), refused}}, nil, true},
 		{"waits for one that is suspended", Snapshot{Clusters: []Unit{waits("a", "dev"), {Name: "dev", Phase: Suspended, Commit: "now"}}}, nil, true},
 		{"waits for one that is refused, asked for alone", Snapshot{Clusters: []Unit{waits("a", "prod"), refused}}, []string{"a"}, true},

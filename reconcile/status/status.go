@@ -186,9 +186,9 @@ type Snapshot struct {
 	// Turned is when the loop last ran.
 	Turned time.Time `json:"turned,omitzero"`
 	// Problems of the commit itself: the registry, the lock, packages. One that clusters share
-	// is listed for each.
-	Problems []problem.Problem `json:"problems,omitempty"`
-	Clusters []Unit            `json:"clusters"`
+	// is listed once.
+	Problems []problem.Shared `json:"problems,omitempty"`
+	Clusters []Unit           `json:"clusters"`
 }
 
 // Board holds the snapshot. It is safe for concurrent use.
@@ -288,7 +288,7 @@ func (b *Board) Computed(took time.Duration) {
 // removed.
 func (b *Board) Commit(hash, subject string, problems []problem.Problem, clusters []string) {
 	defer b.change()()
-	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Problems = hash, subject, problems
+	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Problems = hash, subject, problem.Gather(problems)
 	if b.snapshot.Computing == hash {
 		b.snapshot.Computing = ""
 	}

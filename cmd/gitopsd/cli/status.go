@@ -150,7 +150,7 @@ func (o *statusOptions) print(w io.Writer, g *global, s *status.Snapshot) error 
 	if len(o.clusters) > 0 {
 		asked := *s
 		asked.Clusters = slices.DeleteFunc(slices.Clone(s.Clusters), func(u status.Unit) bool { return !slices.Contains(o.clusters, u.Name) })
-		asked.Problems = slices.DeleteFunc(slices.Clone(s.Problems), func(p problem.Problem) bool { return p.Cluster != "" && !slices.Contains(o.clusters, p.Cluster) })
+		asked.Problems = slices.DeleteFunc(slices.Clone(s.Problems), func(p problem.Shared) bool { return !p.Concerns(o.clusters) })
 		s = &asked
 	}
 	if o.output.format == "json" {

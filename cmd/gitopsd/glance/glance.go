@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"gitopsd.dev/cmd/gitopsd/show"
-	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/sources"
@@ -60,9 +59,8 @@ func writeFleet(t *show.Text, s *status.Snapshot) {
 	if stood := s.Time.Sub(s.Turned); stood > stall && !s.Turned.IsZero() {
 		t.Say(show.Red, "the daemon's loop has stood still since "+at(s.Turned)+"; its log may say why")
 	}
-	problems := problem.Merge(s.Problems)
-	shown, folded := t.Fold(len(problems), mostOfFleet)
-	for _, p := range problems[:shown] {
+	shown, folded := t.Fold(len(s.Problems), mostOfFleet)
+	for _, p := range s.Problems[:shown] {
 		t.Indented("! ", show.Red, p.String())
 	}
 	if folded > 0 {

@@ -55,7 +55,7 @@ func mixed() *status.Snapshot {
 	s := snapshot(unit("dev", status.Ready, ""), down, unit("lab", status.Suspended, ""), failed, twin, many, evil)
 	s.Computing, s.PollError, s.Turned = "b"+head[1:], "authentication failed", noon.Add(-time.Hour)
 	s.LockError = "committing clusters.lock: the server refused the push to refs/heads/main: pre-receive hook declined\nLet the daemon's account push"
-	s.Problems = []problem.Problem{{Cluster: "prod", Package: "widgets", Reason: "is not signed"}}
+	s.Problems = problem.Gather([]problem.Problem{{Cluster: "prod", Package: "widgets", Reason: "is not signed"}})
 	return s
 }
 
@@ -86,7 +86,7 @@ func uneven() *status.Snapshot {
 		if i%2 == 0 {
 			u.Phase, u.Message = status.Failed, fmt.Sprintf("object %d failed to apply", i)
 		}
-		s.Problems = append(s.Problems, problem.Problem{Reason: fmt.Sprintf("package p%d is not signed", i)})
+		s.Problems = append(s.Problems, problem.Shared{Problem: problem.Problem{Reason: fmt.Sprintf("package p%d is not signed", i)}})
 	}
 	return s
 }
