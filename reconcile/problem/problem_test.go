@@ -134,7 +134,7 @@ func TestNothing(t *testing.T) {
 
 // A shared problem has its clusters, in JSON, too.
 func TestGather(t *testing.T) {
-	all := Gather([]Problem{{Cluster: "dev", Reason: "late"}, {Cluster: "prod", Reason: "late"}, {Cluster: "dev", Reason: "late"}, {Cluster: "dev", Reason: "own"}, {Reason: "both"}, {Cluster: "dev", Reason: "both"}})
+	all := problem.Gather([]problem.Problem{{Cluster: "dev", Reason: "late"}, {Cluster: "prod", Reason: "late"}, {Cluster: "dev", Reason: "late"}, {Cluster: "dev", Reason: "own"}, {Reason: "both"}, {Cluster: "dev", Reason: "both"}})
 	text, err := json.Marshal(all)
 	const want = `[{"reason":"late","clusters":["dev","prod"]},{"cluster":"dev","reason":"own"},{"reason":"both"}]`
 	if err != nil || string(text) != want {
