@@ -341,3 +341,51 @@ func (l *load) fetched(err error) error {
 func (l *load) key(item string) lockfile.Key {
 	return lockfile.Key{Repository: l.ref.Repository, Version: l.ref.Version(), Item: item}
 }
+
+// pinned returns the reference with the digest that it resolved to.
+func (l *load) pinned() sources.Ref {
+	ref := l.ref
+	ref.Digest = l.pin.Digest
+	return ref
+}
+
+// place returns the place of the reference's digest.
+func (l *load) place() string {
+	if l.by == nil {
+		return "the declaration"
+	}
+	return l.by.Place
+}
+
+// content identifies a fetched package.
+type content struct {
+	from   sources.Origin
+	digest sources.Digest
+}
+
+// fetch fetches a package once a pass, be it for its content or its retractions.
+func (p *pass) fetch(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+	key := content{from, d}
+	p.mu.Lock()
+	pkg := p.fetched[key]
+	p.mu.Unlock()
+	if pkg != nil {
+		return pkg, nil
+	}
+	pkg, err := p.cfg.Fetch(ctx, from, d)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.unfetched[key] = true
+		return nil, err
+	}
+	p.fetched[key] = pkg
+	return pkg, nil
+}
+
+// failed reports whether this pass could not fetch a package.
+func (p *pass) failed(from sources.Origin, d sources.Digest) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unfetched[content{from, d}]
+}

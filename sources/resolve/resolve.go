@@ -8,11 +8,13 @@
 // the lock has a [*lockfile.Mismatch], which stops it and its dependents in every
 // cluster, and nothing else.
 //
-// depend.go resolves the dependencies of a cluster, by the fleet's rules (rules.go)
-// and the versions of other clusters (fleet.go). approve.go is about versions that wait
-// for approval, held.go about declarations that cannot be read, left.go about packages
-// that could not be resolved, hint.go about the digests of an interrupted run, late.go
-// about registries that do not answer in time, and tags.go about tags that do not exist.
+// depend.go resolves the dependencies of a cluster in a graph (graph.go). choose.go
+// decides on the version of each, by the fleet's rules (rules.go), the retractions of
+// authors (retract.go) and the versions of other clusters (fleet.go). approve.go is about
+// versions that wait for approval, digests.go about the digests of tags, held.go about
+// declarations that cannot be read, left.go about packages that could not be resolved,
+// hint.go about the digests of an interrupted run, late.go about registries that do not
+// answer in time, and tags.go about tags that do not exist.
 //
 // The package does no input or output of its own. It reaches registries through
 // the functions in [Config], which sources/oci and sources/xpkg implement.
