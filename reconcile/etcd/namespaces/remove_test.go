@@ -4,19 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/etcd/registry"
-	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/render/etcd"
 )
 
@@ -54,34 +49,19 @@ func TestFinish(t *testing.T) {
 	t.Parallel()
 	id := etcd.ID{Cluster: "dev", Namespace: "default", Name: "sample"}
 	for owner, want := range map[string]bool{"uid": true, "before": false} {
-		const object = `{"apiVersion": "gitopsd.dev/v1alpha1", "kind": "EtcdNamespace", "metadata": {"name": "sample", "namespace": "default", "uid": "1"}}`
-		shown := ""
-		client := connect(t, func(w http.ResponseWriter, r *http.Request) {
-			switch {
-			case strings.HasSuffix(r.URL.Path, "/status"):
-				body, _ := io.ReadAll(r.Body)
-				shown = string(body)
-				io.WriteString(w, object)
-			case strings.HasSuffix(r.URL.Path, "/etcdnamespaces/sample"):
-				io.WriteString(w, object)
-			case r.URL.Path == "/api/v1/namespaces/kube-system":
-				io.WriteString(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "kube-system", "uid": "uid"}}`)
-			default:
-				w.WriteHeader(http.StatusForbidden)
-			}
-		})
+		sample := newSample(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 		g := &going{record: registry.Record{ID: id, Owner: registry.Owner{Fleet: "fleet", UID: owner}, State: registry.Deleting}, left: 3}
 		c := New(Config{Etcd: &Etcd{Admin: g, Upstream: func() (u identity.Upstream, err error) { return u, errors.New("none") }, Keeper: new(identity.Keeper)}})
-		k := &known{meta: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sample", Namespace: "default", UID: "1"}}}
+		k := newKnown()
 		now := time.Now()
 		for range 4 {
-			p := &pass{Controller: c, View: &home.View{Cluster: "dev", Client: client, Log: slog.New(slog.DiscardHandler)}, now: now}
+			p := sample.pass(c, now)
 			s := subject{declared: true, declaration: new(etcd.Declaration), etcd: true, finalized: true}
 			if err := p.work(t.Context(), []*task{{known: k, key: "key", subject: s}}); err != nil {
 				t.Fatal(err)
 			}
-			if g.left == 2 && (!strings.Contains(shown, "2 keys are not gone yet") || !p.again.Equal(now.Add(goingPause))) {
-				t.Errorf("the status is %s, again at %s", shown, p.again)
+			if g.left == 2 && (!strings.Contains(sample.status, "2 keys are not gone yet") || !p.again.Equal(now.Add(goingPause))) {
+				t.Errorf("the status is %s, again at %s", sample.status, p.again)
 			}
 		}
 		if g.made != want {

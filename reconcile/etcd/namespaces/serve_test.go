@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -111,7 +109,6 @@ func (d decided) Keep(context.Context, identity.Store, identity.Wanted) (identit
 // be written. The latter is tried again.
 func TestWithdrawn(t *testing.T) {
 	t.Parallel()
-	const object = `{"apiVersion": "gitopsd.dev/v1alpha1", "kind": "EtcdNamespace", "metadata": {"name": "sample", "namespace": "default", "uid": "1"}}`
 	all := map[string][]byte{"client-ca.crt": []byte("those who are left")}
 	for name, tt := range map[string]struct {
 		etcd      answers
@@ -124,31 +121,16 @@ func TestWithdrawn(t *testing.T) {
 		"another fleet took the keys":  {answers{all: []admin.Provisioned{{ID: etcd.ID{Cluster: "dev", Namespace: "default", Name: "sample"}, Err: errors.New("another fleet's")}}}, identity.Kept{Proxy: all, Ready: true}, "another fleet's", ""},
 		"the CA that signs is missing": {answers{err: errors.New("no etcd answers")}, identity.Kept{Proxy: all, Problems: []string{"no such file"}}, "no such file", ""},
 	} {
-		fine := new(shown)
-		shown := ""
-		client := connect(t, func(w http.ResponseWriter, r *http.Request) {
-			switch {
-			case strings.HasSuffix(r.URL.Path, "/status"):
-				body, _ := io.ReadAll(r.Body)
-				shown = string(body)
-				io.WriteString(w, object)
-			case strings.HasSuffix(r.URL.Path, "/etcdnamespaces/sample"):
-				io.WriteString(w, object)
-			case r.URL.Path == "/api/v1/namespaces/kube-system":
-				io.WriteString(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "kube-system", "uid": "uid"}}`)
-			default:
-				w.WriteHeader(http.StatusNotFound)
-			}
-		})
+		sample := newSample(t, http.NotFound)
 		proxy := new(taken)
 		c := New(Config{Etcd: &Etcd{
 			Admin: &tt.etcd, Keeper: decided(tt.kept), Proxy: proxy,
 			Upstream: func() (u identity.Upstream, err error) { return u, nil },
 		}})
-		k := &known{meta: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sample", Namespace: "default", UID: "1", Finalizers: []string{manifest.EtcdKeysFinalizer}}}}
-		k.shown = fine // a failure that passes is not to make it unready
+		k := newKnown(manifest.EtcdKeysFinalizer)
+		k.shown = new(shown) // a failure that passes is not to make it unready
 		for n := range 2 {
-			p := &pass{Controller: c, View: &home.View{Cluster: "dev", Client: client, Log: slog.New(slog.DiscardHandler)}, now: time.Now(), url: "https://gitopsd:2379"}
+			p := sample.pass(c, time.Now())
 			s := subject{declared: true, declaration: new(etcd.Declaration), etcd: true, finalized: true}
 			if err := p.work(t.Context(), []*task{{known: k, key: "key", subject: s}}); err != nil {
 				t.Fatal(err)
@@ -156,12 +138,12 @@ func TestWithdrawn(t *testing.T) {
 			if !slices.Contains(proxy.admitted, "those who are left") || proxy.files != nil {
 				t.Errorf("%s: admitted %q, served %q", name, proxy.admitted, proxy.files)
 			}
-			if n == 0 && tt.problem != "" && strings.Contains(shown, tt.condition) {
-				t.Errorf("%s: at once, the status is %s", name, shown)
+			if n == 0 && tt.problem != "" && strings.Contains(sample.status, tt.condition) {
+				t.Errorf("%s: at once, the status is %s", name, sample.status)
 			}
 		}
-		if !strings.Contains(shown, tt.condition) || k.failure != tt.problem {
-			t.Errorf("%s: the status is %s, and the problem %q", name, shown, k.failure)
+		if !strings.Contains(sample.status, tt.condition) || k.failure != tt.problem {
+			t.Errorf("%s: the status is %s, and the problem %q", name, sample.status, k.failure)
 		}
 	}
 }
@@ -195,9 +177,7 @@ func TestResume(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k := &known{meta: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-				Name: "sample", Namespace: "default", UID: "1", ResourceVersion: "1", Finalizers: []string{manifest.EtcdKeysFinalizer},
-			}}}
+			k := newKnown(manifest.EtcdKeysFinalizer)
 			r := &recorded{record: record}
 			n := etcd.Namespace{ID: record.ID, Number: record.Number, Prefix: record.Prefix}
 			if tt.change != nil {
@@ -219,12 +199,10 @@ func TestResume(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			client := connect(t, func(w http.ResponseWriter, r *http.Request) {
+			sample := newSample(t, func(w http.ResponseWriter, r *http.Request) {
 				switch {
 				case r.Method != http.MethodGet:
 					t.Errorf("%s %s", r.Method, r.URL)
-				case r.URL.Path == "/api/v1/namespaces/kube-system":
-					fmt.Fprint(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "kube-system", "uid": "uid"}}`)
 				case r.URL.Path == "/api/v1/namespaces/default/secrets/sample-etcd-proxy":
 					w.Write(secret)
 				default:
@@ -233,14 +211,16 @@ func TestResume(t *testing.T) {
 			})
 			proxy := &taken{has: tt.has}
 			c := New(Config{Etcd: &Etcd{Admin: r, Proxy: proxy, Endpoints: []string{"https://ours:2379"}}})
-			v := &home.View{Cluster: "dev", Client: client, Log: slog.New(slog.DiscardHandler)}
-			p := &pass{Controller: c, View: v, now: time.Now(), url: "https://gitopsd:2379"}
+			p := sample.pass(c, time.Now())
 			s := subject{unclear: true, etcd: true, finalized: len(k.meta.Finalizers) > 0, deleting: k.meta.DeletionTimestamp != nil}
 			if err := p.work(t.Context(), []*task{{known: k, key: "key", subject: s}}); err != nil {
 				t.Fatal(err)
 			}
 			if told := len(c.etcdProblems) > 0; told != (r.damaged != nil) {
 				t.Errorf("problems of the etcd: %q", c.etcdProblems)
+			}
+			if sample.status != "" {
+				t.Errorf("it writes the status %s", sample.status)
 			}
 			if served := proxy.files != nil; served != tt.served {
 				t.Errorf("served is %v", served)
