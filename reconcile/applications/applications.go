@@ -33,6 +33,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -225,7 +226,11 @@ func (c *Controller) worker(ctx context.Context, v *home.View, k *known) *worker
 // madeOf returns a text that changes when the application must be read again. A write to the
 // status does not change it.
 func madeOf(meta *metav1.PartialObjectMetadata) string {
-	return fmt.Sprintf("%d %q %q", meta.Generation, meta.Annotations[manifest.RescheduleAnnotation], meta.Annotations[manifest.AllowPruneAnnotation])
+	text := strconv.FormatInt(meta.Generation, 10)
+	for _, name := range []string{manifest.RescheduleAnnotation, manifest.AllowPruneAnnotation, manifest.AdoptAnnotation} {
+		text += fmt.Sprintf(" %q", meta.Annotations[name])
+	}
+	return text
 }
 
 // readApplications reads the applications that changed. One that cannot be read stays known as

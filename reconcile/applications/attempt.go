@@ -228,9 +228,7 @@ func (w *worker) unit(j *job, rendered *application.Rendered) *desired.Unit {
 // bare returns the unit of work without objects.
 func (w *worker) bare(j *job) *desired.Unit {
 	u := &desired.Unit{ID: w.id, Cluster: clusters.Cluster{Name: w.id.Cluster}, Declaration: "KubernetesApplication " + j.app.String()}
-	if j.app.AllowPrune != "" {
-		u.Annotations = map[string]string{manifest.AllowPruneAnnotation: j.app.AllowPrune}
-	}
+	u.Annotations = map[string]string{manifest.AllowPruneAnnotation: j.app.AllowPrune, manifest.AdoptAnnotation: j.app.Adopt}
 	return u
 }
 

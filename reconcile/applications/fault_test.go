@@ -211,6 +211,27 @@ func TestLeavesDeadCluster(t *testing.T) {
 	}
 }
 
+// An object of somebody else is in conflict, with the advice to annotate the application, which
+// takes it over then.
+func TestAdopt(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.put(tm.other, "{apiVersion: v1, kind: Namespace, metadata: {name: $TEAM-in}}")
+	tm.put(tm.other, "{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, namespace: $TEAM-in, labels: {app.kubernetes.io/managed-by: Helm}, annotations: {meta.helm.sh/release-name: settings}}, data: {by: helm}}")
+	tm.app("web", "targetRef: {name: one}", "")
+	tm.is("web", "Failed", "one", "or KubernetesApplication "+tm.name+"/web with gitopsd.dev/adopt: helm/settings for all that is")
+	tm.app("web", "targetRef: {name: one}", "gitopsd.dev/adopt: settings")
+	tm.is("web", "Failed", "one", `KubernetesApplication `+tm.name+`/web: annotation gitopsd.dev/adopt: \"settings\" is not a source to adopt from`)
+	if by := tm.settings(tm.other); by != "helm" {
+		t.Errorf("without adoption, the settings are by %q", by)
+	}
+	tm.app("web", "targetRef: {name: one}", "gitopsd.dev/adopt: helm/settings")
+	tm.is("web", "Submitted", "one", "")
+	if by := tm.settings(tm.other); by != "web" {
+		t.Errorf("the settings are by %q", by)
+	}
+}
+
 // If a connection Secret is replaced by another cluster's, the status says that the former
 // cluster has objects, and nothing takes its application for deleted.
 func TestClusterReplaced(t *testing.T) {

@@ -81,8 +81,8 @@ type Options struct {
 	Bare bool
 	// ReportDrift: drift is reported and not corrected.
 	ReportDrift bool
-	// Adopt are the sources whose objects are taken over, from the Cluster's
-	// manifest.AdoptAnnotation; see ParseAdopt.
+	// Adopt are the sources whose objects are taken over, from the
+	// manifest.AdoptAnnotation of the unit's declaration; see ParseAdopt.
 	Adopt []string
 	// Order is the declared order of packages, by name.
 	Order map[string]Order
@@ -90,7 +90,7 @@ type Options struct {
 	// in the registry.
 	Declaration string
 	// AllowPrune is how many objects may be pruned whatever their share of the
-	// inventory, from the Cluster's manifest.AllowPruneAnnotation.
+	// inventory, from the manifest.AllowPruneAnnotation of the unit's declaration.
 	AllowPrune int
 	// Gating decides when objects are ready.
 	Gating Gating
@@ -239,7 +239,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		}
 		all := ""
 		if len(owner.sources) > 0 {
-			all = fmt.Sprintf(", or the Cluster with %s: %s for all that is", manifest.AdoptAnnotation, strings.Join(owner.sources, ","))
+			all = fmt.Sprintf(", or %s with %s: %s for all that is", cmp.Or(c.opts.Declaration, "the Cluster"), manifest.AdoptAnnotation, strings.Join(owner.sources, ","))
 		}
 		if former {
 			const renamed = "; if it was renamed to this one, "

@@ -23,7 +23,7 @@ func PlanOptions(want *desired.Unit) (plan.Options, error) {
 }
 
 // options returns the options of a unit's plan. The error is about an annotation of
-// the cluster's registration.
+// the unit's declaration.
 func options(want *desired.Unit) (apply.PlanOptions, error) {
 	opts := apply.PlanOptions{
 		Options: plan.Options{
@@ -41,6 +41,9 @@ func options(want *desired.Unit) (apply.PlanOptions, error) {
 		opts.RenderFailed = want.Err.Error()
 	}
 	fail := func(annotation string, err error) error {
+		if want.Declaration != "" {
+			return fmt.Errorf("%s: annotation %s: %w", want.Declaration, annotation, err)
+		}
 		return fmt.Errorf("%s: %s on cluster %s: %w", sources.RegistryFile, annotation, want.Name, err)
 	}
 	if v := want.Annotations[manifest.AllowPruneAnnotation]; v != "" {

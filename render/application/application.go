@@ -47,6 +47,8 @@ type Application struct {
 	// AllowPrune is the value of manifest.AllowPruneAnnotation: the number of objects that
 	// one pass may prune.
 	AllowPrune string
+	// Adopt is the value of manifest.AdoptAnnotation: the owners whose objects it takes over.
+	Adopt string
 	// Placed is the target in its status, and Rescheduled the value of Reschedule at the
 	// last placement.
 	Placed, Rescheduled string
@@ -85,6 +87,7 @@ func Read(tree map[string]any) (*Application, error) {
 		Namespace: manifest.Text(meta, "namespace"), Name: manifest.Text(meta, "name"), UID: manifest.Text(meta, "uid"),
 		Reschedule: manifest.Text(meta, "annotations", manifest.RescheduleAnnotation),
 		AllowPrune: manifest.Text(meta, "annotations", manifest.AllowPruneAnnotation),
+		Adopt:      manifest.Text(meta, "annotations", manifest.AdoptAnnotation),
 		Placed:     manifest.Text(tree, "status", "targetRef", "name"), Rescheduled: manifest.Text(tree, "status", "rescheduled"),
 	}
 	a.Generation, _ = meta["generation"].(int64)
