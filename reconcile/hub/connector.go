@@ -31,13 +31,15 @@ type Connector struct {
 	// Contexts are contexts of the user's own kubeconfig that replace the registered
 	// credentials, by cluster.
 	Contexts map[string]string
+	// MayWrite is that of [kube.Config], for all clusters; may be nil.
+	MayWrite func(context.Context) error
 }
 
 // Connect returns the client of a registered cluster. It reads the credentials and
 // sends nothing to the cluster. Errors name the key of the registration at fault, or
 // are of type [*kube.Error] if the hub did not answer.
 func (c *Connector) Connect(ctx context.Context, cl clusters.Cluster) (*kube.Client, error) {
-	cfg := kube.Config{Name: cl.Name, Context: cl.Spec.Context, UserAgent: c.Hub.cfg.UserAgent}
+	cfg := kube.Config{Name: cl.Name, Context: cl.Spec.Context, UserAgent: c.Hub.cfg.UserAgent, MayWrite: c.MayWrite}
 	if context, own := c.Contexts[cl.Name]; own {
 		cfg.Trusted, cfg.Context = true, context
 		return kube.New(cfg)

@@ -58,7 +58,7 @@ func followPause(err error, lasted time.Duration) time.Duration {
 // watch lists the Secrets and follows them until the API server ends the watch.
 func (h *Hub) watch(ctx context.Context) (err error) {
 	defer recovered(&err)
-	cluster, err := h.open()
+	cluster, err := h.Client()
 	if err != nil {
 		return err
 	}

@@ -105,8 +105,9 @@ func (h *Hub) Close() {
 // errNoHub is the error outside of a cluster.
 var errNoHub = errors.New("this process runs in no pod, and no --kubeconfig names the hub's")
 
-// open returns the client of the hub, a new one if its kubeconfig was replaced.
-func (h *Hub) open() (*kube.Client, error) {
+// Client returns the client of the hub, a new one if its kubeconfig was replaced. It sends
+// nothing, and is closed by Close.
+func (h *Hub) Client() (*kube.Client, error) {
 	cfg := kube.Config{Name: "the hub", UserAgent: h.cfg.UserAgent}
 	file := h.cfg.Kubeconfig
 	if file == "" {
@@ -157,7 +158,7 @@ func (h *Hub) where(name string) string { return fmt.Sprintf("Secret %s/%s", h.c
 
 // secret reads a Secret in the hub's namespace.
 func (h *Hub) secret(ctx context.Context, name string) (secret, error) {
-	cluster, err := h.open()
+	cluster, err := h.Client()
 	if err != nil {
 		return secret{}, fmt.Errorf("no hub to read Secrets from: %w", err)
 	}

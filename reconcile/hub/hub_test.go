@@ -665,11 +665,11 @@ func TestFollowForbidden(t *testing.T) {
 func TestHubKubeconfig(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	first, err := h.open()
+	first, err := h.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := h.open(); err != nil || again != first {
+	if again, err := h.Client(); err != nil || again != first {
 		t.Errorf("another client of the same kubeconfig, %v", err)
 	}
 	text, err := os.ReadFile(h.cfg.Kubeconfig)
@@ -679,7 +679,7 @@ func TestHubKubeconfig(t *testing.T) {
 	if err := os.WriteFile(h.cfg.Kubeconfig, append(text, '\n'), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := h.open(); err != nil || again == first {
+	if again, err := h.Client(); err != nil || again == first {
 		t.Errorf("the same client of another kubeconfig, %v", err)
 	}
 	if err := os.Remove(h.cfg.Kubeconfig); err != nil {

@@ -22,7 +22,7 @@ var profileKeys = []string{"Config", "config", "kubeconfig"}
 // the profile is the operator's: whoever registers clusters in the hub writes the rest of
 // it, and its Secret.
 func (h *Hub) profile(ctx context.Context, cluster, name string) ([]byte, error) {
-	client, err := h.open()
+	client, err := h.Client()
 	if err != nil {
 		return nil, fmt.Errorf("no hub to read ClusterProfiles from: %w", err)
 	}

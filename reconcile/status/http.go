@@ -19,6 +19,8 @@ import (
 //	/metrics  Prometheus
 //	/status   the snapshot as JSON
 //
+// A daemon that waits to become the leader is healthy, and ready if it could take over.
+//
 // Only requests with access get the last two, and the reason why the daemon is not ready.
 func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 	metrics := []prometheus.Collector{b.collector()}
@@ -31,13 +33,23 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", probe(func(*http.Request) string {
+		if why, _ := b.waiting(); why != "" {
+			return ""
+		}
 		if since := time.Since(b.Snapshot().Turned); since > stall {
 			return fmt.Sprintf("the loop has stood still for %s", since.Round(time.Second))
 		}
 		return ""
 	}))
 	mux.HandleFunc("GET /readyz", probe(func(r *http.Request) string {
+		why, ok := b.waiting()
 		switch s := b.Snapshot(); {
+		case why != "" && ok:
+			return ""
+		case why != "" && access.allowed(r):
+			return "waiting to become the leader: " + why
+		case why != "":
+			return "waiting to become the leader"
 		case s.Commit != "", len(s.Clusters) > 0 && !slices.ContainsFunc(s.Clusters, func(c Unit) bool { return c.Phase == Pending }):
 			return ""
 		case s.PollError != "" && access.allowed(r):
@@ -53,6 +65,15 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 		_ = enc.Encode(b.Snapshot()) // fails only if the client is gone
 	})))
 	return mux
+}
+
+// waiting returns why this daemon waits; empty if it works. ok reports whether it could take
+// over.
+func (b *Board) waiting() (why string, ok bool) {
+	if b.Election == nil {
+		return "", true
+	}
+	return b.Election.Waiting()
 }
 
 // PodHandler serves /healthz, /readyz and /metrics of a process that has no [Board]. unready

@@ -13,10 +13,10 @@ import (
 type collector struct {
 	board *Board
 
-	info, polled, pollErrors, passes, lockCommits, lockErrors, errors *prometheus.Desc
-	phase, objects, attempts, actions, succeeded, notHealthy          *prometheus.Desc
-	expiry, migrated, migrating                                       *prometheus.Desc
-	packages, drifted, corrected, took, attempt, compute              *prometheus.Desc
+	info, leader, polled, pollErrors, passes, lockCommits, lockErrors, errors *prometheus.Desc
+	phase, objects, attempts, actions, succeeded, notHealthy                  *prometheus.Desc
+	expiry, migrated, migrating                                               *prometheus.Desc
+	packages, drifted, corrected, took, attempt, compute                      *prometheus.Desc
 }
 
 func (b *Board) collector() prometheus.Collector {
@@ -26,6 +26,7 @@ func (b *Board) collector() prometheus.Collector {
 	return &collector{
 		board:       b,
 		info:        desc("info", "The daemon, always 1.", "version", "repository", "branch", "commit"),
+		leader:      desc("leader", "1 if this daemon is the leader and may write, 0 if it waits or may not; absent without --lease.", "lease"),
 		polled:      desc("poll_timestamp_seconds", "When the repository last answered."),
 		pollErrors:  desc("poll_errors_total", "Polls of the repository that failed."),
 		passes:      desc("passes_total", "Turns of the loop."),
@@ -66,6 +67,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	gauge(c.info, 1, s.Version, s.Repository, s.Branch, s.Commit)
+	if s.Lease != "" {
+		leads := 0.0
+		if s.Waiting == "" && s.LeaseError == "" {
+			leads = 1
+		}
+		gauge(c.leader, leads, s.Lease)
+	}
 	if !s.Polled.IsZero() {
 		gauge(c.polled, float64(s.Polled.UnixMilli())/1000)
 	}

@@ -14,12 +14,14 @@ import (
 // fleet.
 func (s *Snapshot) Unready(only ...string) []string {
 	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }
-	var why []string
-	if s.PollError != "" {
-		why = append(why, s.PollError)
+	if s.Waiting != "" {
+		return []string{"this daemon waits to become the leader: " + s.Waiting}
 	}
-	if s.LockError != "" {
-		why = append(why, s.LockError)
+	var why []string
+	for _, text := range []string{s.LeaseError, s.PollError, s.LockError} {
+		if text != "" {
+			why = append(why, text)
+		}
 	}
 	switch {
 	case s.Commit == "":
@@ -59,7 +61,7 @@ func (s *Snapshot) Unready(only ...string) []string {
 // stays so until somebody changes the repository or an object. If clusters are named, only these
 // count, as in Unready.
 func (s *Snapshot) Stuck(only ...string) bool {
-	if s.Commit == "" || s.Computing != "" || s.PollError != "" || s.LockDue || s.LockError != "" {
+	if s.Commit == "" || s.Computing != "" || s.LeaseError != "" || s.PollError != "" || s.LockDue || s.LockError != "" {
 		return false
 	}
 	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }

@@ -183,6 +183,12 @@ type Snapshot struct {
 	// answer.
 	Polled    time.Time `json:"polled,omitzero"`
 	PollError string    `json:"pollError,omitempty"`
+	// Lease is the Lease by which one of several daemons is the leader, "namespace/name"; empty
+	// if there is just one. Waiting is why this one is not, and works on nothing. LeaseError is
+	// why the leader may not write.
+	Lease      string `json:"lease,omitempty"`
+	Waiting    string `json:"waiting,omitempty"`
+	LeaseError string `json:"leaseError,omitempty"`
 	// Turned is when the loop last ran.
 	Turned time.Time `json:"turned,omitzero"`
 	// Problems of the commit itself: the registry, the lock, packages. One that clusters share
@@ -193,6 +199,9 @@ type Snapshot struct {
 
 // Board holds the snapshot. It is safe for concurrent use.
 type Board struct {
+	// Election is this daemon's part in choosing one of several; nil if there is just one. Set
+	// it before Handler is called.
+	Election Election
 	// Conversions returns the counts of conversions by this process; nil if it makes none.
 	// Set it before Handler is called.
 	Conversions func() []Conversions
@@ -214,6 +223,17 @@ type Board struct {
 	counters counters
 	// changed is closed with the next change.
 	changed chan struct{}
+}
+
+// Election is a daemon's part in choosing the one that works.
+type Election interface {
+	// String names the Lease, "namespace/name".
+	String() string
+	// Waiting returns why this daemon waits; empty if it works. ok reports whether it could
+	// take over.
+	Waiting() (why string, ok bool)
+	// Problem returns why the daemon that works may not write; empty if it may.
+	Problem() string
 }
 
 // counters only grow; metrics read them.
@@ -259,6 +279,12 @@ func (b *Board) Turn() {
 	defer b.change()()
 	b.snapshot.Turned = time.Now()
 	b.counters.passes++
+}
+
+// Lead records that this daemon became the leader.
+func (b *Board) Lead() {
+	defer b.change()()
+	b.snapshot.Turned = time.Now()
 }
 
 // Polled records the result of a poll of the repository, and when it began.
@@ -399,6 +425,10 @@ func (b *Board) Snapshot() Snapshot {
 	defer b.mu.Unlock()
 	s := b.snapshot
 	s.Time = time.Now()
+	if b.Election != nil {
+		s.Lease, s.LeaseError = b.Election.String(), b.Election.Problem()
+		s.Waiting, _ = b.Election.Waiting()
+	}
 	s.Problems = slices.Clone(s.Problems)
 	s.Clusters = make([]Unit, 0, len(b.clusters))
 	for _, c := range b.clusters {

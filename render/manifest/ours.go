@@ -34,6 +34,9 @@ const (
 	// EtcdLabel is on the Secrets and ConfigMaps that gitopsd writes for an EtcdNamespace.
 	// Its value is the EtcdNamespace's name.
 	EtcdLabel = Group + "/etcd-namespace"
+	// LeaderLabel, on the pod of the daemon that works, is the name of the Lease by which it
+	// does. It is on no pod that waits.
+	LeaderLabel = Group + "/leader"
 	// PullSecretLabel, "true" on a Secret beside the daemon, allows packages to be
 	// pulled with it.
 	PullSecretLabel = Group + "/pull-secret"
@@ -170,7 +173,7 @@ const (
 	// latest first; see apply.history.
 	HistoryAnnotation = Group + "/types-before"
 	// FleetAnnotation and CommitAnnotation, on a cluster's inventory, are the fleet and the
-	// commit that was last applied.
+	// commit that was last applied. The fleet is on the Lease of its daemon, too.
 	FleetAnnotation  = Group + "/fleet"
 	CommitAnnotation = Group + "/commit"
 )

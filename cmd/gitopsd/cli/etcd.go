@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/etcd"
@@ -38,6 +39,8 @@ type etcdOptions struct {
 	compact                   bool
 	proxyListen, proxyTLSDir  string
 	proxyGRPCGo               bool
+	// intercept are called around each request to the etcd.
+	intercept []grpc.UnaryClientInterceptor
 }
 
 // register adds the flags that locate the etcd, and registerDaemon also those about
@@ -213,6 +216,7 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 		cfg, local = server.Admin(), server.Member()
 		cfg.Log, cfg.Fleet = log, fleet
 	}
+	cfg.Intercept = o.intercept
 	admin, err := etcd.Open(cfg)
 	if err != nil {
 		s.stop()

@@ -6,20 +6,25 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"gitopsd.dev/reconcile"
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/checkpoint"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/etcd/connect"
 	"gitopsd.dev/reconcile/etcd/namespaces"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/hub"
+	"gitopsd.dev/reconcile/hub/leader"
 	"gitopsd.dev/reconcile/kube/kubeconfig"
 	"gitopsd.dev/reconcile/migrate"
 	"gitopsd.dev/reconcile/problem"
@@ -48,6 +53,7 @@ type runOptions struct {
 	conversions    conversionOptions
 	targets        targetOptions
 	etcd           etcdOptions
+	lease          leaseOptions
 	listen         string
 	access         status.Access
 }
@@ -75,6 +81,10 @@ long as a cluster uses them. Clusters with spec.conversion.service run their own
 With --etcd-servers or --etcd-embedded it provisions the EtcdNamespaces of clusters in
 that etcd. With --etcd-proxy-listen it serves the namespaces of clusters that reach it by
 URL (spec.etcd.proxy.url); proxies in the clusters serve the others.
+
+With --lease several daemons can run, of which one works. The others wait, and one of
+them takes over when that ends, or does not renew the Lease any more. One that cannot renew it
+writes nothing.
 
 With --once it makes one pass and ends; with --wait it goes on until everything is
 Ready, or until only a change in the repository or a cluster can make it so.
@@ -106,6 +116,7 @@ token in --status-token-file; kubectl port-forward does not.`,
 	o.conversions.register(f)
 	o.targets.register(f)
 	o.etcd.registerDaemon(f)
+	o.lease.register(f)
 	f.BoolVar(&o.once, "once", false, "make one pass and exit, with status 1 if anything failed")
 	o.wait.register(f, "with --once: wait after the pass until everything is Ready, and exit with status 1 if it is not")
 	annotate(f, "wait", needs, "once")
@@ -138,6 +149,9 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if o.wait.wait && !o.once {
 		return errors.New("--wait is for --once; `gitopsd status --wait` waits for a daemon that runs")
 	}
+	if o.once && o.lease.name != "" {
+		return errors.New("--lease is for a daemon; --once makes its pass whatever others do")
+	}
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
 	}
@@ -148,15 +162,6 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	o.git.tellWorkTree(ctx, log)
-	converter, err := o.conversions.start(ctx, log)
-	if err != nil {
-		return err
-	}
-	defer converter.stop()
-	completers, err := o.certificates.completers(o.clusterTimeout, converter.daemon)
-	if err != nil {
-		return err
-	}
 	// One process at a time may use a Git cache; each repository has its own.
 	dir, err := o.registry.cache(filepath.Join("git", sources.DigestOf([]byte(o.git.url)).Short()))
 	if err != nil {
@@ -169,7 +174,45 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	defer repository.Close()
 	own := hub.New(hub.Config{Kubeconfig: o.hub, Namespace: o.namespace, UserAgent: userAgent()})
 	defer own.Close()
-	connector := &hub.Connector{Hub: own, Dir: o.kubeconfigDir, AllowInCluster: o.inCluster}
+	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
+	elected, err := o.lease.election(own, repository.Fleet(), log)
+	if err != nil {
+		return err
+	}
+	var mayWrite func(context.Context) error // nil: always
+	target := reconcile.Repository(repository)
+	if elected != nil {
+		board.Election, mayWrite = elected, elected.MayWrite
+		target = guarded{repository, mayWrite}
+		o.etcd.intercept = []grpc.UnaryClientInterceptor{connect.Guard(mayWrite)}
+	}
+	show := func() {} // shows what is added to the board later
+	if !o.once {
+		var stop func()
+		if show, stop, err = o.serve(board, log); err != nil {
+			return err
+		}
+		defer stop()
+	}
+	if elected != nil {
+		leading, release, err := lead(ctx, elected, board, log)
+		if err != nil {
+			log.Info("gitopsd ends")
+			return nil // it was told to
+		}
+		defer release()
+		ctx = leading
+	}
+	converter, err := o.conversions.start(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer converter.stop()
+	completers, err := o.certificates.completers(o.clusterTimeout, converter.daemon)
+	if err != nil {
+		return err
+	}
+	connector := &hub.Connector{Hub: own, Dir: o.kubeconfigDir, AllowInCluster: o.inCluster, MayWrite: mayWrite}
 	if o.hub != "" || g.env.getenv("KUBERNETES_SERVICE_HOST") != "" {
 		o.registry.hub = own // it runs in a cluster, or --kubeconfig names one
 	}
@@ -200,7 +243,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		}
 	}
 	defer spaces.stop()
-	controllers, err := o.targets.controllers(connector, reach, applicationsConfig(o.targets.accept(), reach, fleet, turns, o.clusterTimeout), namespaces.Config{Etcd: spaces.config})
+	controllers, err := o.targets.controllers(connector, reach, applicationsConfig(o.targets.accept(), reach, fleet, turns, o.clusterTimeout, mayWrite), namespaces.Config{Etcd: spaces.config})
 	if err != nil {
 		return err
 	}
@@ -218,13 +261,12 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			return home.New(home.Config{Client: client, Controllers: running, Reserved: own.Namespace(), Tell: tell, Log: log.With("cluster", want.Name)})
 		}
 	}
-	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
 	board.Conversions, board.Spaces = converter.counts, spaces.problems
 	if spaces.proxy != nil {
 		board.EtcdNamespaces = spaces.proxy.Counts
 	}
 	daemon, err = reconcile.New(reconcile.Config{
-		Repository: repository, Computer: computer, Board: board, Log: log,
+		Repository: target, Computer: computer, Board: board, Log: log,
 		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
 		Checkpoints: &checkpoint.Store{Dir: rest}, Settings: o.settings(cmd.Flags()),
 		Connect: func(ctx context.Context, want *desired.Unit) (reconcile.Connection, error) {
@@ -261,11 +303,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if o.once {
 		return daemon.Once(ctx, patience)
 	}
-	stop, err := o.serve(board, log)
-	if err != nil {
-		return err
-	}
-	defer stop()
+	show()
 	following, cancel := context.WithCancel(ctx)
 	var follower sync.WaitGroup
 	follower.Go(func() { own.Follow(following, log) })
@@ -276,25 +314,34 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err := daemon.Run(ctx); err != nil {
 		return err
 	}
+	if err := context.Cause(ctx); errors.Is(err, leader.ErrLost) {
+		return fmt.Errorf("Lease %s: %w", elected, err)
+	}
 	log.Info("gitopsd ends")
 	return ended()
 }
 
-// serve serves the board until stop is called.
-func (o *runOptions) serve(board *status.Board, log *slog.Logger) (stop func(), err error) {
+// serve serves the board until stop is called. show makes what was added to the board since
+// visible.
+func (o *runOptions) serve(board *status.Board, log *slog.Logger) (show, stop func(), err error) {
 	if o.listen == "" {
-		return func() {}, nil
+		return func() {}, func() {}, nil
 	}
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {
-		return nil, fmt.Errorf("--listen: %w", err)
+		return nil, nil, fmt.Errorf("--listen: %w", err)
 	}
 	// A pass waits for the slowest cluster only as long as the lock may be delayed. A loop
 	// that takes much longer hangs.
 	stall := 3*o.interval + 5*time.Minute
+	var shown atomic.Value // http.Handler
+	show = func() { shown.Store(board.Handler(stall, o.access)) }
+	show()
 	log.Info("serving", "address", listener.Addr().String())
-	server := status.Serve(listener, board.Handler(stall, o.access), func(err error) { log.Error("serving failed", "error", err) })
-	return func() {
+	server := status.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shown.Load().(http.Handler).ServeHTTP(w, r)
+	}), func(err error) { log.Error("serving failed", "error", err) })
+	return show, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
 		_ = server.Shutdown(ctx) // the process ends anyway

@@ -41,10 +41,17 @@ func writeFleet(t *show.Text, s *status.Snapshot) {
 		}
 		t.Say(show.Plain, line)
 	}
+	if s.Waiting != "" {
+		t.Say(show.Yellow, "this daemon waits to become the leader, and knows nothing of the fleet: "+s.Waiting)
+		return
+	}
 	verdict, colour := verdict(s)
 	t.Say(colour, verdict)
 	if s.Computing != "" {
 		t.Say(show.Yellow, "commit "+sources.ShortHash(s.Computing)+" is being computed; clusters follow it after that")
+	}
+	if s.LeaseError != "" {
+		t.Indented("! ", show.Red, "nothing is written: "+s.LeaseError)
 	}
 	if s.PollError != "" {
 		since := "yet"
