@@ -213,3 +213,68 @@ func TestServe(t *testing.T) {
 		t.Errorf("64 KiB of headers: %s", resp.Status)
 	}
 }
+
+// part is a daemon's part in an election.
+type part struct {
+	why     string
+	ok      bool
+	problem string
+}
+
+func (*part) String() string            { return "gitopsd-system/fleet" }
+func (p *part) Waiting() (string, bool) { return p.why, p.ok }
+func (p *part) Problem() string         { return p.problem }
+
+// A daemon that waits is healthy, is ready if it could take over, and its status says for what it
+// waits. The leader's status says if it may not write.
+func TestElection(t *testing.T) {
+	t.Parallel()
+	b := NewBoard("v1", "https://git.example/fleet", "main")
+	p := &part{why: "the hub does not answer"}
+	b.Election = p
+	const stall = time.Millisecond
+	server := httptest.NewServer(b.Handler(stall, Access{}))
+	defer server.Close()
+	time.Sleep(2 * stall)
+	if code, body := get(t, server.URL+"/healthz"); code != 200 {
+		t.Errorf("healthz of one that waits: %d %s", code, body)
+	}
+	if code, body := get(t, server.URL+"/readyz"); code != 503 || !strings.Contains(body, "waiting to become the leader: the hub does not answer") {
+		t.Errorf("readyz of one that cannot take over: %d %s", code, body)
+	}
+	*p = part{why: "one is the leader", ok: true}
+	if code, body := get(t, server.URL+"/readyz"); code != 200 {
+		t.Errorf("readyz of one that waits: %d %s", code, body)
+	}
+	if _, body := get(t, server.URL+"/metrics"); !strings.Contains(body, `gitopsd_leader{lease="gitopsd-system/fleet"} 0`) {
+		t.Error(body)
+	}
+	s := b.Snapshot()
+	if s.Waiting != p.why || s.Lease != p.String() {
+		t.Errorf("waiting %q by %s", s.Waiting, s.Lease)
+	}
+	if why := s.Unready(); len(why) != 1 || why[0] != "this daemon waits to become the leader: one is the leader" || s.Stuck() {
+		t.Errorf("unready: %q, stuck is %v", why, s.Stuck())
+	}
+
+	*p = part{ok: true, problem: "not renewed"}
+	b.Lead()
+	b.Commit("abc", "first", nil, []string{"dev"})
+	b.Update("dev", func(c *Unit) { c.Phase, c.Commit = Ready, "abc" })
+	s = b.Snapshot()
+	if why := s.Unready(); len(why) != 1 || why[0] != "not renewed" || s.Stuck() {
+		t.Errorf("unready: %q, stuck is %v", why, s.Stuck())
+	}
+	if _, body := get(t, server.URL+"/metrics"); !strings.Contains(body, `gitopsd_leader{lease="gitopsd-system/fleet"} 0`) {
+		t.Error(body)
+	}
+	p.problem = ""
+	s = b.Snapshot()
+	if why := s.Unready(); len(why) > 0 {
+		t.Errorf("unready: %q", why)
+	}
+	time.Sleep(2 * stall)
+	if code, _ := get(t, server.URL+"/healthz"); code != 503 {
+		t.Errorf("healthz of a leader that stands still: %d", code)
+	}
+}

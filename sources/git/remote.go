@@ -69,7 +69,7 @@ func (r *remote) claim() error {
 	if ok, err := r.lock.TryLock(); err != nil {
 		return fmt.Errorf("cache directory: %w", err)
 	} else if !ok {
-		return fmt.Errorf("the cache directory %s is in use by another `gitopsd run` of this repository: see `gitopsd status`. A fleet needs one daemon; give another --cache-dir only to another fleet, such as that of another branch", r.dir)
+		return fmt.Errorf("the cache directory %s is in use by another `gitopsd run` of this repository: see `gitopsd status`. One daemon works on a fleet; give another --cache-dir to the daemon of another fleet, such as that of another branch, or to one that waits by the same --lease", r.dir)
 	}
 	return nil
 }

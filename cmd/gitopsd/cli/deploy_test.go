@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gitopsd.dev/render/kustomize"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
 )
 
@@ -37,7 +38,7 @@ func TestDeployment(t *testing.T) {
 			files[name] = &fstest.MapFile{Data: content}
 		}
 	}
-	flags := []string{"repo", "git-password-file", "listen", "status-token-file"}
+	flags := []string{"repo", "git-password-file", "listen", "status-token-file", "lease", "pod-name"}
 	checkDeployment(t, files, flags)
 	with := bytes.Replace(files["kustomization.yaml"].Data, []byte("# components:"), []byte("components:"), 1)
 	files["kustomization.yaml"] = &fstest.MapFile{Data: with}
@@ -79,7 +80,11 @@ func checkDeployment(t *testing.T, files fs.FS, flags []string) {
 	}
 	env := make(map[string]string)
 	for _, e := range at(container, "env").([]any) {
-		env[at(e, "name").(string)] = at(e, "value").(string)
+		value, given := at(e, "value").(string)
+		if !given {
+			value = fmt.Sprintf("the pod's %v", at(e, "valueFrom", "fieldRef", "fieldPath"))
+		}
+		env[at(e, "name").(string)] = value
 	}
 	root := newRoot(&Env{LookupEnv: variables(env)})
 	run, rest, err := root.Find(args)
@@ -135,6 +140,12 @@ func checkDeployment(t *testing.T, files fs.FS, flags []string) {
 		if !found {
 			t.Errorf("the Service leads to the port %v, which the container does not declare", target)
 		}
+		if leader := at(s, "spec", "selector", manifest.LeaderLabel); leader != env["GITOPSD_LEASE"] {
+			t.Errorf("a Service selects the pods of the leader by Lease %v", leader)
+		}
+	}
+	if name := env["GITOPSD_POD_NAME"]; name != "the pod's metadata.name" {
+		t.Errorf("the pod's name is %q", name)
 	}
 	hard := resource.MustParse(fmt.Sprint(at(container, "resources", "limits", "memory")))
 	soft := resource.MustParse(strings.TrimSuffix(env["GOMEMLIMIT"], "B"))

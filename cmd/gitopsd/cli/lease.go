@@ -37,12 +37,15 @@ func (o *leaseOptions) election(own *hub.Hub, fleet string, log *slog.Logger) (*
 	if o.name == "" {
 		return nil, nil
 	}
+	if _, err := own.Client(); err != nil {
+		return nil, fmt.Errorf("--lease: there is no hub for the Lease: %w", err)
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
 	l, err := leader.New(leader.Config{
-		Client: own.Client, Namespace: own.Namespace(), Name: o.name, Pod: o.pod, Process: host,
+		Client: own.Client, Namespace: own.Namespace(), Name: o.name, Pod: o.pod, Process: fmt.Sprintf("%s-%d", host, os.Getpid()),
 		Fleet: fleet, Duration: o.duration, Log: log,
 	})
 	if err != nil {

@@ -52,7 +52,7 @@ repository and no cluster.
 The daemon is asked at --address, by default where ` + "`gitopsd run`" + ` serves on the same
 machine. To reach a daemon in a cluster, run
 
-    kubectl -n gitopsd-system port-forward deployment/gitopsd 8080
+    kubectl -n gitopsd-system port-forward service/gitopsd-status 8080
 
 or name its URL, with the token of its --status-token-file.
 
@@ -277,7 +277,7 @@ func (o *statusOptions) fetch(ctx context.Context, address string) (*status.Snap
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(request)
 	if failed, ok := errors.AsType[*url.Error](err); ok {
-		return nil, fmt.Errorf("no daemon answers at %s: %w; name its address with --address, or forward a port to it: kubectl -n gitopsd-system port-forward deployment/gitopsd 8080", address, failed.Err)
+		return nil, fmt.Errorf("no daemon answers at %s: %w; name its address with --address, or forward a port to it: kubectl -n gitopsd-system port-forward service/gitopsd-status 8080", address, failed.Err)
 	} else if err != nil {
 		return nil, err
 	}

@@ -273,7 +273,7 @@ func (l *Leader) held(r record) *heldError {
 	switch {
 	case r.fleet != l.cfg.Fleet:
 		return &heldError{fmt.Sprintf("%s has the Lease for another fleet, %s: give one of the two a --lease of its own", r.process(), r.fleet), true}
-	case r.process() == l.name:
+	case l.cfg.Pod != "" && r.process() == l.cfg.Pod:
 		return &heldError{fmt.Sprintf("the process that was %s before has the Lease, until it has not been renewed for %s", l.name, l.lasts(r)), false}
 	}
 	return &heldError{r.process() + " is the leader", false}
