@@ -108,7 +108,12 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, all [
 		if r := res.Clusters[cl.Name]; r != nil {
 			cl.Packages, wanted[i].Held, wanted[i].Left = r.Selected, r.Held, r.Left
 			for _, e := range append(r.Errors, c.verifyControllers(verifying, cl, wanted[i])...) {
-				cl.passingFault(problem.Problem{Package: e.Name, Reason: e.Err.Error(), Origin: e.Place})
+				p := problem.Problem{Package: e.Name, Reason: e.Err.Error(), Origin: e.Place}
+				if e.Lasting() {
+					cl.fault(p)
+				} else {
+					cl.passingFault(p)
+				}
 				cl.Incomplete = append(cl.Incomplete, e.Name)
 			}
 			for _, h := range r.Held {

@@ -145,7 +145,7 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 		}
 	}
 	if p.cfg.Mode == Readonly {
-		return sources.Ref{}, fmt.Errorf("clusters.lock selects no version that satisfies %s, and is read-only here; run `gitopsd lock` and commit the change", chain(wanted))
+		return sources.Ref{}, decidedf("clusters.lock selects no version that satisfies %s, and is read-only here; run `gitopsd lock` and commit the change", chain(wanted))
 	}
 	if !p.updates(req, repo) {
 		best, err := p.highestElsewhere(ctx, req, repo, ranges)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 
@@ -139,7 +138,7 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 	for _, d := range req.Declarations {
 		repo := d.Ref.Repository
 		if other, twice := nodes[repo]; twice {
-			err := fmt.Errorf("%s and %s both install %s; a cluster can have one of them: remove the other", other.declared.Name, d.Name, repo)
+			err := decidedf("%s and %s both install %s; a cluster can have one of them: remove the other", other.declared.Name, d.Name, repo)
 			other.err = err
 			failed = append(failed, &PackageError{Name: d.Name, Ref: d.Ref, Err: err, Place: d.Place()})
 			continue
@@ -151,9 +150,9 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 			n.err = p.excluded(d.Ref)
 		case errors.As(err, &unapproved):
 			unapproved.New = p.peek(ctx, req, d)
-			n.err = err
+			n.err = decided{err}
 		case err != nil:
-			n.err = err
+			n.err = decided{err}
 		default:
 			if ref != d.Ref {
 				p.waits(ctx, req, d, ref)
@@ -167,11 +166,11 @@ func (p *pass) declared(ctx context.Context, req Request) (map[string]*node, []*
 		}
 		if n.err == nil {
 			if have := n.load.pkg.Meta.Kind; have != d.Kind {
-				n.err = fmt.Errorf("%s is a %s, declared as %s %s; change the declaration's kind", n.load.pin, have, d.Kind, d.Name)
+				n.err = decidedf("%s is a %s, declared as %s %s; change the declaration's kind", n.load.pin, have, d.Kind, d.Name)
 			}
 		}
 		if other := used[n.load.ref.Repository]; other != nil && n.err == nil {
-			n.err = fmt.Errorf("%s and %s both install %s, which replaces %s; a cluster can have one of them", other.declared.Name, d.Name, n.load.ref.Repository, cmp.Or(replaced(n.load), replaced(other.load)))
+			n.err = decidedf("%s and %s both install %s, which replaces %s; a cluster can have one of them", other.declared.Name, d.Name, n.load.ref.Repository, cmp.Or(replaced(n.load), replaced(other.load)))
 		}
 		nodes[repo], used[n.load.ref.Repository] = n, n
 	}

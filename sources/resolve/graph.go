@@ -119,7 +119,7 @@ func distinct(nodes map[string]*node) {
 		}
 		for _, repo := range repos {
 			if n := nodes[repo]; !n.fixed() {
-				n.err = fmt.Errorf("%s would be installed twice, %s; a cluster can have one of them: declare the package that is replaced, or remove the replacement", with, strings.Join(roles, " and "))
+				n.err = decidedf("%s would be installed twice, %s; a cluster can have one of them: declare the package that is replaced, or remove the replacement", with, strings.Join(roles, " and "))
 			}
 		}
 	}
@@ -177,17 +177,17 @@ func blame(nodes map[string]*node, wanted map[string][]edge) {
 
 func conflict(e edge, n *node, err error) error {
 	if err != nil {
-		return fmt.Errorf("%s needs %s %s: %w", e.from.load.ref, e.dep.Repository, e.dep.Constraint, err)
+		return decidedf("%s needs %s %s: %w", e.from.load.ref, e.dep.Repository, e.dep.Constraint, err)
 	}
 	if n.held != nil {
-		return fmt.Errorf("%s needs %s %s, but the lock has %s, which stays while the declaration of %s cannot be read; correct that first",
+		return decidedf("%s needs %s %s, but the lock has %s, which stays while the declaration of %s cannot be read; correct that first",
 			e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.load.ref.Version(), n.held.Name)
 	}
 	if n.waits != (sources.Ref{}) {
-		return fmt.Errorf("%s needs %s %s, but %s stays while %s waits for approval: %s",
+		return decidedf("%s needs %s %s, but %s stays while %s waits for approval: %s",
 			e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.load.ref.Version(), n.waits, toApprove(n.waits, ""))
 	}
-	return fmt.Errorf("%s needs %s %s, but %s declares %s; change one of the two", e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.declared.Name, n.load.ref.Version())
+	return decidedf("%s needs %s %s, but %s declares %s; change one of the two", e.from.load.ref, e.dep.Repository, e.dep.Constraint, n.declared.Name, n.load.ref.Version())
 }
 
 // spread fails the dependents of failed packages, with errors that show the chain to the
@@ -226,7 +226,7 @@ func breakCycles(nodes map[string]*node) {
 			cycle := append(slices.Clone(chain[i:]), repo)
 			for _, member := range cycle {
 				if nodes[member].err == nil {
-					nodes[member].err = fmt.Errorf("packages depend on each other: %s", strings.Join(cycle, " -> "))
+					nodes[member].err = decidedf("packages depend on each other: %s", strings.Join(cycle, " -> "))
 				}
 			}
 			return

@@ -191,6 +191,22 @@ type PackageError struct {
 	repository string
 }
 
+// Lasting reports whether the repository decides the error, so that it stays until somebody
+// changes that.
+func (e *PackageError) Lasting() bool {
+	_, lasting := errors.AsType[decided](e.Err)
+	return lasting
+}
+
+// decided marks an error that the repository and its pinned packages decide, whatever a
+// registry answers.
+type decided struct{ error }
+
+func (d decided) Unwrap() error { return d.error }
+
+// decidedf returns such an error.
+func decidedf(format string, args ...any) error { return decided{fmt.Errorf(format, args...)} }
+
 func (e *PackageError) Error() string { return fmt.Sprintf("package %s: %v", e.Name, e.Err) }
 func (e *PackageError) Unwrap() error { return e.Err }
 
@@ -299,7 +315,7 @@ func (p *pass) digest(ctx context.Context, l *load) (sources.Digest, error) {
 		return "", fmt.Errorf("%s selects %s %s for cluster %s and has no digest of it; restore the record from Git, or run `gitopsd lock` and have the change reviewed",
 			sources.LockFile, ref.Repository, version, p.lost[ref])
 	case use.never() && !p.cfg.Approve:
-		return "", fmt.Errorf("%s is not in clusters.lock, and packagePullPolicy: Never forbids looking it up; run `gitopsd lock`, or name a digest", ref)
+		return "", decidedf("%s is not in clusters.lock, and packagePullPolicy: Never forbids looking it up; run `gitopsd lock`, or name a digest", ref)
 	}
 	now, err := p.now(ctx, l)
 	if err != nil {
@@ -326,7 +342,7 @@ func (p *pass) now(ctx context.Context, l *load) (sources.Digest, error) {
 }
 
 func errNotLocked(ref sources.Ref) error {
-	return fmt.Errorf("%s is not in clusters.lock, which is read-only here; run `gitopsd lock` and commit the change", ref)
+	return decidedf("%s is not in clusters.lock, which is read-only here; run `gitopsd lock` and commit the change", ref)
 }
 
 // moved looks a locked tag up again, for packagePullPolicy: Always. A moved tag is a new
@@ -423,7 +439,7 @@ func (p *pass) record(ctx context.Context, l *load) error {
 	for _, item := range sortedKeys(items) {
 		key := l.key(item)
 		if _, there := p.lock.Lookup(key); !there && p.cfg.Mode == Readonly {
-			return fmt.Errorf("clusters.lock has no record of %s and is read-only here; run `gitopsd lock` and commit the change", key)
+			return decidedf("clusters.lock has no record of %s and is read-only here; run `gitopsd lock` and commit the change", key)
 		}
 		if err := staged.Record(key, items[item], seenInRegistry); err != nil {
 			return err

@@ -633,6 +633,10 @@ func TestDeclarationFaults(t *testing.T) {
 	var s shelf
 	s.put("reg.io/a:v1", "1")
 	s.put("reg.io/b:v1", "1")
+	s.put("reg.io/c:v1", "1", "reg.io/b >=v2")
+	s.put("reg.io/d:v1", "1", "reg.io/none >=v1")
+	s.put("reg.io/e:v1", "1", "reg.io/f >=v1")
+	s.put("reg.io/f:v1", "1", "reg.io/e >=v1")
 	provider := declare("reg.io/a:v1")
 	provider[0].Kind = sources.Provider
 	never := declare("reg.io/a:v1")
@@ -642,13 +646,17 @@ func TestDeclarationFaults(t *testing.T) {
 		declared []sources.Declaration
 		mode     Mode
 		want     string
+		lasting  bool
 	}{
-		{"another kind", provider, Add, "is a Configuration, declared as Provider a"},
-		{"never", never, Add, "packagePullPolicy: Never forbids"},
-		{"readonly", declare("reg.io/a:v1"), Readonly, "reg.io/a:v1 is not in clusters.lock, which is read-only here"},
-		{"readonly by digest", declare("reg.io/a@" + digest0()), Readonly, "is not in clusters.lock"},
-		{"unknown tag", declare("reg.io/a:v9"), Add, "reg.io/a:v9: not found"},
-		{"one repository twice", declare("reg.io/a:v1", "reg.io/a@"+digest0()), Add, "both install reg.io/a"},
+		{"another kind", provider, Add, "is a Configuration, declared as Provider a", true},
+		{"never", never, Add, "packagePullPolicy: Never forbids", true},
+		{"readonly", declare("reg.io/a:v1"), Readonly, "reg.io/a:v1 is not in clusters.lock, which is read-only here", true},
+		{"readonly by digest", declare("reg.io/a@" + digest0()), Readonly, "is not in clusters.lock", true},
+		{"unknown tag", declare("reg.io/a:v9"), Add, "reg.io/a:v9: not found", false},
+		{"one repository twice", declare("reg.io/a:v1", "reg.io/a@"+digest0()), Add, "both install reg.io/a", true},
+		{"dependencies that do not go together", declare("reg.io/b:v1", "reg.io/c:v1"), Add, "reg.io/c:v1 needs reg.io/b >=v2, but b declares v1", true},
+		{"a dependency that is missing", declare("reg.io/d:v1"), Add, "reg.io/d:v1 depends on reg.io/none", false},
+		{"a cycle", declare("reg.io/e:v1"), Add, "packages depend on each other", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := s.config()
@@ -656,8 +664,10 @@ func TestDeclarationFaults(t *testing.T) {
 			res := resolve(t, cfg, new(lockfile.File), Request{Cluster: "dev", Declarations: tt.declared}, request("prod", "reg.io/b:v1"))
 			if err := res.Clusters["dev"].Errors; len(err) == 0 || !strings.Contains(err[0].Error(), tt.want) {
 				t.Errorf("errors %v, want one with %q", err, tt.want)
+			} else if err[0].Lasting() != tt.lasting {
+				t.Errorf("%v: lasting is %v", err[0], !tt.lasting)
 			}
-			if len(res.Clusters["dev"].Selected) != 0 {
+			if selected := res.Clusters["dev"].Selected; len(selected) != 0 && selected[0].Pin.Ref.Repository != "reg.io/b" {
 				t.Errorf("selected %v", res.Clusters["dev"].Selected)
 			}
 			if tt.mode == Add && selected(res, "prod") != "b:v1" {
@@ -665,7 +675,7 @@ func TestDeclarationFaults(t *testing.T) {
 			}
 		})
 	}
-	if len(slices.Collect(maps.Keys(s.packages))) != 2 {
+	if len(slices.Collect(maps.Keys(s.packages))) != 6 {
 		t.Fatal("the shelf changed")
 	}
 }

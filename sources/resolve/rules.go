@@ -27,7 +27,7 @@ import (
 func (p *pass) refused(req Request) (*Resolution, []lockfile.Selection) {
 	out := new(Resolution)
 	for _, d := range req.Declarations {
-		out.Errors = append(out.Errors, &PackageError{Name: d.Name, Ref: d.Ref, Err: p.cfg.Refuse})
+		out.Errors = append(out.Errors, &PackageError{Name: d.Name, Ref: d.Ref, Err: decided{p.cfg.Refuse}})
 	}
 	return out, p.lines[req.Cluster]
 }
@@ -38,7 +38,7 @@ func (p *pass) excluded(ref sources.Ref) error {
 		return nil
 	}
 	if e := p.exclusion(ref); e != nil {
-		return fmt.Errorf("%s is %s; declare another version", ref, e)
+		return decidedf("%s is %s; declare another version", ref, e)
 	}
 	return nil
 }
