@@ -85,6 +85,14 @@ func holdFor(s *Step, format string, args ...any) {
 	}
 }
 
+// holdBehind is like hold, for a reason that ends with an error that is told elsewhere.
+func holdBehind(s *Step, format string, args ...any) {
+	if s.Action == Prune {
+		hold(s, format, args...)
+		s.Follows = true
+	}
+}
+
 // maybeWanted is the reason for keeping the objects that Keeps reports.
 const maybeWanted = "kept: errors in the repository or in its package leave open whether it is wanted"
 
@@ -129,9 +137,9 @@ func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, ke
 		s := &steps[i]
 		switch {
 		case c.opts.RenderFailed != "":
-			hold(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
+			holdBehind(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
-			hold(s, maybeWanted)
+			holdBehind(s, maybeWanted)
 		case (c.opts.Bare || c.desired.Len() == 0) && !c.opts.RemoveAll && !target.Made(s.ID, label(s.ID, target.AutomaticLabel)):
 			holdFor(s, "kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}

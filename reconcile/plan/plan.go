@@ -89,7 +89,8 @@ type Step struct {
 	// Lasting: the step is held until somebody changes the repository or the object, so
 	// that waiting does not end it. See [Step.Lasts].
 	Lasting bool
-	// Follows: the step is refused because another step of its package is.
+	// Follows: the step is refused because another step of its package is, or held until an
+	// error in the repository or a package is mended, which is told elsewhere.
 	Follows bool
 	Stage   Stage
 	// Object is the desired object; nil for an object that is not desired.

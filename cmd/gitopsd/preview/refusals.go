@@ -95,7 +95,7 @@ func refusal(steps []*plan.Step) (r *refused, rest []*plan.Step) {
 	for _, s := range steps {
 		breaks := s.Action == plan.Refused && !s.Drift && s.Allow != nil && s.Allow.On == plan.OnPackage
 		switch {
-		case s.Follows:
+		case s.Follows && s.Action == plan.Refused:
 			one.objects++
 			one.why = s.Reason
 		case breaks && s.Pin == nil && len(s.Unpinned)+len(s.Outgrown) == 0:
