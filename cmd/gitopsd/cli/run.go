@@ -315,7 +315,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	if err := context.Cause(ctx); errors.Is(err, leader.ErrLost) {
-		return fmt.Errorf("Lease %s: %w", elected, err)
+		return fmt.Errorf("%w (Lease %s)", err, elected)
 	}
 	log.Info("gitopsd ends")
 	return ended()

@@ -114,7 +114,7 @@ func (l *Leader) MayWrite(context.Context) error {
 		return fmt.Errorf("this daemon is not the leader by Lease %s", l)
 	}
 	if since := time.Since(l.renewed); since >= l.cfg.Duration-l.cfg.Writes {
-		return fmt.Errorf("Lease %s has not been renewed for %s, and another daemon may be the leader soon", l, since.Round(time.Second))
+		return fmt.Errorf("this daemon has not renewed Lease %s for %s, and another one may be the leader soon", l, since.Round(time.Second))
 	}
 	return nil
 }
