@@ -66,6 +66,7 @@ type member struct {
 	pkg          string // the value of manifest.PackageLabel
 	allowPrune   string // the value of manifest.AllowPruneAnnotation
 	dependsOn    string // the value of manifest.DependsOnAnnotation
+	rules        string // the value of manifest.ConversionAnnotation
 	rollback     string // the value of manifest.RollbackAnnotation, if the field is ours
 	// applies: we are among those who applied it. controlled: a controller owns it.
 	// edited: people edited it. automatic: it has target.AutomaticLabel.
@@ -88,7 +89,7 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 		applied: m.Annotations[manifest.AppliedAnnotation], types: m.Annotations[manifest.TypesAnnotation],
 		before: m.Annotations[manifest.HistoryAnnotation],
 		pkg:    m.Labels[manifest.PackageLabel], allowPrune: m.Annotations[manifest.AllowPruneAnnotation],
-		dependsOn: m.Annotations[manifest.DependsOnAnnotation],
+		dependsOn: m.Annotations[manifest.DependsOnAnnotation], rules: m.Annotations[manifest.ConversionAnnotation],
 		applies:   managed.Own(m) != nil, controlled: metav1.GetControllerOfNoCopy(m) != nil, edited: managed.Edited(m),
 		automatic: m.Labels[target.AutomaticLabel] == "true",
 		print:     fingerprintOf(t, m),
@@ -131,7 +132,7 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 		{o.Annotations, manifest.AppliedAnnotation, m.applied}, {o.Annotations, manifest.TypesAnnotation, m.types},
 		{o.Annotations, manifest.HistoryAnnotation, m.before},
 		{o.Labels, manifest.PackageLabel, m.pkg}, {o.Annotations, manifest.AllowPruneAnnotation, m.allowPrune},
-		{o.Annotations, manifest.DependsOnAnnotation, m.dependsOn},
+		{o.Annotations, manifest.DependsOnAnnotation, m.dependsOn}, {o.Annotations, manifest.ConversionAnnotation, m.rules},
 	} {
 		if kv.value != "" {
 			kv.to[kv.key] = kv.value

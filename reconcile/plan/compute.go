@@ -192,7 +192,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	if c.live.Namespaced[gvk] && id.Namespace == "" {
 		return decide(Refused, "its kind is namespaced, and it has no namespace; set metadata.namespace%s", o.Origin().InPackage())
 	}
-	s.Converts = converts(o, s.Rules)
+	s.Converts = converts(o)
 	if why := c.misuse(o); why != "" {
 		return decide(Refused, "%s", why)
 	}

@@ -32,14 +32,10 @@ func rulesOf(id manifest.ID, meta *metav1.ObjectMeta) string {
 	return meta.Annotations[manifest.ConversionAnnotation]
 }
 
-// converts reports whether a definition names conversion rules that the live one does not
-// name, and that a workload in the cluster serves.
-func converts(o *manifest.Object, live string) bool {
-	if !o.ID().Is(manifest.CRD) {
-		return false
-	}
-	rules := o.Annotation(manifest.ConversionAnnotation)
-	return rules != "" && rules != live && inCluster(o)
+// converts reports whether a definition names conversion rules that a workload in the
+// cluster serves. The live one may name the same rules at an address outside of it.
+func converts(o *manifest.Object) bool {
+	return o.ID().Is(manifest.CRD) && o.Annotation(manifest.ConversionAnnotation) != "" && inCluster(o)
 }
 
 // inCluster reports whether the workload in the cluster converts a definition's objects.
@@ -50,7 +46,7 @@ func inCluster(o *manifest.Object) bool {
 // converted returns when a definition with new conversion rules is applied; "" for
 // others.
 func converted(s *Step) string {
-	if !s.Converts {
+	if !s.Converts || s.Object.Annotation(manifest.ConversionAnnotation) == s.Rules {
 		return ""
 	}
 	return fmt.Sprintf("applied once %s is ready, which converts its objects", converter.Workload())

@@ -112,8 +112,8 @@ type Step struct {
 	// Rules is the digest of the conversion rules that the live definition names; empty
 	// if it names none.
 	Rules string
-	// Converts: the definition names conversion rules that the live one does not, and
-	// that a workload in the cluster serves. It is applied when the workload is ready.
+	// Converts: the definition names conversion rules that a workload in the cluster
+	// serves. It is applied when the workload is ready.
 	Converts bool
 	// Awaits says what will create the object's type, if that does not exist yet; empty
 	// for all other objects.
