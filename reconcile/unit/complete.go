@@ -108,6 +108,10 @@ func (c *Connection) stands(want *desired.Unit) bool {
 
 func (c *Connection) completeAnew(ctx context.Context, want *desired.Unit, adopt []string, preview bool) (Completion, error) {
 	all := Completion{set: want.Objects, Refused: make(map[manifest.ID]string)}
+	owns := func(id manifest.ID, meta *metav1.ObjectMeta) bool { return c.applier.Owns(id, meta, adopt) }
+	if want.Remove && !preview {
+		return all, c.serveLeaving(ctx, want, owns)
+	}
 	if want.Remove || want.Objects == nil || len(c.completers) == 0 {
 		return all, nil
 	}
@@ -115,7 +119,6 @@ func (c *Connection) completeAnew(ctx context.Context, want *desired.Unit, adopt
 		return all, err
 	}
 	all.Relied = make(map[manifest.ID]string)
-	owns := func(id manifest.ID, meta *metav1.ObjectMeta) bool { return c.applier.Owns(id, meta, adopt) }
 	for _, completer := range c.completers {
 		one, err := completer.Complete(ctx, Request{Unit: want, Objects: all.set, Client: c.client, Preview: preview, Owns: owns})
 		if err != nil {

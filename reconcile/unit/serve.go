@@ -52,3 +52,23 @@ func (c *Connection) Serve(ctx context.Context, want *desired.Unit) (home bool, 
 	}
 	return false, failed
 }
+
+// serveLeaving calls Config.Serve for a unit that is being emptied: its objects can be read
+// and deleted only while their conversion rules are served. The error is about the whole
+// cluster.
+func (c *Connection) serveLeaving(ctx context.Context, want *desired.Unit, owns func(manifest.ID, *metav1.ObjectMeta) bool) error {
+	if c.serve == nil {
+		return nil
+	}
+	if err := c.applier.Check(ctx); err != nil {
+		return err
+	}
+	err := c.serve(ctx, Request{Unit: want, Objects: want.Objects, Client: c.client, Owns: owns})
+	if kube.IsClusterWide(err) || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	if err != nil {
+		c.log.Warn("the conversion rules in the cluster cannot be read; those that were read are served", "error", err)
+	}
+	return nil
+}

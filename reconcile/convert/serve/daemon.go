@@ -42,7 +42,7 @@ type Daemon struct {
 
 	mu sync.Mutex
 	// kept are the bundles that units keep beside the wanted ones, by the unit's name. It has
-	// an entry for each unit that is served.
+	// an entry for each unit that was looked at.
 	kept map[string]map[string]read
 }
 
@@ -86,24 +86,34 @@ func (d *Daemon) Follow(name string) func(ctx context.Context, notify func()) {
 			}
 			before := now
 			now = d.Certificates.now.Load()
-			d.mu.Lock()
-			_, served := d.kept[name]
-			d.mu.Unlock()
-			if served && !bytes.Equal(before.authority, now.authority) {
+			if d.serves(name) && !bytes.Equal(before.authority, now.authority) {
 				notify()
 			}
 		}
 	}
 }
 
+// serves reports whether rules are served for a unit.
+func (d *Daemon) serves(name string) bool {
+	return slices.Contains(d.Table.Holders(), holdsApplied+name)
+}
+
 // Serve serves the rules that a cluster's definitions may name: those of the unit, and those in
 // the bundles that it keeps. After an error, what was served before still is.
 func (d *Daemon) Serve(ctx context.Context, r unit.Request) error {
-	holder := holdsApplied + r.Unit.ID.String()
-	// A cluster that gets another server uses this one until its definitions name the other.
-	if d.Table == nil || r.Unit.Spec.Conversion == nil && !slices.Contains(d.Table.Holders(), holder) {
+	if d.Table == nil {
 		return nil
 	}
+	// A cluster that gets another server or none uses this one until its definitions say so. A
+	// new process finds that out at its first look.
+	name := r.Unit.ID.String()
+	d.mu.Lock()
+	_, looked := d.kept[name]
+	d.mu.Unlock()
+	if r.Unit.Spec.Conversion == nil && looked && !d.serves(name) {
+		return nil
+	}
+	holder := holdsApplied + name
 	var wanted []*conversion.Set
 	for _, c := range r.Unit.Conversions {
 		wanted = append(wanted, c.Set)
@@ -221,7 +231,6 @@ func (d *Daemon) keep(ctx context.Context, r unit.Request) ([]*conversion.Set, e
 		d.kept = make(map[string]map[string]read)
 	}
 	if err != nil {
-		d.kept[name] = before
 		return nil, err
 	}
 	d.kept[name] = now

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -101,7 +102,10 @@ func TestAnotherAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{Table: &convert.Table{}, Certificates: certificates, kept: map[string]map[string]read{"served": nil}}
+	d := &Daemon{Table: &convert.Table{}, Certificates: certificates, kept: map[string]map[string]read{"served": nil, "other": nil}}
+	b := &bed{T: t, group: "authority.example.io"}
+	_, set := b.compile(liveRules)
+	d.Table.Hold(holdsApplied+"served", []*conversion.Set{set})
 	notified := make(chan string, 10)
 	var followers sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
@@ -119,8 +123,13 @@ func TestAnotherAuthority(t *testing.T) {
 	reload(first)
 	for range 2 {
 		reload(newAuthority(t))
-		if name := <-notified; name != "served" {
-			t.Errorf("%s is notified", name)
+		select {
+		case name := <-notified:
+			if name != "served" {
+				t.Errorf("%s is notified", name)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("nobody is notified")
 		}
 	}
 	cancel()
@@ -201,6 +210,8 @@ func TestLeaves(t *testing.T) {
 	d = &Daemon{Table: &convert.Table{}, Log: slog.New(slog.DiscardHandler)}
 	complete(byURL(t, set, "https://gitopsd.example.org"), 1)
 	complete(toService, 1)
+	complete(removed, 1)
+	d = &Daemon{Table: &convert.Table{}, Log: slog.New(slog.DiscardHandler)}
 	complete(removed, 1)
 	b.must(b.send(http.MethodDelete, path, "", nil))
 	complete(removed, 0)
