@@ -90,7 +90,7 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 		before: m.Annotations[manifest.HistoryAnnotation],
 		pkg:    m.Labels[manifest.PackageLabel], allowPrune: m.Annotations[manifest.AllowPruneAnnotation],
 		dependsOn: m.Annotations[manifest.DependsOnAnnotation], rules: m.Annotations[manifest.ConversionAnnotation],
-		applies:   managed.Own(m) != nil, controlled: metav1.GetControllerOfNoCopy(m) != nil, edited: managed.Edited(m),
+		applies: managed.Own(m) != nil, controlled: metav1.GetControllerOfNoCopy(m) != nil, edited: managed.Edited(m),
 		automatic: m.Labels[target.AutomaticLabel] == "true",
 		print:     fingerprintOf(t, m),
 	}

@@ -19,7 +19,10 @@ func TestGuard(t *testing.T) {
 	call := func(method string, request any) error {
 		sent := false
 		err := Guard(func(context.Context) error { return refused })(t.Context(), method, request, nil, nil,
-			func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { sent = true; return nil })
+			func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+				sent = true
+				return nil
+			})
 		if sent == (err != nil) || err != nil && !errors.Is(err, refused) {
 			t.Errorf("%s: sent is %v, the error %v", method, sent, err)
 		}
