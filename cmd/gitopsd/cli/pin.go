@@ -207,8 +207,12 @@ func (p *pinning) object(file string, obj edit.Object) (string, error) {
 		}
 	}
 	name := p.what + gvk.GroupVersion().String() + " " + gvk.Kind
+	id := manifest.ID{Group: gvk.Group, Kind: gvk.Kind, Name: obj.Name}
+	custom := plan.StageOf(id) == plan.Custom && !ours(gvk.Group) && p.what == ""
 	digest, where, err := p.find(gvk)
 	switch {
+	case errors.Is(err, errPartlyKnown) && obj.Value == "" && !custom:
+		return "", nil
 	case err != nil:
 		fault("cannot be pinned: %v", err)
 		return "", nil
@@ -216,8 +220,7 @@ func (p *pinning) object(file string, obj edit.Object) (string, error) {
 		fault("is pinned, but no CRD defines %s in %s; remove the annotation %s", gvk.GroupVersion().String()+" "+gvk.Kind, where, p.annotation)
 		return "", nil
 	case digest == "":
-		id := manifest.ID{Group: gvk.Group, Kind: gvk.Kind, Name: obj.Name}
-		if plan.StageOf(id) == plan.Custom && !ours(gvk.Group) && p.what == "" {
+		if custom {
 			p.note("%s:%d: %s is left as it is: no CRD defines %s in %s", file, obj.Line, obj, name, where)
 		}
 		return "", nil
@@ -316,8 +319,12 @@ func (o *pinOptions) rendered(cmd *cobra.Command, g *global) (typeOf, behaviourO
 	return typeOf, behaviourOf, nil
 }
 
+// errPartlyKnown is in the error for a type that no CRD defines, as far as is known.
+var errPartlyKnown = errors.New("correct that first")
+
 // agreed returns a digest if it is the same in all clusters that define the type. what is the
-// plural of the thing with the digest, for an error.
+// plural of the thing with the digest, for an error. If no cluster does, and one has errors,
+// the error is errPartlyKnown.
 func agreed(state *desired.State, gvk schema.GroupVersionKind, what string, digestOf func(*desired.Unit, *manifest.Object) (string, error)) (digest, where string, err error) {
 	var clusters show.Groups[string, string] // by digest
 	for _, c := range state.Clusters {
@@ -333,9 +340,16 @@ func agreed(state *desired.State, gvk schema.GroupVersionKind, what string, dige
 	}
 	switch len(clusters.Keys) {
 	case 0:
-		names := make([]string, 0, len(state.Clusters))
+		names, partly := make([]string, 0, len(state.Clusters)), []string(nil)
 		for _, c := range state.Clusters {
 			names = append(names, c.Name)
+			if !c.Complete() {
+				partly = append(partly, c.Name)
+			}
+		}
+		if partly != nil {
+			return "", "", fmt.Errorf("whether a CRD defines %s %s is not known while %s: %w",
+				gvk.GroupVersion(), gvk.Kind, prose.Agree(len(partly), "cluster has errors", "clusters have errors")+" ("+prose.Some(partly, 6)+")", errPartlyKnown)
 		}
 		return "", clusterNames(names), nil
 	case 1:

@@ -63,3 +63,23 @@ spec:
 		}
 	}
 }
+
+// While a cluster has errors it may define any type: a check says so, and asks nobody to remove
+// a pin. Objects that no CRD defines in any case need none.
+func TestPinsThatCannotBeChecked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeFile(t, dir, "clusters.yaml", "apiVersion: gitopsd.dev/v1alpha1\nkind: Cluster\nmetadata: {name: prod}\nspec: {path: prod, kubeconfig: {file: prod.yaml}}\n")
+	writeFile(t, dir, "prod/kustomization.yaml", "resources: [bad.yaml]\n")
+	writeFile(t, dir, "prod/bad.yaml", "a: [\n")
+	widget := writeFile(t, dir, "widget.yaml", "apiVersion: acme.example/v1\nkind: Widget\nmetadata: {name: small}\n")
+	pinned := writeFile(t, dir, "pinned.yaml", "apiVersion: acme.example/v1\nkind: Widget\nmetadata: {name: small, annotations: {gitopsd.dev/type: 'h1:nRLEOxiY2AjXEnRY25F8/lNTIYk/2q2G5gZXlk1iCZQ='}}\n")
+	settings := writeFile(t, dir, "settings.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n")
+	const want = "cannot be pinned: whether a CRD defines acme.example/v1 Widget is not known while 1 cluster has errors (prod): correct that first"
+	for file, unknown := range map[string]bool{widget: true, pinned: true, settings: false} {
+		code, _, stderr := gitopsd(t, map[string]string{"GITOPSD_CACHE_DIR": t.TempDir()}, "types", "pin", "--check", "--repo", dir, file)
+		if unknown != (code == 1) || unknown != strings.Contains(stderr, want) || strings.Contains(stderr, "remove the annotation") {
+			t.Errorf("%s: status %d, %s", filepath.Base(file), code, stderr)
+		}
+	}
+}
