@@ -142,6 +142,11 @@ func (d *Directory) Uncommitted(ctx context.Context) (bool, error) {
 // git, and fails if git does.
 func (d *Directory) Sparse(ctx context.Context) (bool, error) { return wire.Sparse(ctx, d.Root) }
 
+// Ignored returns the files, below Path, that Git ignores. It asks git, and fails if git does.
+func (d *Directory) Ignored(ctx context.Context, files []string) ([]string, error) {
+	return wire.Ignored(ctx, filepath.Join(d.Root, filepath.FromSlash(d.Path)), files)
+}
+
 // Stages returns the versions of a file with a merge conflict: the common ancestor's,
 // ours and theirs. A version that does not exist is nil; without a conflict all are. It
 // fails if the index or a version cannot be read.

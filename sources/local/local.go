@@ -11,11 +11,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"gitopsd.dev/sources"
 )
@@ -53,6 +55,9 @@ type Tree struct {
 	Dir string
 
 	root *os.Root
+
+	mu   sync.Mutex
+	read map[string]bool // files that were read
 }
 
 // Open opens the working tree dir. The caller closes it.
@@ -65,7 +70,7 @@ func Open(dir string) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("working tree: %w", err)
 	}
-	return &Tree{Dir: abs, root: root}, nil
+	return &Tree{Dir: abs, root: root, read: make(map[string]bool)}, nil
 }
 
 // Close closes the tree. Its files must not be read afterwards.
@@ -74,17 +79,31 @@ func (t *Tree) Close() error { return t.root.Close() }
 // Commit returns the tree as a commit without a hash. Its files are read from disk when
 // they are used.
 //
-// They are the files that a commit would have: regular files and directories
+// They are the files that a commit could have: regular files and directories
 // without .git and without other repositories, such as submodules. A symbolic link is
-// listed but not followed.
+// listed but not followed. Files that Git ignores are there; see Read.
 func (t *Tree) Commit() sources.Commit {
-	return sources.Commit{Subject: "working tree " + t.Dir, Files: files{root: t.root, fsys: t.root.FS()}}
+	return sources.Commit{Subject: "working tree " + t.Dir, Files: files{root: t.root, fsys: t.root.FS(), tree: t}}
+}
+
+// Read returns the files that were read until now, sorted.
+func (t *Tree) Read() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(maps.Keys(t.read))
+}
+
+func (t *Tree) reads(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.read[name] = true
 }
 
 // files is the file system of a Tree. The root allows no access outside.
 type files struct {
 	root *os.Root
 	fsys fs.FS
+	tree *Tree
 }
 
 // Optional interfaces that save an Open.
@@ -167,8 +186,12 @@ func (f files) Open(name string) (fs.File, error) {
 		return nil, err
 	}
 	file, err := f.fsys.Open(name)
-	if err != nil || !info.IsDir() {
-		return file, err
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		f.tree.reads(name)
+		return file, nil
 	}
 	dir, ok := file.(fs.ReadDirFile)
 	if !ok {
@@ -221,6 +244,7 @@ func (f files) ReadFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
+	f.tree.reads(name)
 	content, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
 	if err == nil && len(content) > MaxFile {
 		err = &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("%d MiB is more than the %d MiB allowed for a file: %w", info.Size()>>20, MaxFile>>20, sources.ErrLimit)}

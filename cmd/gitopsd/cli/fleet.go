@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git"
 	"gitopsd.dev/sources/local"
@@ -122,6 +122,21 @@ func belowRoot(root string) string {
 	return fmt.Sprintf("%s is in %s, and `gitopsd run` finds it only at the root of a Git repository: move the fleet there, or give it a repository of its own", sources.RegistryFile, repo.Path)
 }
 
+// ignoredFiles returns a note about files that were read in a working tree and that Git
+// ignores; else "".
+func ignoredFiles(ctx context.Context, tree *workingTree) string {
+	repo, err := git.OpenDir(tree.root)
+	if err != nil {
+		return "" // not in Git
+	}
+	defer repo.Close()
+	ignored, err := repo.Ignored(ctx, tree.tree.Read())
+	if err != nil || len(ignored) == 0 {
+		return "" // without git nothing is known
+	}
+	return fmt.Sprintf("Git ignores %s: no commit has it, and `gitopsd run` works without it; add it with `git add --force`, or remove what names it", prose.Some(ignored, 3))
+}
+
 // withoutFiles returns a note if the checkout of a fleet with this root is sparse; else "".
 func withoutFiles(ctx context.Context, root string) string {
 	repo, err := git.OpenDir(root)
@@ -141,8 +156,11 @@ type workingTree struct {
 	root string
 	// commit is the tree as a commit, without a hash.
 	commit sources.Commit
-	io.Closer
+	tree   *local.Tree
 }
+
+// Close closes the directory.
+func (w *workingTree) Close() error { return w.tree.Close() }
 
 // open opens the working tree.
 func (o *treeOptions) open() (*workingTree, error) {
@@ -158,7 +176,7 @@ func openTree(root string) (*workingTree, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &workingTree{root: root, commit: t.Commit(), Closer: t}, nil
+	return &workingTree{root: root, commit: t.Commit(), tree: t}, nil
 }
 
 // commitOf reads a revision of the repository that contains root. The commit has the files

@@ -181,8 +181,10 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	for _, ref := range state.Unasked {
 		fmt.Fprintf(cmd.ErrOrStderr(), "    %s\n", ref)
 	}
-	if note := belowRoot(tree.root); note != "" {
-		fmt.Fprintln(cmd.ErrOrStderr(), "Note: "+note)
+	for _, note := range []string{belowRoot(tree.root), ignoredFiles(cmd.Context(), tree)} {
+		if note != "" {
+			fmt.Fprintln(cmd.ErrOrStderr(), "Note: "+note)
+		}
 	}
 	faults := state.Err()
 	if check {

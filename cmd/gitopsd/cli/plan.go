@@ -291,6 +291,9 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	if note := belowRoot(p.root); note != "" {
 		fleet.Notes = append(fleet.Notes, note)
 	}
+	if note := ignoredFiles(ctx, tree); note != "" {
+		fleet.Notes = append(fleet.Notes, note)
+	}
 	if slices.ContainsFunc(state.Clusters, func(c *desired.Unit) bool { return c.Err != nil }) {
 		if note := withoutFiles(ctx, p.root); note != "" {
 			fleet.Notes = append(fleet.Notes, note)

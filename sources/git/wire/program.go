@@ -89,6 +89,22 @@ func Sparse(ctx context.Context, dir string) (bool, error) {
 	return strings.TrimSpace(string(out)) == "true", err
 }
 
+// Ignored returns the files below dir that git ignores: that match gitignore(5), and are not
+// tracked. It fails if git does.
+func Ignored(ctx context.Context, dir string, files []string) ([]string, error) {
+	t, err := newProgramTransport(dir)
+	if err != nil {
+		return nil, err
+	}
+	cmd := t.command(ctx, "-C", dir, "check-ignore", "-z", "--stdin")
+	cmd.Stdin = strings.NewReader(strings.Join(files, "\x00"))
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
+		return nil, nil // none
+	}
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 }), err
+}
+
 // command returns a command of git, which is terminated when ctx ends.
 func (t *programTransport) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, t.git, args...)
