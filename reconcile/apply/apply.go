@@ -143,6 +143,8 @@ type PlanOptions struct {
 	Clusters []string
 	// Commit to plan for; empty for a working tree.
 	Commit string
+	// Refused is why objects must not be applied, whatever the cluster has.
+	Refused map[manifest.ID]string
 	// DryRun asks the API server about every object that would be written: which fields
 	// change, and whether it would be accepted. It is for people; Apply does not need it.
 	DryRun bool

@@ -19,7 +19,7 @@ import (
 )
 
 // checkTypes refuses breaking changes of types, conversion rules with a counterexample,
-// objects that are pinned to other types or behaviours, and objects that their new types
+// objects that could not be completed, objects that are pinned to other types or behaviours, and objects that their new types
 // would not accept.
 func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	if err := a.compareTypes(ctx, p, seen, opts); err != nil {
@@ -31,6 +31,7 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 	if err := a.tryConversions(ctx, p, seen, opts); err != nil {
 		return err
 	}
+	plan.RefuseIncomplete(p, opts.Refused)
 	live, err := a.pinnedTo(ctx, p)
 	if err != nil {
 		return err

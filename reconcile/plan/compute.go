@@ -263,6 +263,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	case was.rendered != now.rendered:
 		return decide(Configure, "%s", joined("changed in the repository", converted(&s)))
 	case len(o.Unknown()) == 0:
+		s.Refilled = s.Rollback.Refilled == ""
 		return decide(Configure, "%s", cmp.Or(s.Rollback.Refilled, refilled(o)))
 	}
 	if why, ok := c.live.Drifted[id]; ok {

@@ -136,6 +136,9 @@ type Step struct {
 	Rollback Rollback
 	// Drift: the object differs from the repository only by changes of others.
 	Drift bool
+	// Refilled: the object is as it was rendered when it was applied, and is completed
+	// differently. A rollback does not count.
+	Refilled bool
 	// Recreated: somebody deleted the object.
 	Recreated bool
 	// Compatibility is the effect of replacing or removing the types of a CRD on their

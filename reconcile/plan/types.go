@@ -71,11 +71,30 @@ func RefuseBreaking(p *Plan, allowed Allowed, byData bool) {
 	refusePackages(p, why)
 }
 
-// refusePackages refuses the other steps of packages, for a reason each.
+// RefuseIncomplete refuses objects that could not be completed, for a reason each, and the
+// packages of changed definitions among them.
+func RefuseIncomplete(p *Plan, incomplete map[manifest.ID]string) {
+	why := make(map[string]string)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		reason := incomplete[s.ID]
+		if reason == "" || s.Object == nil {
+			continue
+		}
+		if s.ID.Is(manifest.Definitions...) && s.Package != "" && s.Action.Writes() && !s.Drift && !s.Refilled && why[s.Package] == "" {
+			why[s.Package] = fmt.Sprintf("its package has a definition that is refused: %s", s.ID.Name)
+		}
+		s.Action, s.Reason, s.Drift = Refused, reason, false
+	}
+	refusePackages(p, why)
+}
+
+// refusePackages refuses the other steps of packages, for a reason each. Values that were
+// filled in anew are applied: the live controller needs its renewed certificate.
 func refusePackages(p *Plan, why map[string]string) {
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if reason := why[s.Package]; reason != "" && s.Action.Writes() && !s.Drift {
+		if reason := why[s.Package]; reason != "" && s.Action.Writes() && !s.Drift && !s.Refilled {
 			s.Action, s.Reason, s.Follows = Refused, reason, true
 		}
 	}

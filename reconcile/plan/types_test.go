@@ -35,6 +35,7 @@ func TestRefuseBreaking(t *testing.T) {
 			{ID: configmap("plain"), Action: Configure},
 			{ID: crd("edited"), Action: Configure, Package: "third", Drift: true, Reason: "drift: spec changed by kubectl-edit", Compatibility: compat.Breaking, Findings: breaking("f1")},
 			{ID: configmap("third"), Action: Configure, Package: "third"},
+			{ID: configmap("renewed"), Action: Configure, Package: "db", Refilled: true},
 		}}
 	}
 	for _, tt := range []struct {
@@ -43,13 +44,13 @@ func TestRefuseBreaking(t *testing.T) {
 		want    []Action
 		reason  string // of the first step
 	}{
-		{name: "nothing is allowed", want: []Action{Refused, Refused, Configure, Unchanged, Configure, Refused, Configure, Refused, Configure},
+		{name: "nothing is allowed", want: []Action{Refused, Refused, Configure, Unchanged, Configure, Refused, Configure, Refused, Configure, Configure},
 			reason: "breaking: f1, f2, f3 and 1 more; the package's annotation gitopsd.dev/allow-breaking can allow it"},
 		{name: "a part is allowed", allowed: func(pkg string, f compat.Finding) (string, bool) { return "", pkg == "db" && f.Name != "f4" },
-			want:   []Action{Refused, Refused, Configure, Unchanged, Configure, Refused, Configure, Refused, Configure},
+			want:   []Action{Refused, Refused, Configure, Unchanged, Configure, Refused, Configure, Refused, Configure, Configure},
 			reason: "breaking: f4; the package's annotation gitopsd.dev/allow-breaking can allow it"},
 		{name: "all is allowed", allowed: func(string, compat.Finding) (string, bool) { return "because", true },
-			want: []Action{Configure, Create, Configure, Unchanged, Configure, Configure, Configure, Configure, Configure}},
+			want: []Action{Configure, Create, Configure, Unchanged, Configure, Configure, Configure, Configure, Configure, Configure}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := plan()

@@ -58,7 +58,8 @@ type Completion struct {
 	// restart then completes the unit anew and uses no checkpoint.
 	Serving bool
 	// Refused is why objects must not be applied, with advice: a Completer cannot provide
-	// what they ask for. A live object stays as it is.
+	// what they ask for. A live object stays as it is, and so does the package of a changed
+	// definition.
 	Refused map[manifest.ID]string
 	// Keeps reports whether an object that is not desired must stay, since it may be an
 	// addition; nil if all additions are known.
@@ -156,16 +157,6 @@ func (c *Completion) keep(opts *plan.Options) {
 	}
 	rendered := opts.Keeps
 	opts.Keeps = func(id manifest.ID, pkg string) bool { return c.Keeps(id) || rendered != nil && rendered(id, pkg) }
-}
-
-// refuse refuses the steps of objects that could not be completed.
-func (c *Completion) refuse(p *plan.Plan) {
-	for i := range p.Steps {
-		s := &p.Steps[i]
-		if why := c.Refused[s.ID]; why != "" && s.Object != nil {
-			s.Action, s.Reason, s.Drift, s.Changes, s.Rejected = plan.Refused, why, false, nil, ""
-		}
-	}
 }
 
 // merge replaces objects by their completed forms. An object of the repository is

@@ -159,7 +159,7 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 		return nil, completed, err
 	}
 	completed.keep(&opts.Options)
-	opts.DryRun = how.dryRun
+	opts.Refused, opts.DryRun = completed.Refused, how.dryRun
 	p, err := c.applier.Plan(ctx, completed.set, opts)
 	if err != nil {
 		return nil, completed, err
@@ -172,7 +172,6 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 			p.Notes = append(p.Notes, problem.Message(err)) // of the cluster
 		}
 	}
-	completed.refuse(p)
 	if want.ReportDrift {
 		hold(p)
 	}

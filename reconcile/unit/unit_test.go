@@ -310,6 +310,55 @@ spec:
     schema: {openAPIV3Schema: {type: object}}
 `
 
+// refusing refuses objects, by their names.
+type refusing map[string]string
+
+func (r refusing) Complete(_ context.Context, q Request) (Completion, error) {
+	c := Completion{Refused: make(map[manifest.ID]string)}
+	for _, o := range q.Objects.All() {
+		if why := r[o.ID().Name]; why != "" {
+			c.Refused[o.ID()] = why
+		}
+	}
+	return c, nil
+}
+
+// A new controller does not meet the old types, whoever refuses the new ones. Renewed values
+// do not wait.
+func TestRefusedDefinition(t *testing.T) {
+	f, r := &filler{bundle: "one"}, refusing{}
+	b := newBed(t, f, r)
+	const of = ", labels: {gitopsd.dev/package: web}}"
+	objects := strings.Replace(settings, "namespace: $NAME}", "namespace: $NAME"+of, 1) + `
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: controller, namespace: $NAME` + of + `
+data: {version: v1}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: other, namespace: $NAME}
+data: {version: v1}
+` + strings.NewReplacer("unit.example.org}", "refused.example.org"+of, "unit.example.org", "refused.example.org").Replace(widgets)
+	b.wants(objects)
+	b.apply(status.Ready)
+
+	f.bundle = "two"
+	r["widgets.refused.example.org"] = "nobody serves it"
+	r["other"] = "no reason"
+	b.wants(strings.NewReplacer("kind: Widget}", "kind: Widget, categories: [all]}", "version: v1", "version: v2").Replace(objects))
+	b.expect("refused widgets.refused.example.org nobody serves it",
+		"refused controller its package has a definition that is refused: widgets.refused.example.org",
+		"refused other no reason",
+		`configure settings filled in anew: data.bundle; data.bundle: "one" -> "two"`)
+	b.apply(status.Failed)
+
+	// The definition is as before: its package has not changed its types.
+	b.wants(strings.ReplaceAll(objects, "version: v1", "version: v2"))
+	b.expect("refused widgets.refused.example.org nobody serves it", `configure controller changed in the repository; data.version: "v1" -> "v2"`, "refused other no reason")
+}
+
 // A field that is not known yet may be one that the API server requires.
 func TestUnknownRequired(t *testing.T) {
 	u := unknowing{"tls": `data["tls.crt"]`}
