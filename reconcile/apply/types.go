@@ -19,8 +19,8 @@ import (
 )
 
 // checkTypes refuses breaking changes of types, conversion rules with a counterexample,
-// objects that could not be completed, objects that are pinned to other types or behaviours, and objects that their new types
-// would not accept.
+// objects that could not be completed, objects that are pinned to other types or
+// behaviours, and objects that their new types would not accept.
 func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts PlanOptions) error {
 	if err := a.compareTypes(ctx, p, seen, opts); err != nil {
 		return err
