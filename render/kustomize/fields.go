@@ -156,16 +156,20 @@ func (in *inspection) pairs(dir string, f field, from types.KvPairSources, secre
 		if err != nil {
 			return err
 		}
-		line := 0
+		number := 0
 		for text := range bytes.Lines(content) {
-			if line++; !utf8.Valid(text) {
-				return at(path.Join(dir, entry), line, fmt.Errorf("the line is not valid UTF-8; save the file as UTF-8, or name files with other bytes under files of the %s", f.name))
+			if number++; !utf8.Valid(text) {
+				return at(path.Join(dir, entry), number, fmt.Errorf("the line is not valid UTF-8; save the file as UTF-8, or name files with other bytes under files of the %s", f.name))
+			}
+			// Kustomize takes a line without "=" for a key with an empty value, and the keys of Secrets are shown.
+			if line := bytes.TrimSpace(bytes.TrimPrefix(text, []byte("\ufeff"))); secret && len(line) > 0 && line[0] != '#' && bytes.IndexByte(line, '=') < 1 {
+				return at(path.Join(dir, entry), number, fmt.Errorf("want key=value, a comment or an empty line; name files with other content under files of the %s", f.name))
 			}
 			if len(bytes.TrimSuffix(text, []byte("\n"))) >= bufio.MaxScanTokenSize {
-				return at(path.Join(dir, entry), line, fmt.Errorf("the line has 64 KiB or more, and kustomize reads none such, nor any line after it; put the value into a file of its own, and name it under files of the %s", f.name))
+				return at(path.Join(dir, entry), number, fmt.Errorf("the line has 64 KiB or more, and kustomize reads none such, nor any line after it; put the value into a file of its own, and name it under files of the %s", f.name))
 			}
 		}
-		keys += line
+		keys += number
 	}
 	in.budget.widths.keys(keys)
 	return nil
