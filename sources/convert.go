@@ -61,6 +61,8 @@ func kindName(k yaml.Kind) string {
 	switch k {
 	case yaml.SequenceNode:
 		return "list"
+	case yaml.MappingNode:
+		return "mapping"
 	case yaml.AliasNode:
 		return "alias"
 	default:
@@ -213,7 +215,10 @@ func (c *converter) key(n *yaml.Node) (numbered, error) {
 		}
 		n = target
 	}
-	if n.Kind != yaml.ScalarNode {
+	switch {
+	case n.Kind == yaml.MappingNode && n.Style&yaml.FlowStyle != 0:
+		return numbered{}, fmt.Errorf("line %d: a key must be a scalar, not a mapping; if {{ }} is for a template, commit what that renders, such as the output of `helm template`", n.Line)
+	case n.Kind != yaml.ScalarNode:
 		return numbered{}, fmt.Errorf("line %d: a key must be a scalar, not a %s", n.Line, kindName(n.Kind))
 	}
 	key, err := c.scalar(n)

@@ -80,7 +80,8 @@ func TestDecodeYAMLFaults(t *testing.T) {
 		{name: "password like an alias", in: "a: *hunter2", want: "an alias has no anchor; quote a text that begins with *"},
 		{name: "byte order mark before a marker", in: "a: 1\n\ufeff---\nb: 2\n", want: "line 2: begins with a byte order mark (U+FEFF)"},
 		{name: "byte order mark below a comment", in: "---\n# a\n\ufeffa: 1\n", want: "line 3: begins with a byte order mark (U+FEFF)"},
-		{name: "mapping as key", in: "{a: 1}: 2", want: "a key must be a scalar"},
+		{name: "mapping as key", in: "? a: 1\n: 2", want: "a key must be a scalar, not a mapping"},
+		{name: "template", in: "a:\n  b: {{ .Values.b }}", want: "line 2: a key must be a scalar, not a mapping; if {{ }} is for a template, commit what that renders"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := DecodeYAML(strings.NewReader(tt.in), tt.limits)

@@ -40,8 +40,8 @@ func guarded(call func() error) (err error) {
 
 // lastWords is the output of package log while kustomize runs. Kustomize calls
 // log.Fatal for an object that it cannot print, which a small kustomization can cause.
-// log.Fatal writes before it exits, so Write panics for its lines. All other lines go to the
-// previous output.
+// log.Fatal writes before it exits, so Write panics for its lines. All others go to the
+// previous output, as one line each: texts of the repository are in them.
 type lastWords struct{ before io.Writer }
 
 // Write writes a line of package log. It is called under log's own mutex, which a panic
@@ -50,7 +50,11 @@ func (w lastWords) Write(line []byte) (int, error) {
 	if fromKustomizesEnd() {
 		panic(strings.TrimSpace(dated.ReplaceAllString(string(line), "")))
 	}
-	return w.before.Write(line)
+	text := strings.TrimSuffix(string(line), "\n")
+	if _, err := io.WriteString(w.before, strings.NewReplacer("\n", `\n`, "\r", `\r`).Replace(text)+"\n"); err != nil {
+		return 0, err
+	}
+	return len(line), nil
 }
 
 // dated matches the prefix that package log puts before a line.

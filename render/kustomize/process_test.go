@@ -65,3 +65,16 @@ func TestOthersLog(t *testing.T) {
 		t.Error("the writer that somebody set meanwhile is gone")
 	}
 }
+
+// A repository cannot write lines of its own into the log of the process.
+func TestLogOfOneLine(t *testing.T) {
+	t.Parallel()
+	var before strings.Builder
+	line := "2026/01/01 12:00:00 vars that were never replaced: X\n{\"level\":\"INFO\"}\r\n"
+	if n, err := (lastWords{&before}).Write([]byte(line)); n != len(line) || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if have, want := before.String(), `2026/01/01 12:00:00 vars that were never replaced: X\n{"level":"INFO"}\r`+"\n"; have != want {
+		t.Errorf("have %q, want %q", have, want)
+	}
+}
