@@ -2,10 +2,12 @@ package kustomize
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"reflect"
 	"strings"
 	"sync"
 
@@ -150,6 +152,10 @@ func objectsOf(rm resmap.ResMap, origins *origins) ([]*manifest.Object, error) {
 	var errs []error
 	for _, res := range rm.Resources() {
 		content, err := res.MarshalJSON()
+		var mapping *json.UnsupportedTypeError
+		if errors.As(err, &mapping) && mapping.Type.Kind() == reflect.Map {
+			err = errors.New("a key is a number, true, false or null; quote it")
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", reword(res.CurId().String()), err)
 		}
