@@ -1,13 +1,18 @@
 package certs
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"gitopsd.dev/reconcile/certs/rotation"
+	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/webhook"
 )
@@ -94,6 +99,51 @@ func fill(o *manifest.Object, bundle []byte) (*manifest.Object, error) {
 		}
 	}
 	return o.Complete(tree, unknown...)
+}
+
+// holders are the kinds that hold CA bundles.
+var holders = slices.Concat([]manifest.GroupKind{manifest.CRD, manifest.APIService}, manifest.Webhooks)
+
+// versionOf returns the version in which bundles are read.
+func versionOf(holder manifest.GroupKind) string { return holder.Group + "/v1" }
+
+// trusting returns the live objects of the inventory that have their bundles from a Service or
+// Secret, by that. They need not be desired in this form: one that is refused or kept stays as
+// it is, and a rotation must wait for it all the same.
+func (w *work) trusting(ctx context.Context) (map[manifest.ID][]manifest.ID, error) {
+	if w.live != nil {
+		return w.live, nil
+	}
+	live := make(map[manifest.ID][]manifest.ID)
+	for _, kind := range holders {
+		from := make(map[manifest.ID]manifest.ID)
+		t, err := w.Client.Type(ctx, versionOf(kind), kind.Kind)
+		if err == nil {
+			opts := kube.ListOptions{Selector: plan.PartOfLabel, Again: func() { clear(from) }}
+			_, err = w.Client.List(ctx, t, opts, func(meta *metav1.PartialObjectMetadata) bool {
+				id := kind.ID("", meta.Name)
+				source, err := webhook.ParseSource(meta.Annotations[manifest.InjectCAAnnotation])
+				if err == nil && w.Owns(id, &meta.ObjectMeta) {
+					from[id] = source.Object
+				}
+				return true
+			})
+		}
+		switch kube.ClassOf(err) {
+		case "":
+			if err != nil {
+				return nil, err
+			}
+		case kube.NoSuchType, kube.Forbidden: // then there are none of the inventory
+		default:
+			return nil, err
+		}
+		for id, source := range from {
+			live[source] = append(live[source], id)
+		}
+	}
+	w.live = live
+	return live, nil
 }
 
 // inForce returns the bundles of a live object.

@@ -126,6 +126,8 @@ type work struct {
 	done unit.Completion
 	// trust is the trust in Services and Secrets.
 	trust map[manifest.ID]trust
+	// live is the result of trusting; nil if it is not known yet.
+	live map[manifest.ID][]manifest.ID
 }
 
 // trust is a CA bundle.

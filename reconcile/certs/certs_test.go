@@ -811,6 +811,44 @@ func TestBroughtSecret(t *testing.T) {
 	b.handshake()
 }
 
+// A consumer that is refused stays in the cluster with its bundle: the rotation waits for it and
+// names it, and goes on when it is corrected.
+func TestRefusedConsumer(t *testing.T) {
+	b := newBed(t)
+	b.apply(status.Ready)
+	b.wants(hooks + strings.Replace(webhooks, "gitopsd.dev/inject-ca: $NAME/hooks", "gitopsd.dev/inject-ca: $NAME/hoooks", 1))
+	crd := manifest.CRD.ID("", "things."+b.name+".example.org")
+	const renewal = 61 * 24 * time.Hour
+	var notes []string
+	for _, d := range []time.Duration{renewal, renewal, renewal, renewal, policy.Settle, policy.Settle, renewal, policy.Settle} {
+		b.later(d)
+		notes = b.apply(status.Failed).Notes
+		chain, err := rotation.Parse([]byte(b.contents(b.secret())["tls.crt"]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, held := range inForce(crd, b.send(http.MethodGet, crd, "")) {
+			if err := profileOf(manifest.Service.ID(b.name, "hooks")).Accepted(chain, held.PEM, b.now); err != nil {
+				t.Fatalf("the live definition does not trust the certificate: %v; notes %q", err, notes)
+			}
+		}
+	}
+	if want := fmt.Sprintf("the new CA of service/%s/hooks waits until all of its bundles have it; not yet: %s", b.name, crd); !slices.Equal(notes, []string{want}) {
+		t.Errorf("notes %q, want %q", notes, want)
+	}
+	b.wants(hooks + webhooks)
+	for range 3 {
+		b.later(policy.Settle)
+		b.apply(status.Ready)
+	}
+	b.handshake()
+	b.later(policy.Leaf)
+	b.apply(status.Ready)
+	if n := len(b.bundle()); n != 1 {
+		t.Errorf("%d CAs in the bundle", n)
+	}
+}
+
 // Who names the Secret of a certificate of gitopsd's trusts the Service that it is for: a
 // rotation waits for both alike.
 func TestFromServingSecret(t *testing.T) {

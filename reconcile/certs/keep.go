@@ -92,12 +92,22 @@ func (s *source) Journal(ctx context.Context) (map[string][]byte, error) {
 	return contents(record), nil
 }
 
-// Bundles implements [rotation.Source]. It costs a request for each consumer.
+// Bundles implements [rotation.Source]. It costs a request for each consumer, and the lists of
+// trusting.
 func (s *source) Bundles(ctx context.Context) ([]rotation.Held, error) {
-	var all []rotation.Held
+	trusting, err := s.trusting(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := slices.Concat(trusting[s.object.ID()], trusting[s.secret])
 	for _, c := range s.consumers {
-		id := c.object.ID()
-		t, err := s.Client.Type(ctx, c.object.APIVersion(), id.Kind)
+		if id := c.object.ID(); !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	var all []rotation.Held
+	for _, id := range ids {
+		t, err := s.Client.Type(ctx, versionOf(id.GroupKind()), id.Kind)
 		var live map[string]any
 		if err == nil {
 			live, _, err = s.Client.Get(ctx, t, id)
