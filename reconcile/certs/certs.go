@@ -21,7 +21,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,7 +89,10 @@ func New(c Config) (*Completer, error) {
 // not watched.
 const othersPause = time.Minute
 
-var secrets = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
+var (
+	secrets     = kube.Type{Version: "v1", Kind: manifest.Secret.Kind, Resource: "secrets", Namespaced: true}
+	serviceType = kube.Type{Version: "v1", Kind: manifest.Service.Kind, Resource: "services", Namespaced: true}
+)
 
 // journalOf returns the Secret that records the CAs of a Service.
 func journalOf(service manifest.ID) manifest.ID {
@@ -143,7 +148,11 @@ type trust struct {
 func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
 	w := &work{Completer: c, Request: r, now: c.cfg.Now().UTC().Truncate(time.Second), trust: make(map[manifest.ID]trust)}
 	w.done.Refused, w.done.Relied = make(map[manifest.ID]string), make(map[manifest.ID]string)
-	services, consumers := w.read()
+	kept, err := w.kept(ctx)
+	if err != nil {
+		return unit.Completion{}, err
+	}
+	services, consumers := w.read(slices.Concat(w.Objects.All(), kept))
 	if len(w.done.Refused) > 0 { // a Service with an error in its annotation keeps its Secrets
 		w.done.Keeps = isSecret
 	}
@@ -187,10 +196,49 @@ func (w *work) again(at time.Time) {
 	}
 }
 
+// kept returns the live Services of packages that stay as they are, since they cannot be
+// rendered: their controllers go on, and so do their certificates. Each has only the metadata
+// that matters here. Nobody fills in the bundles of such a package, so that a new CA waits.
+func (w *work) kept(ctx context.Context) ([]*manifest.Object, error) {
+	if w.Unit.Keeps == nil || len(w.Unit.Incomplete) == 0 {
+		return nil, nil
+	}
+	var kept []*manifest.Object
+	var broken error
+	opts := kube.ListOptions{Selector: manifest.PackageLabel, Again: func() { kept = nil }}
+	_, err := w.Client.List(ctx, serviceType, opts, func(meta *metav1.PartialObjectMetadata) bool {
+		id := manifest.Service.ID(meta.Namespace, meta.Name)
+		pkg := meta.Labels[manifest.PackageLabel]
+		if meta.Annotations[manifest.ServingCertAnnotation] == "" || w.Objects.Get(id) != nil || !w.Unit.Keeps(id, pkg) || !w.Owns(id, &meta.ObjectMeta) {
+			return true
+		}
+		annotations := make(map[string]any)
+		for _, key := range []string{manifest.ServingCertAnnotation, manifest.AuthorityAnnotation} {
+			if value := meta.Annotations[key]; value != "" {
+				annotations[key] = value
+			}
+		}
+		o, err := manifest.New(map[string]any{"apiVersion": "v1", "kind": id.Kind, "metadata": map[string]any{
+			"name": id.Name, "namespace": id.Namespace, "labels": map[string]any{manifest.PackageLabel: pkg}, "annotations": annotations,
+		}}, manifest.Origin{})
+		broken = errors.Join(broken, err)
+		kept = append(kept, o)
+		w.done.Relied[id] = meta.ResourceVersion
+		return true
+	})
+	if err != nil {
+		why, err := local(ctx, err)
+		w.again(w.now.Add(othersPause))
+		w.note("the certificates of packages with errors are not renewed: %s", why)
+		return nil, err
+	}
+	return kept, broken
+}
+
 // read finds the annotated objects. It refuses those with errors in their annotations.
-func (w *work) read() (services []*service, consumers []consumer) {
+func (w *work) read(objects []*manifest.Object) (services []*service, consumers []consumer) {
 	byID, secretOf := make(map[manifest.ID]*service), make(map[manifest.ID]manifest.ID)
-	for _, o := range w.Objects.All() {
+	for _, o := range objects {
 		name := o.Annotation(manifest.ServingCertAnnotation)
 		if name == "" {
 			continue
@@ -214,7 +262,7 @@ func (w *work) read() (services []*service, consumers []consumer) {
 			byID[id], services = s, append(services, s)
 		}
 	}
-	for _, o := range w.Objects.All() {
+	for _, o := range objects {
 		if o.Annotation(manifest.InjectCAAnnotation) == "" {
 			continue
 		}

@@ -214,6 +214,8 @@ func (b *bed) journal() manifest.ID {
 	return manifest.Secret.ID(apply.Namespace, "serving-ca."+b.name+".hooks")
 }
 
+func (b *bed) crd() manifest.ID { return manifest.CRD.ID("", "things."+b.name+".example.org") }
+
 // send sends a request past everything that is tested here; nil answers "not found".
 func (b *bed) send(method string, id manifest.ID, body string) map[string]any {
 	b.t.Helper()
@@ -269,7 +271,7 @@ func (b *bed) contents(id manifest.ID) map[string]string {
 func (b *bed) bundle() []*x509.Certificate {
 	b.t.Helper()
 	values := make(map[string]bool)
-	for _, id := range []manifest.ID{manifest.ValidatingWebhooks.ID("", b.name), manifest.CRD.ID("", "things."+b.name+".example.org")} {
+	for _, id := range []manifest.ID{manifest.ValidatingWebhooks.ID("", b.name), b.crd()} {
 		for _, s := range slots(b.send(http.MethodGet, id, "")) {
 			text, _ := base64.StdEncoding.DecodeString(s.value)
 			values[string(text)] = true
@@ -289,6 +291,22 @@ func (b *bed) bundle() []*x509.Certificate {
 		return certs
 	}
 	return nil
+}
+
+// trusted checks that live objects trust the certificate, whatever else is in their bundles.
+func (b *bed) trusted(ids ...manifest.ID) {
+	b.t.Helper()
+	chain, err := rotation.Parse([]byte(b.contents(b.secret())["tls.crt"]))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, id := range ids {
+		for _, held := range inForce(id, b.send(http.MethodGet, id, "")) {
+			if err := profileOf(manifest.Service.ID(b.name, "hooks")).Accepted(chain, held.PEM, b.now); err != nil {
+				b.t.Errorf("%s does not trust the certificate: %v", id, err)
+			}
+		}
+	}
 }
 
 // handshake serves with the Secret, and connects as an API server does.
@@ -817,21 +835,13 @@ func TestRefusedConsumer(t *testing.T) {
 	b := newBed(t)
 	b.apply(status.Ready)
 	b.wants(hooks + strings.Replace(webhooks, "gitopsd.dev/inject-ca: $NAME/hooks", "gitopsd.dev/inject-ca: $NAME/hoooks", 1))
-	crd := manifest.CRD.ID("", "things."+b.name+".example.org")
+	crd := b.crd()
 	const renewal = 61 * 24 * time.Hour
 	var notes []string
 	for _, d := range []time.Duration{renewal, renewal, renewal, renewal, policy.Settle, policy.Settle, renewal, policy.Settle} {
 		b.later(d)
 		notes = b.apply(status.Failed).Notes
-		chain, err := rotation.Parse([]byte(b.contents(b.secret())["tls.crt"]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, held := range inForce(crd, b.send(http.MethodGet, crd, "")) {
-			if err := profileOf(manifest.Service.ID(b.name, "hooks")).Accepted(chain, held.PEM, b.now); err != nil {
-				t.Fatalf("the live definition does not trust the certificate: %v; notes %q", err, notes)
-			}
-		}
+		b.trusted(crd)
 	}
 	if want := fmt.Sprintf("the new CA of service/%s/hooks waits until all of its bundles have it; not yet: %s", b.name, crd); !slices.Equal(notes, []string{want}) {
 		t.Errorf("notes %q, want %q", notes, want)
@@ -847,6 +857,44 @@ func TestRefusedConsumer(t *testing.T) {
 	if n := len(b.bundle()); n != 1 {
 		t.Errorf("%d CAs in the bundle", n)
 	}
+}
+
+// The package of a webhook has an error and stays as it is. Its certificate is renewed and
+// reported all the same, and a new CA waits for the bundles that nobody fills in.
+func TestKeptPackage(t *testing.T) {
+	b := newBed(t)
+	const of = "labels: {gitopsd.dev/package: web}, "
+	space, rest, _ := strings.Cut(hooks, "---")
+	b.wants(space + "---" + strings.ReplaceAll(rest+webhooks, "annotations: ", of+"annotations: "))
+	b.apply(status.Ready)
+	whole := b.want
+	b.wants(space + strings.NewReplacer("$NAME/hooks", b.name+"/hooks", "$NAME", b.name+"-other").Replace(webhooks))
+	b.want.Incomplete = []string{"web"}
+	b.want.Keeps = func(_ manifest.ID, pkg string) bool { return pkg == "web" }
+	const renewal = 61 * 24 * time.Hour
+	for i, d := range []time.Duration{renewal, renewal, renewal, renewal, policy.Settle, policy.Settle} {
+		before := b.contents(b.secret())["tls.crt"]
+		b.later(d)
+		o := b.apply(status.Failed)
+		b.trusted(b.crd(), manifest.ValidatingWebhooks.ID("", b.name), manifest.ValidatingWebhooks.ID("", b.name+"-other"))
+		if renewed := b.contents(b.secret())["tls.crt"] != before; renewed != (d == renewal) {
+			t.Errorf("round %d: renewed %v", i, renewed)
+		}
+		if len(o.Certificates) != 2 || !o.Certificates[0].Expires.After(b.now) {
+			t.Errorf("round %d: certificates %v", i, o.Certificates)
+		}
+		if i == 5 && (len(o.Notes) != 1 || !strings.Contains(o.Notes[0], "waits until all of its bundles have it; not yet: ")) {
+			t.Errorf("notes %q", o.Notes)
+		}
+	}
+
+	b.want = whole
+	for range 3 {
+		b.later(policy.Settle)
+		b.apply(status.Ready)
+	}
+	b.handshake()
+	b.rests()
 }
 
 // Who names the Secret of a certificate of gitopsd's trusts the Service that it is for: a
