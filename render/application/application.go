@@ -48,6 +48,7 @@ type Application struct {
 	// one pass may prune.
 	AllowPrune string
 	// Adopt is the value of manifest.AdoptAnnotation: the owners whose objects it takes over.
+	// It is empty for "true", which is about the application itself.
 	Adopt string
 	// Placed is the target in its status, and Rescheduled the value of Reschedule at the
 	// last placement.
@@ -87,10 +88,12 @@ func Read(tree map[string]any) (*Application, error) {
 		Namespace: manifest.Text(meta, "namespace"), Name: manifest.Text(meta, "name"), UID: manifest.Text(meta, "uid"),
 		Reschedule: manifest.Text(meta, "annotations", manifest.RescheduleAnnotation),
 		AllowPrune: manifest.Text(meta, "annotations", manifest.AllowPruneAnnotation),
-		Adopt:      manifest.Text(meta, "annotations", manifest.AdoptAnnotation),
 		Placed:     manifest.Text(tree, "status", "targetRef", "name"), Rescheduled: manifest.Text(tree, "status", "rescheduled"),
 	}
 	a.Generation, _ = meta["generation"].(int64)
+	if from := manifest.Text(meta, "annotations", manifest.AdoptAnnotation); from != "true" {
+		a.Adopt = from
+	}
 	for _, item := range manifest.List(tree, "status", "leftTargetRefs") {
 		ref, _ := item.(map[string]any)
 		if name := manifest.Text(ref, "name"); name != "" {
