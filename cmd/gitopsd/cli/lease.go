@@ -26,7 +26,7 @@ type leaseOptions struct {
 
 func (o *leaseOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.name, "lease", "", "Lease in the hub's --namespace by which one of several daemons works, and the others wait (default: this one works whatever others do)")
-	f.DurationVar(&o.duration, "lease-duration", leader.DefaultDuration, "with --lease: how long the others wait for one that does not renew it; it stops writing at half of the default")
+	f.DurationVar(&o.duration, "lease-duration", leader.DefaultDuration, "with --lease: how long the others wait for one that does not renew it; that one stops writing half a minute earlier")
 	annotate(f, "lease-duration", needs, "lease")
 	f.StringVar(&o.pod, "pod-name", "", "with --lease: this daemon's pod in --namespace, which has the label gitopsd.dev/leader while it works")
 	annotate(f, "pod-name", needs, "lease")

@@ -87,6 +87,9 @@ func New(cfg Config) (*Leader, error) {
 		return nil, fmt.Errorf("%q is not the name of a Lease: lower-case letters, digits, '-' and '.', at most %d", cfg.Name, validation.LabelValueMaxLength)
 	}
 	cfg.Duration, cfg.Writes = cmp.Or(cfg.Duration, DefaultDuration), cmp.Or(cfg.Writes, kube.DefaultTimeout)
+	if cfg.Duration > longest {
+		return nil, fmt.Errorf("%s is too long for a Lease: others wait for %s at most", cfg.Duration, longest)
+	}
 	if cfg.Duration < cfg.Writes*3/2 {
 		return nil, fmt.Errorf("%s is too short for a Lease: a write may take %s, and the leader needs time to renew it; at least %s", cfg.Duration, cfg.Writes, cfg.Writes*3/2)
 	}

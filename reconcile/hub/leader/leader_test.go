@@ -318,6 +318,7 @@ func TestNew(t *testing.T) {
 		`"a b" is not the name of a Lease`:          {Name: "a b"},
 		`is not the name of a Lease`:                {Name: strings.Repeat("a", 64)},
 		"40s is too short for a Lease":              {Name: "a", Duration: 40 * time.Second},
+		"1h0m0s is too long for a Lease":            {Name: "a", Duration: time.Hour},
 		"-1s is too short for a Lease: a write may": {Name: "a", Duration: -time.Second},
 	} {
 		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
