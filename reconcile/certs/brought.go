@@ -163,13 +163,9 @@ func (w *work) trustOf(ctx context.Context, id manifest.ID) (trust, error) {
 	return t, nil
 }
 
-// tellBefore is how long before its expiry a brought certificate is noted; a certificate with a
-// short life is noted when a third of that is left.
-const tellBefore = 30 * 24 * time.Hour
-
 // tell notes that a brought certificate will expire soon.
 func (w *work) tell(id manifest.ID, cert *x509.Certificate) {
-	from := cert.NotAfter.Add(-min(tellBefore, cert.NotAfter.Sub(cert.NotBefore)/3))
+	from := rotation.Notice(cert)
 	if w.now.Before(from) {
 		w.again(from)
 		return

@@ -73,7 +73,8 @@ type PackageState struct {
 
 // Certificate is a certificate in a cluster.
 type Certificate struct {
-	// Secret holds it, "namespace/name".
+	// Secret holds it, "namespace/name". For the daemon's own certificate it is the flag that
+	// names its directory.
 	Secret string `json:"secret"`
 	// Use is Serving or Authority.
 	Use     string    `json:"use"`

@@ -43,5 +43,9 @@ func (o *certificateOptions) completers(attempt time.Duration, converter *serve.
 	if converter == nil {
 		converter = &serve.Daemon{}
 	}
-	return []unit.Completer{completer, converter, applications.Preview{}}, nil
+	all := []unit.Completer{completer, converter, applications.Preview{}}
+	if converter.Certificates != nil {
+		all = append(all, converter.Certificates)
+	}
+	return all, nil
 }

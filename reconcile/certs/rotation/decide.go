@@ -1,6 +1,7 @@
 package rotation
 
 import (
+	"crypto/x509"
 	"slices"
 	"time"
 )
@@ -380,4 +381,13 @@ func Renewal(notBefore, notAfter time.Time) time.Time {
 		life -= Skew
 	}
 	return notAfter.Add(-life / 3).Truncate(time.Second)
+}
+
+// noticeBefore is the longest time from [Notice] to the expiry.
+const noticeBefore = 30 * 24 * time.Hour
+
+// Notice returns when people are told that a certificate expires which they must renew: 30
+// days before, or when a third of a short life is left.
+func Notice(cert *x509.Certificate) time.Time {
+	return cert.NotAfter.Add(-min(noticeBefore, cert.NotAfter.Sub(cert.NotBefore)/3))
 }

@@ -13,7 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
+	"gitopsd.dev/render/manifest"
 )
 
 // reloadPause is the interval at which the files are read. A kubelet takes about a minute to
@@ -127,7 +131,7 @@ func (c *Certificates) Authority() []byte { return c.now.Load().authority }
 func (c *Certificates) Expires() time.Time { return c.now.Load().certificate.Leaf.NotAfter }
 
 // Serves returns an error unless clients that trust Authority accept the certificate for a
-// host.
+// host. Without an Authority, only the dates and the host are checked.
 func (c *Certificates) Serves(host string, now time.Time) error {
 	l := c.now.Load()
 	opts := x509.VerifyOptions{DNSName: host, CurrentTime: now, Intermediates: x509.NewCertPool()}
@@ -142,5 +146,35 @@ func (c *Certificates) Serves(host string, now time.Time) error {
 		_, err := l.certificate.Leaf.Verify(opts)
 		return err
 	}
-	return l.certificate.Leaf.VerifyHostname(host)
+	cert := l.certificate.Leaf
+	switch {
+	case now.Before(cert.NotBefore):
+		return fmt.Errorf("it is valid only from %s", cert.NotBefore.UTC().Format(time.RFC3339))
+	case now.After(cert.NotAfter):
+		return fmt.Errorf("it expired on %s", cert.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return cert.VerifyHostname(host)
+}
+
+// filesPause is the pause before a certificate that will expire soon is looked at again: its
+// files may be replaced at any time.
+const filesPause = time.Minute
+
+// Complete implements [unit.Completer]. It adds nothing to a unit, and tells those whose
+// objects the daemon converts when the certificate expires.
+func (c *Certificates) Complete(_ context.Context, r unit.Request) (unit.Completion, error) {
+	done := unit.Completion{Relied: make(map[manifest.ID]string)}
+	if spec := r.Unit.Spec.Conversion; spec == nil || spec.URL == "" || len(r.Unit.Conversions) == 0 {
+		return done, nil
+	}
+	now, cert := time.Now(), c.now.Load().certificate.Leaf
+	done.Certificates = []status.Certificate{{Secret: "--conversion-tls-dir", Use: status.Serving, Expires: cert.NotAfter.UTC(), Brought: true}}
+	if done.Again = rotation.Notice(cert); now.Before(done.Again) {
+		return done, nil
+	}
+	done.Again = now.Add(filesPause)
+	if now.Before(cert.NotAfter) { // later the Daemon says that it does not serve
+		done.Notes = []string{fmt.Sprintf("the certificate in --conversion-tls-dir expires on %s; gitopsd does not renew it, since somebody brought it", cert.NotAfter.UTC().Format(time.RFC3339))}
+	}
+	return done, nil
 }

@@ -12,9 +12,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"gitopsd.dev/reconcile/certs/rotation"
+	"gitopsd.dev/reconcile/status"
 )
 
 // authority is a CA.
@@ -58,8 +62,14 @@ func block(kind string, der []byte) []byte {
 // writeCertificate replaces the files of a directory as a kubelet does: all at once.
 func writeCertificate(t testing.TB, dir string, by *authority, host string) {
 	t.Helper()
+	writeExpiring(t, dir, by, host, time.Hour)
+}
+
+// writeExpiring writes a certificate that began an hour ago and has a time left.
+func writeExpiring(t testing.TB, dir string, by *authority, host string, left time.Duration) {
+	t.Helper()
 	key := newKey(t)
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(left)}
 	if ip := net.ParseIP(host); ip != nil {
 		template.IPAddresses = []net.IP{ip}
 	} else {
@@ -162,5 +172,56 @@ func TestCertificates(t *testing.T) {
 	writeFiles(t, dir, map[string][]byte{"tls.crt": data("tls.crt"), "tls.key": data("tls.key")})
 	if _, err := c.reload(); err != nil || c.Authority() != nil || c.Serves("gitopsd.example.org", time.Now()) != nil {
 		t.Errorf("without a CA: %v", err)
+	}
+	for d, want := range map[time.Duration]string{2 * time.Hour: "expired", -2 * time.Hour: "valid only from"} {
+		if err := c.Serves("gitopsd.example.org", time.Now().Add(d)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("without a CA, after %s: %v", d, err)
+		}
+	}
+}
+
+// The units that the daemon serves are told when its certificate expires, and anew each
+// minute once that is near.
+func TestExpires(t *testing.T) {
+	t.Parallel()
+	b := &bed{T: t, group: "example.io"}
+	_, set := b.compile(liveRules)
+	ca := newAuthority(t)
+	for _, tt := range []struct {
+		left        time.Duration
+		near, noted bool
+	}{
+		{3 * time.Hour, false, false},
+		{10 * time.Minute, true, true},
+		{-time.Minute, true, false}, // the Daemon notes that
+	} {
+		dir := t.TempDir()
+		writeExpiring(t, dir, ca, "gitopsd.example.org", tt.left)
+		c, err := LoadCertificates(dir, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := byURL(t, set, "https://gitopsd.example.org")
+		before := time.Now()
+		done, err := c.Complete(t.Context(), r)
+		if err != nil || len(done.Objects) > 0 || done.Relied == nil {
+			t.Fatalf("%s: %+v %v", tt.left, done, err)
+		}
+		expires := []status.Certificate{{Secret: "--conversion-tls-dir", Use: status.Serving, Expires: c.Expires().UTC(), Brought: true}}
+		if !slices.Equal(done.Certificates, expires) || (len(done.Notes) == 1 && strings.Contains(done.Notes[0], "expires on ")) != tt.noted {
+			t.Errorf("%s: %+v", tt.left, done)
+		}
+		from, to := before.Add(filesPause), time.Now().Add(filesPause)
+		if !tt.near {
+			from = rotation.Notice(c.now.Load().certificate.Leaf)
+			to = from
+		}
+		if done.Again.Before(from) || done.Again.After(to) {
+			t.Errorf("%s: again at %s, want %s", tt.left, done.Again, from)
+		}
+		r.Unit.Spec.Conversion.URL = ""
+		if done, err = c.Complete(t.Context(), r); err != nil || len(done.Certificates) > 0 || !done.Again.IsZero() {
+			t.Errorf("another cluster: %+v %v", done, err)
+		}
 	}
 }
