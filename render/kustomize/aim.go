@@ -106,7 +106,7 @@ func (in *inspection) misses(objects []*manifest.Object) []error {
 	defer schema.Unlock()
 	before := make([]resid.ResId, len(in.written))
 	for i, w := range in.written {
-		before[i] = resid.NewResIdWithNamespace(resid.NewGvk(w.id.Group, w.version, w.id.Kind), w.id.Name, w.id.Namespace)
+		before[i] = w.resID()
 	}
 	after := make([]candidate, len(objects))
 	for i, o := range objects {
@@ -150,17 +150,15 @@ func (a *aim) among(objects []candidate) []candidate {
 // hits reports whether a target may have matched one of the objects, as written, as built or
 // in between.
 func (in *inspection) hits(t *types.Selector, written []resid.ResId, objects []candidate) bool {
-	selector, err := types.NewSelectorRegex(t)
-	part, perr := regexp.Compile(t.Name)
+	may, err := in.mayMatch(t)
+	selector, serr := types.NewSelectorRegex(t)
 	label, lerr := labels.Parse(t.LabelSelector)
 	annotation, aerr := labels.Parse(t.AnnotationSelector)
-	if errors.Join(err, perr, lerr, aerr) != nil {
+	if errors.Join(err, serr, lerr, aerr) != nil {
 		return true // kustomize reports the error
 	}
 	matches := func(id resid.ResId) bool {
-		// In between, the name may have been a part of the present one.
-		name := selector.MatchName(id.Name) || in.renames && (part.MatchString(id.Name) || strings.ContainsAny(t.Name, "^$"))
-		return name && selector.MatchGvk(id.Gvk) &&
+		return may(id) &&
 			(selector.MatchNamespace(id.EffectiveNamespace()) || slices.ContainsFunc(in.namespaces, selector.MatchNamespace))
 	}
 	before, after := 0, 0
@@ -183,6 +181,24 @@ func (in *inspection) hits(t *types.Selector, written []resid.ResId, objects []c
 	}
 	// Labels that a patch removed, and those of deleted objects, are not known.
 	return before > after || before > 0 && (excludes(label) || excludes(annotation))
+}
+
+// mayMatch returns a function that reports whether a target matches the kind of an object, and
+// a name that the object may have during the build.
+func (in *inspection) mayMatch(t *types.Selector) (func(resid.ResId) bool, error) {
+	selector, err := types.NewSelectorRegex(t)
+	if err != nil {
+		return nil, err
+	}
+	part, err := regexp.Compile(t.Name)
+	if err != nil {
+		return nil, err
+	}
+	return func(id resid.ResId) bool {
+		// In between, the name may have been a part of the present one.
+		name := selector.MatchName(id.Name) || in.renames && (part.MatchString(id.Name) || strings.ContainsAny(t.Name, "^$"))
+		return name && selector.MatchGvk(id.Gvk)
+	}, nil
 }
 
 // excludes reports whether a selector requires that a label or value is absent. It may have

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -100,7 +102,13 @@ func (in *inspection) generators(ctx context.Context, v *visit, f field, k *type
 			origin:  manifest.Origin{File: f.file, Line: line[args.Name]},
 		})
 		objects++
-		return in.pairs(v.dir, f.named(name), args.KvPairSources, kind == manifest.Secret.Kind)
+		w, before := &in.written[len(in.written)-1], in.budget.bytes
+		err := in.pairs(v.dir, f.named(name), args.KvPairSources, kind == manifest.Secret.Kind)
+		w.bytes = before - in.budget.bytes
+		for _, literal := range args.LiteralSources {
+			w.bytes += len(literal)
+		}
+		return err
 	}
 	for _, g := range k.ConfigMapGenerator {
 		if err := generate("configMapGenerator", manifest.ConfigMap.Kind, g.GeneratorArgs); err != nil {
@@ -194,36 +202,93 @@ func (in *inspection) transformers(ctx context.Context, v *visit, f field, k *ty
 			operators++
 		}
 	}
+	// Both are bounded by the size of the input, so the product does not overflow.
+	if err := in.budget.step(operators * objects); err != nil {
+		return fmt.Errorf("%s: %w", f.file, err)
+	}
+	in.from = v.from
+	in.aims(v, f, k)
+	if err := in.values(f, k); err != nil {
+		return err
+	}
 	for _, patch := range k.PatchesStrategicMerge {
 		if err := in.inlineOrFile(v.dir, f.named("patchesStrategicMerge"), string(patch)); err != nil {
 			return err
 		}
 	}
 	for _, patch := range append(k.PatchesJson6902, k.Patches...) {
-		if err := in.patch(v.dir, f.named("patches"), patch.Path, patch.Patch); err != nil {
+		if err := in.patch(v.dir, f.named("patches"), patch.Path, patch.Patch, patch.Target); err != nil {
 			return err
 		}
 	}
-	in.aims(v, f, k)
-	replaced, err := in.replacements(v.dir, f, k.Replacements)
-	if err != nil {
+	if err := in.replacements(v.dir, f, k.Replacements); err != nil {
 		return err
 	}
 	if err := in.pluginEntries(ctx, v, f.named("transformers"), k.Transformers); err != nil {
 		return err
 	}
-	if err := in.pluginEntries(ctx, v, f.named("validators"), k.Validators); err != nil {
+	return in.pluginEntries(ctx, v, f.named("validators"), k.Validators)
+}
+
+// values counts the values that a kustomization's fields write to all of its objects.
+func (in *inspection) values(f field, k *types.Kustomization) error {
+	seen := in.written[in.from:]
+	texts := func(name string, values map[string]string) error {
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			n := len(key) + len(values[key])
+			if err := in.budget.write(n, n*len(seen)); err != nil {
+				return f.fault(key, fmt.Errorf("%s: %s: %w", name, key, err))
+			}
+		}
+		return nil
+	}
+	for i, l := range k.Labels {
+		if err := texts(fmt.Sprintf("labels[%d]", i), l.Pairs); err != nil {
+			return err
+		}
+	}
+	if err := texts("commonLabels", k.CommonLabels); err != nil {
 		return err
 	}
-	// Both are bounded by the size of the input, so the product does not overflow.
-	if err := in.budget.step((operators + replaced) * objects); err != nil {
-		return fmt.Errorf("%s: %w", f.file, err)
+	if err := texts("commonAnnotations", k.CommonAnnotations); err != nil {
+		return err
+	}
+	names := 0
+	for _, w := range seen {
+		names += max(1, w.names)
+	}
+	for _, named := range []struct{ field, name string }{{"namePrefix", k.NamePrefix}, {"nameSuffix", k.NameSuffix}, {"namespace", k.Namespace}} {
+		if err := in.budget.write(len(named.name), len(named.name)*names); err != nil {
+			return f.fault(named.field, fmt.Errorf("%s: %w", named.field, err))
+		}
+	}
+	longest := 0 // a container has one image
+	for _, image := range k.Images {
+		longest = max(longest, len(image.NewName)+len(image.NewTag)+len(image.TagSuffix)+len(image.Digest))
+	}
+	if err := in.budget.write(longest, longest*names); err != nil {
+		return f.fault("images", fmt.Errorf("images: %w", err))
 	}
 	return nil
 }
 
+// reach returns the objects that a target may match.
+func (in *inspection) reach(t *types.Selector) []written {
+	may, err := in.mayMatch(t)
+	if err != nil {
+		return nil // kustomize reports the error
+	}
+	var reached []written
+	for _, w := range in.written[in.from:] {
+		if may(w.resID()) {
+			reached = append(reached, w)
+		}
+	}
+	return reached
+}
+
 // patch inspects a patch in a file or in the field itself.
-func (in *inspection) patch(dir string, f field, file, text string) error {
+func (in *inspection) patch(dir string, f field, file, text string, target *types.Selector) error {
 	name, content := f.file, []byte(strings.TrimSpace(text))
 	if file != "" {
 		var err error
@@ -240,6 +305,21 @@ func (in *inspection) patch(dir string, f field, file, text string) error {
 	in.budget.patches += len(docs)
 	if err := in.growth.patch(ops); err != nil {
 		return fmt.Errorf("%s: %s: %w", name, f.name, err)
+	}
+	total := len(content)
+	if target != nil {
+		total = 0
+		for _, w := range in.reach(target) {
+			if total += len(content); ops != nil {
+				total += w.bytes
+			}
+		}
+	}
+	switch err := in.budget.write(len(content), total); {
+	case err != nil && file == "":
+		return f.fault(text, fmt.Errorf("%s: %w", f.name, err))
+	case err != nil:
+		return at(name, 0, fmt.Errorf("%s: %w", f.name, err))
 	}
 	if ops == nil {
 		if err := in.mergePatch(f, name, content, text, docs); err != nil {
@@ -310,31 +390,31 @@ func (in *inspection) inlineOrFile(dir string, f field, entry string) error {
 	return textsOfPatch(f, name, content, "", docs, nil)
 }
 
-// replacements inspects replacements and returns the number of fields that they may
-// set.
-func (in *inspection) replacements(dir string, f field, list []types.ReplacementField) (int, error) {
+// replacements inspects replacements.
+func (in *inspection) replacements(dir string, f field, list []types.ReplacementField) error {
 	var all []types.Replacement
+	var files []string
 	for _, r := range list {
 		if r.Path == "" {
-			all = append(all, r.Replacement)
+			all, files = append(all, r.Replacement), append(files, f.file)
 			continue
 		}
 		name, content, err := in.file(f.named("replacements.path"), dir, r.Path)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if _, _, err := in.documentsOrList(name, content); err != nil {
-			return 0, err
+			return err
 		}
 		// Kustomize accepts one replacement or a list.
 		var several []types.Replacement
 		if yaml.Unmarshal(content, &several) != nil {
 			several = make([]types.Replacement, 1)
 			if err := yaml.Unmarshal(content, &several[0]); err != nil {
-				return 0, at(name, 0, errors.New("holds neither a replacement nor a list of them"))
+				return at(name, 0, errors.New("holds neither a replacement nor a list of them"))
 			}
 		}
-		all = append(all, several...)
+		all, files = append(all, several...), append(files, slices.Repeat([]string{name}, len(several))...)
 	}
 	fields := 0
 	for _, r := range all {
@@ -344,8 +424,41 @@ func (in *inspection) replacements(dir string, f field, list []types.Replacement
 			}
 		}
 	}
-	if err := in.growth.replacements(all); err != nil {
-		return 0, fmt.Errorf("%s: replacements: %w", f.file, err)
+	if err := in.budget.step(fields * len(in.written[in.from:])); err != nil {
+		return fmt.Errorf("%s: %w", f.file, err)
 	}
-	return fields, nil
+	if err := in.growth.replacements(all); err != nil {
+		return fmt.Errorf("%s: replacements: %w", f.file, err)
+	}
+	for i, r := range all {
+		if err := in.replaced(r); err != nil {
+			return at(files[i], 0, fmt.Errorf("replacements: %w", err))
+		}
+	}
+	return nil
+}
+
+// replaced counts the value that a replacement writes. It is not longer than its source with
+// what was written to it.
+func (in *inspection) replaced(r types.Replacement) error {
+	n := 0
+	switch {
+	case r.SourceValue != nil:
+		n = len(*r.SourceValue)
+	case r.Source != nil:
+		for _, w := range in.reach(&types.Selector{ResId: r.Source.ResId}) {
+			n = max(n, w.bytes)
+		}
+		n += in.budget.longest
+	}
+	times := 0
+	for _, target := range r.Targets {
+		if target != nil && target.Select != nil {
+			times += max(1, len(target.FieldPaths)) * len(in.reach(target.Select))
+		}
+	}
+	if times == 0 {
+		return nil
+	}
+	return in.budget.write(n, n*times)
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/kustomize/api/provider"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/resid"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
@@ -36,6 +37,8 @@ type inspection struct {
 	modes map[string]fs.FileMode
 	// written are the objects in the files, to find the origins of the output.
 	written []written
+	// from is the index of the first one that the inspected transformers see.
+	from int
 	// sensitive are the files that generators of Secrets read.
 	sensitive map[string]sensitivity
 	// aimed are the patches with a target. renames reports whether the build changes
@@ -63,6 +66,12 @@ type written struct {
 	id      manifest.ID
 	version string
 	origin  manifest.Origin
+	// bytes is about its size as YAML, and names the number of its names and references.
+	bytes, names int
+}
+
+func (w written) resID() resid.ResId {
+	return resid.NewResIdWithNamespace(resid.NewGvk(w.id.Group, w.version, w.id.Kind), w.id.Name, w.id.Namespace)
 }
 
 // role is the relation of a directory to the kustomization that names it.
@@ -343,8 +352,9 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 				return n, at(file, lineBelow(content, doc.Line, slices.Concat(above, where)...), fmt.Errorf("%s: %w", id, err))
 			}
 			_, version := manifest.GroupVersion(manifest.Text(m, "apiVersion"))
-			in.written = append(in.written, written{id: id, version: version, origin: manifest.Origin{File: file, Line: doc.Line}})
-			in.budget.names += names(tree)
+			w := written{id: id, version: version, origin: manifest.Origin{File: file, Line: doc.Line}, bytes: size(tree), names: names(tree)}
+			in.written = append(in.written, w)
+			in.budget.names += w.names
 			n++
 		}
 	}
@@ -368,6 +378,24 @@ func names(v any) int {
 	case []any:
 		for _, item := range v {
 			n += names(item)
+		}
+	}
+	return n
+}
+
+// size returns about the size of a value as YAML, in bytes.
+func size(v any) int {
+	n := 8
+	switch v := v.(type) {
+	case string:
+		n += len(v)
+	case map[string]any:
+		for key, item := range v {
+			n += len(key) + size(item)
+		}
+	case []any:
+		for _, item := range v {
+			n += size(item)
 		}
 	}
 	return n

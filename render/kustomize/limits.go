@@ -2,6 +2,7 @@ package kustomize
 
 import (
 	"fmt"
+	"strconv"
 
 	"gitopsd.dev/sources"
 )
@@ -29,6 +30,10 @@ const (
 	// maxNames is the number of names and references in all objects, times the number of
 	// objects that kustomize searches for each. One takes some microseconds.
 	maxNames = 50_000_000
+	// maxWritten is the number of bytes that kustomizations write: the bytes of each label,
+	// annotation, patch and the like, times the objects that get it. Kustomize needs 100
+	// nanoseconds for each. A JSON 6902 patch writes its objects anew, so they count too.
+	maxWritten = 128 << 20
 	// maxEntries is the number of files and directories below a directory
 	// without a kustomization file.
 	maxEntries = 20_000
@@ -40,7 +45,9 @@ const kustomizationSteps = 400
 
 // budget is the rest of each limit.
 type budget struct {
-	bytes, objects, values, steps int
+	bytes, objects, values, steps, written int
+	// longest is the most bytes that one operator so far writes to one object.
+	longest int
 	// names counts up, since its limit depends on the number of objects; the limit
 	// of widths depends on patches.
 	names   int
@@ -49,7 +56,7 @@ type budget struct {
 }
 
 func newBudget() budget {
-	return budget{bytes: maxBytes, objects: maxObjects, values: maxValues, steps: maxSteps}
+	return budget{bytes: maxBytes, objects: maxObjects, values: maxValues, steps: maxSteps, written: maxWritten}
 }
 
 // spend takes n from a limit's rest. It fails if the limit is exceeded.
@@ -85,4 +92,10 @@ func (b *budget) settle(schema bool) error {
 
 func (b *budget) step(n int) error {
 	return spend(&b.steps, n, "the build takes more than %d steps: patches, labels and the like, times objects, and kustomizations, each time that they are used", maxSteps)
+}
+
+// write counts a value of n bytes that is written in total bytes: once for each object.
+func (b *budget) write(n, total int) error {
+	b.longest = max(b.longest, n)
+	return spend(&b.written, total, "up to "+strconv.Itoa(total)+" bytes in all objects that it may change, and a build writes no more than %d: labels, annotations, patches and the like, times objects; make it shorter, or aim it at fewer objects", maxWritten)
 }

@@ -125,6 +125,9 @@ func (in *inspection) plugin(dir string, f field, kind string, config []byte) er
 	switch kind {
 	case "AnnotationsTransformer", "HashTransformer", "IAMPolicyGenerator", "ImageTagTransformer", "LabelTransformer",
 		"NamespaceTransformer", "PrefixSuffixTransformer", "PrefixTransformer", "SuffixTransformer", "ReplicaCountTransformer":
+		if err := in.budget.write(len(config), len(config)*len(in.written[in.from:])); err != nil {
+			return at(f.file, 0, fmt.Errorf("%s: %w", kind, err))
+		}
 		return nil
 	case "ConfigMapGenerator":
 		var p builtins.ConfigMapGeneratorPlugin
@@ -134,10 +137,10 @@ func (in *inspection) plugin(dir string, f field, kind string, config []byte) er
 		return in.decoded(f, config, &p, func() error { return in.pairs(dir, f, p.KvPairSources, true) })
 	case "PatchTransformer":
 		var p builtins.PatchTransformerPlugin
-		return in.decoded(f, config, &p, func() error { return in.patch(dir, f, p.Path, p.Patch) })
+		return in.decoded(f, config, &p, func() error { return in.patch(dir, f, p.Path, p.Patch, p.Target) })
 	case "PatchJson6902Transformer":
 		var p builtins.PatchJson6902TransformerPlugin
-		return in.decoded(f, config, &p, func() error { return in.patch(dir, f, p.Path, p.JsonOp) })
+		return in.decoded(f, config, &p, func() error { return in.patch(dir, f, p.Path, p.JsonOp, p.Target) })
 	case "PatchStrategicMergeTransformer":
 		var p builtins.PatchStrategicMergeTransformerPlugin
 		return in.decoded(f, config, &p, func() error {
@@ -153,8 +156,7 @@ func (in *inspection) plugin(dir string, f field, kind string, config []byte) er
 	case "ReplacementTransformer":
 		var p builtins.ReplacementTransformerPlugin
 		return in.decoded(f, config, &p, func() error {
-			_, err := in.replacements(dir, f, p.ReplacementList)
-			return err
+			return in.replacements(dir, f, p.ReplacementList)
 		})
 	case "ValueAddTransformer":
 		var p builtins.ValueAddTransformerPlugin
