@@ -33,7 +33,7 @@ const (
 	// maxWritten is the number of bytes that kustomizations write: the bytes of each label,
 	// annotation, patch and the like, times the objects that get it. Kustomize needs 100
 	// nanoseconds for each. A JSON 6902 patch writes its objects anew, so they count too.
-	maxWritten = 128 << 20
+	maxWritten = 512 << 20
 	// maxEntries is the number of files and directories below a directory
 	// without a kustomization file.
 	maxEntries = 20_000
