@@ -253,7 +253,7 @@ func (a *Applier) withdrawn(ctx context.Context, gk schema.GroupKind) error {
 var ephemeral = []schema.GroupKind{
 	{Kind: "Event"}, {Group: manifest.GroupEvents, Kind: "Event"},
 	{Kind: "Endpoints"}, {Group: manifest.GroupDiscovery, Kind: "EndpointSlice"},
-	{Group: manifest.GroupCoordination, Kind: "Lease"},
+	schema.GroupKind(manifest.Lease),
 	{Group: "metrics.k8s.io", Kind: "PodMetrics"},
 }
 

@@ -294,7 +294,7 @@ func (c *Client) statusError(ctx context.Context, op operation, code int, header
 		e.Class = Forbidden
 		advice = c.missingRule(ctx, op.id, e.Message)
 	case code == http.StatusNotFound:
-		c.notFound(e, structured, details)
+		c.notFound(e, structured, details, body)
 	case code == http.StatusConflict && status.Reason == metav1.StatusReasonAlreadyExists:
 		e.Class = Exists
 	case code == http.StatusConflict:
@@ -328,9 +328,13 @@ func matched(e *Error, text *regexp.Regexp, class Class) bool {
 	return true
 }
 
+// noSuchPath is what an API server answers for a path that it does not serve: Go's own text.
+const noSuchPath = "404 page not found"
+
 // notFound distinguishes a missing object from a missing namespace and a missing type,
-// whose answer has no name.
-func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetails) {
+// whose answer has no name. Another page is not an API server's: to take it for a missing
+// type would be to take objects for deleted.
+func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetails, body []byte) {
 	switch {
 	case structured && details.Kind == "namespaces" && !e.ID.Is(manifest.Namespace):
 		e.Class = NoNamespace
@@ -344,10 +348,12 @@ func (c *Client) notFound(e *Error, structured bool, details *metav1.StatusDetai
 		if e.ID.Name == "" || details.Name == e.ID.Name { // not another object
 			e.Message = "not found"
 		}
-	default:
+	case structured, len(body) == 0, strings.TrimSpace(string(body)) == noSuchPath:
 		e.Class = NoSuchType
 		e.Message = noSuchType(e.ID)
 		c.Forget(e.ID.Group)
+	default:
+		e.Message = "something in front of the API server answered 404; is it set up for this cluster?"
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 )
 
 // Hidden returns why kinds that the cluster did not serve may have objects: a CRD
-// defines the kind and serves no version of it, or another one by now, or the server of
-// a registered API is gone. Kinds without a definition are not in the result. It costs
+// defines the kind and serves no version of it, or another one by now, the server of
+// a registered API is gone, or the API server lists the kind all the same, so that
+// something in front of it may have answered. Other kinds are not in the result. It costs
 // one list of the metadata of all CRDs.
 func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[schema.GroupKind]string, error) {
 	hidden := make(map[schema.GroupKind]string)
@@ -70,12 +71,12 @@ func (c *Client) Hidden(ctx context.Context, kinds []schema.GroupKind) (map[sche
 // served adds the resources of a group that are served, and why its kinds are hidden if a
 // version is not served.
 func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupKind, served map[string]schema.GroupKind, hidden map[schema.GroupKind]string) error {
-	if group == "" {
-		return nil // no CRD can define its kinds
-	}
-	versions, err := c.versions(ctx, group, true)
-	if err != nil {
-		return err
+	versions := []string{"v1"} // of the core group
+	if group != "" {
+		var err error
+		if versions, err = c.versions(ctx, group, true); err != nil {
+			return err
+		}
 	}
 	for _, v := range versions {
 		known, err := c.fetchTypes(ctx, group, v, 0)
@@ -86,6 +87,10 @@ func (c *Client) served(ctx context.Context, group string, kinds []schema.GroupK
 			served[t.Resource+"."+group] = schema.GroupKind{Group: group, Kind: t.Kind}
 		}
 		for _, gk := range kinds {
+			// Discovery may lag behind the deletion of a CRD.
+			if _, listed := known.kinds[gk.Kind]; listed && gk.Group == group && manifest.BuiltIn(group) {
+				hidden[gk] = fmt.Sprintf("the API server lists it in %s, and answered that there is no such kind", apiVersion(group, v))
+			}
 			if known.absent && gk.Group == group {
 				hidden[gk] = fmt.Sprintf("the API %s is registered, and nothing serves it", apiVersion(group, v))
 			}

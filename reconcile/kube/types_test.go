@@ -34,14 +34,14 @@ func (d *discovery) answer(r *http.Request) (int, io.Reader) {
 		return answer(`{"kind":"APIResourceList","resources":[%s]}`, strings.Join(parts, ","))
 	}
 	const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	version, isVersion := strings.CutPrefix(r.URL.Path, "/apis/g/")
+	version, isVersion := strings.CutPrefix(r.URL.Path, "/apis/g.io/")
 	switch {
-	case r.URL.Path == "/apis/g" && len(d.kinds) > 0:
+	case r.URL.Path == "/apis/g.io" && len(d.kinds) > 0:
 		var versions []string
 		for _, v := range slices.Sorted(maps.Keys(d.kinds)) {
 			versions = append(versions, fmt.Sprintf(`{"version":%q}`, v))
 		}
-		return answer(`{"kind":"APIGroup","name":"g","versions":[%s]}`, strings.Join(versions, ","))
+		return answer(`{"kind":"APIGroup","name":"g.io","versions":[%s]}`, strings.Join(versions, ","))
 	case isVersion && d.kinds[version] != nil:
 		return list(d.kinds[version])
 	case r.URL.Path == "/apis/apiextensions.k8s.io":
@@ -79,8 +79,8 @@ func TestNewVersion(t *testing.T) {
 		d.take()
 	}
 	found := func(kind string) bool {
-		_, err := c.Kind(t.Context(), "g", kind)
-		_, byPlural := c.Resource(t.Context(), "g", strings.ToLower(kind)+"s")
+		_, err := c.Kind(t.Context(), "g.io", kind)
+		_, byPlural := c.Resource(t.Context(), "g.io", strings.ToLower(kind)+"s")
 		if ClassOf(err) != ClassOf(byPlural) || err != nil && ClassOf(err) != NoSuchType {
 			t.Fatal(kind, err, byPlural)
 		}
@@ -93,7 +93,7 @@ func TestNewVersion(t *testing.T) {
 	if found("Bar") || found("Baz") {
 		t.Fatal("Bar or Baz is served")
 	}
-	if have, want := d.take(), []string{"/apis/g/v1", "/apis/g"}; !slices.Equal(have, want) {
+	if have, want := d.take(), []string{"/apis/g.io/v1", "/apis/g.io"}; !slices.Equal(have, want) {
 		t.Errorf("two kinds that are not served cost %q, want %q", have, want)
 	}
 	d.kinds["v2"] = []string{"Bar"}
@@ -110,12 +110,32 @@ func TestNewVersion(t *testing.T) {
 	}
 }
 
+// Kubernetes' own kinds that are listed may have objects, whatever a request for them was answered.
+func TestHiddenBuiltin(t *testing.T) {
+	t.Parallel()
+	d := new(discovery)
+	answer := func(r *http.Request) (int, io.Reader) {
+		switch r.URL.Path {
+		case "/apis/rbac.authorization.k8s.io":
+			return http.StatusOK, strings.NewReader(`{"kind":"APIGroup","name":"rbac.authorization.k8s.io","versions":[{"version":"v1"}]}`)
+		case "/apis/rbac.authorization.k8s.io/v1":
+			return http.StatusOK, strings.NewReader(`{"kind":"APIResourceList","resources":[{"name":"rolebindings","kind":"RoleBinding","verbs":["list","patch","delete"]}]}`)
+		}
+		return d.answer(r)
+	}
+	binding := schema.GroupKind(manifest.RoleBinding)
+	hidden, err := answering(t, answer).Hidden(t.Context(), []schema.GroupKind{binding})
+	if want := "the API server lists it in rbac.authorization.k8s.io/v1, and answered that there is no such kind"; err != nil || hidden[binding] != want {
+		t.Errorf("have %q, %v, want %q", hidden[binding], err, want)
+	}
+}
+
 // A kind that was not served a moment ago may have objects as long as its CRD exists.
 func TestHidden(t *testing.T) {
 	t.Parallel()
-	foo := schema.GroupKind{Group: "g", Kind: "Foo"}
+	foo := schema.GroupKind{Group: "g.io", Kind: "Foo"}
 	crd := func(kind string) string {
-		return fmt.Sprintf(`{"kind":"CustomResourceDefinition","metadata":{"name":"foos.g"},"spec":{"group":"g","names":{"kind":%q},"versions":[{"name":"v1"}]}}`, kind)
+		return fmt.Sprintf(`{"kind":"CustomResourceDefinition","metadata":{"name":"foos.g.io"},"spec":{"group":"g.io","names":{"kind":%q},"versions":[{"name":"v1"}]}}`, kind)
 	}
 	for _, tt := range []struct {
 		name   string
@@ -124,9 +144,9 @@ func TestHidden(t *testing.T) {
 		want   string
 	}{
 		{"no definition", nil, nil, ""},
-		{"another kind's definition", nil, map[string]string{"foos.g": crd("Other")}, ""},
-		{"not served", nil, map[string]string{"foos.g": crd("Foo")}, "customresourcedefinition.apiextensions.k8s.io/foos.g exists, and the cluster serves no version of its type"},
-		{"served again", map[string][]string{"v1": {"Foo", "Bar"}}, map[string]string{"foos.g": crd("Foo"), "bars.g": "not read"}, "customresourcedefinition.apiextensions.k8s.io/foos.g exists, and the versions of its type have just changed"},
+		{"another kind's definition", nil, map[string]string{"foos.g.io": crd("Other")}, ""},
+		{"not served", nil, map[string]string{"foos.g.io": crd("Foo")}, "customresourcedefinition.apiextensions.k8s.io/foos.g.io exists, and the cluster serves no version of its type"},
+		{"served again", map[string][]string{"v1": {"Foo", "Bar"}}, map[string]string{"foos.g.io": crd("Foo"), "bars.g.io": "not read"}, "customresourcedefinition.apiextensions.k8s.io/foos.g.io exists, and the versions of its type have just changed"},
 		{"its definition is gone, and discovery lags", map[string][]string{"v1": {"Foo"}}, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -295,7 +295,12 @@ func (c *Client) delete(ctx context.Context, t Type, id manifest.ID, preconditio
 	}
 	// For an object that is gone the answer is a Status or, with some types, its last
 	// state. One that finalizers keep has a deletionTimestamp.
-	if meta.Kind == "Status" || meta.DeletionTimestamp == nil {
+	switch {
+	case meta.Kind == "Status":
+		return true, nil, nil
+	case string(meta.UID) != preconditions["uid"]:
+		return false, nil, c.malformed(op, errors.New("the answer is not about the object"))
+	case meta.DeletionTimestamp == nil:
 		return true, nil, nil
 	}
 	return false, meta, nil

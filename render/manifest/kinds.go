@@ -70,7 +70,7 @@ var (
 	Service        = GroupKind{Kind: "Service"}
 	ServiceAccount = GroupKind{Kind: "ServiceAccount"}
 	Pod            = GroupKind{Kind: "Pod"}
-	Lease          = GroupKind{"coordination.k8s.io", "Lease"}
+	Lease          = GroupKind{GroupCoordination, "Lease"}
 
 	Deployment  = GroupKind{groupApps, "Deployment"}
 	StatefulSet = GroupKind{groupApps, "StatefulSet"}

@@ -15,6 +15,7 @@ import (
 	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/hub/leader"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources"
 )
 
@@ -28,7 +29,7 @@ func (o *leaseOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.name, "lease", "", "Lease in the hub's --namespace by which one of several daemons works, and the others wait (default: this one works whatever others do)")
 	f.DurationVar(&o.duration, "lease-duration", leader.DefaultDuration, "with --lease: how long the others wait for one that does not renew it; that one stops writing half a minute earlier")
 	annotate(f, "lease-duration", needs, "lease")
-	f.StringVar(&o.pod, "pod-name", "", "with --lease: this daemon's pod in --namespace, which has the label gitopsd.dev/leader while it works")
+	f.StringVar(&o.pod, "pod-name", "", "with --lease: this daemon's pod in --namespace, which has the label "+manifest.LeaderLabel+" while it works")
 	annotate(f, "pod-name", needs, "lease")
 }
 
