@@ -206,15 +206,12 @@ type Board struct {
 	// Conversions returns the counts of conversions by this process; nil if it makes none.
 	// Set it before Handler is called.
 	Conversions func() []Conversions
-	// Spaces returns the problems of a cluster's own etcd namespace, which snapshots add to
-	// those of the cluster; nil if there are no such namespaces. Set it before Handler is
-	// called.
-	Spaces func(cluster string) []problem.Problem
 	// EtcdNamespaces returns the counts of the etcd namespaces that this process serves; nil
 	// if it serves none. Set it before Handler is called.
 	EtcdNamespaces func() []EtcdNamespace
 
 	mu       sync.Mutex
+	spaces   func(cluster string) []problem.Problem
 	snapshot Snapshot
 	clusters map[string]*Unit
 	// known are the names that Know added since the last commit.
@@ -280,6 +277,13 @@ func (b *Board) Turn() {
 	defer b.change()()
 	b.snapshot.Turned = time.Now()
 	b.counters.passes++
+}
+
+// Spaces has snapshots add the problems of clusters' own etcd namespaces, by cluster, to those of
+// the cluster.
+func (b *Board) Spaces(problems func(cluster string) []problem.Problem) {
+	defer b.change()()
+	b.spaces = problems
 }
 
 // Lead records that this daemon became the leader.
@@ -436,8 +440,8 @@ func (b *Board) Snapshot() Snapshot {
 		cp := *c
 		cp.Actions, cp.Problems, cp.Packages = maps.Clone(c.Actions), slices.Concat(c.Problems, b.homes[c.Name]), slices.Clone(c.Packages)
 		cp.Certificates, cp.Migrations = slices.Clone(c.Certificates), slices.Clone(c.Migrations)
-		if b.Spaces != nil {
-			cp.Problems = append(cp.Problems, b.Spaces(c.Name)...)
+		if b.spaces != nil {
+			cp.Problems = append(cp.Problems, b.spaces(c.Name)...)
 		}
 		if n := len(cp.Problems); cp.Phase == Ready && n > 0 {
 			cp.Phase, cp.Message = Degraded, "everything is applied that may be; "+prose.Agree(n, "problem is left", "problems are left")

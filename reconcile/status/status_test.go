@@ -104,12 +104,12 @@ func TestHandler(t *testing.T) {
 func TestSpaces(t *testing.T) {
 	b := NewBoard("v1", "r", "main")
 	own := problem.Problem{Cluster: "dev", Reason: "spec.etcd.namespace: no etcd answers"}
-	b.Spaces = func(cluster string) []problem.Problem {
+	b.Spaces(func(cluster string) []problem.Problem {
 		if cluster != own.Cluster {
 			return nil
 		}
 		return []problem.Problem{own}
-	}
+	})
 	b.Commit("abc", "first", nil, []string{"prod", "dev"})
 	s := b.Snapshot()
 	if dev := s.Clusters[0]; len(dev.Problems) != 1 || dev.Problems[0] != own || dev.Phase != Pending {

@@ -152,6 +152,9 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if o.once && o.lease.name != "" {
 		return errors.New("--lease is for a daemon; --once makes its pass whatever others do")
 	}
+	if o.lease.name != "" && o.etcd.embedded != "" {
+		return errors.New("--lease and --etcd-embedded: the etcd in one daemon's directory has the only copy of the keys, and another daemon would serve an empty one; run one daemon, or an etcd of its own (--etcd-servers)")
+	}
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
 	}
@@ -261,7 +264,8 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			return home.New(home.Config{Client: client, Controllers: running, Reserved: own.Namespace(), Tell: tell, Log: log.With("cluster", want.Name)})
 		}
 	}
-	board.Conversions, board.Spaces = converter.counts, spaces.problems
+	board.Conversions = converter.counts
+	board.Spaces(spaces.problems)
 	if spaces.proxy != nil {
 		board.EtcdNamespaces = spaces.proxy.Counts
 	}
