@@ -1,7 +1,7 @@
 // Package leader has one of several daemons of a fleet work, and the others wait. They agree
 // by a Lease in the hub, which the leader renews.
 //
-// Two daemons never write at the same time. Each write of the leader asks [Leader.MayWrite]
+// Two daemons do not write at the same time. Each write of the leader asks [Leader.MayWrite]
 // first, which refuses once the last renewal is so long ago that the write, if it takes as long
 // as it may, could arrive after another daemon has become the leader. Only this process's own
 // monotonic clock counts: the leader measures from the moment before it sent the renewal, the
@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -67,8 +68,12 @@ type Leader struct {
 	// seen is what this process read last, and seenAt when it first read that.
 	seen   record
 	seenAt time.Time
-	// mine is what this process wrote last as the leader.
-	mine record
+	// other is the last record of another process, and otherAt when it was renewed at the latest.
+	other   record
+	otherAt time.Time
+	// mine is what this process wrote last as the leader. tried is whether it tried to be.
+	mine  record
+	tried bool
 	// labels are the pods whose label may not be as it should be.
 	labels map[string]bool
 	// told and toldLabel are the last problems in the log.
@@ -116,21 +121,21 @@ func (l *Leader) MayWrite(context.Context) error {
 	if l.renewed.IsZero() {
 		return fmt.Errorf("this daemon is not the leader by Lease %s", l)
 	}
-	if since := time.Since(l.renewed); since >= l.cfg.Duration-l.cfg.Writes {
-		return fmt.Errorf("this daemon has not renewed Lease %s for %s, and another one may be the leader soon", l, since.Round(time.Second))
+	if time.Since(l.renewed) >= l.cfg.Duration-l.cfg.Writes {
+		return fmt.Errorf("this daemon has not renewed Lease %s in time, and another one may be the leader", l)
 	}
 	return nil
 }
 
 // Problem returns why the leader may not write; empty if it may, or is not the leader.
 func (l *Leader) Problem() string {
-	if why, _ := l.Waiting(); why != "" {
+	err := l.MayWrite(context.Background())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil || l.renewed.IsZero() {
 		return ""
 	}
-	if err := l.MayWrite(context.Background()); err != nil {
-		return err.Error()
-	}
-	return ""
+	return fmt.Sprintf("%v; it was renewed %s ago", err, time.Since(l.renewed).Round(time.Second))
 }
 
 // Waiting returns why this process waits; empty for the leader. ok reports whether it could
@@ -148,6 +153,9 @@ func (l *Leader) Await(ctx context.Context) error {
 		l.setLabels(ctx)
 		switch {
 		case ctx.Err() != nil:
+			if err := l.giveBack(ctx); err != nil {
+				l.cfg.Log.Warn("the Lease that this daemon may have taken as it was told to end could not be given up", "lease", l.String(), "error", err)
+			}
 			return ctx.Err()
 		case err == nil:
 			l.told = ""
@@ -200,20 +208,39 @@ func (l *Leader) Keep(ctx context.Context) error {
 	}
 }
 
-// Release gives the Lease to whoever waits. No write may be under way any more.
+// giveBack releases the Lease if this process took it as ctx ended, perhaps without an answer.
+func (l *Leader) giveBack(ctx context.Context) error {
+	if !l.tried {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.renewal())
+	defer cancel()
+	return l.Release(ctx)
+}
+
+// Release gives the Lease to whoever waits, if this process has it. No write may be under way
+// any more.
 func (l *Leader) Release(ctx context.Context) error {
 	l.lose("this daemon ends")
 	if l.cfg.Pod != "" {
 		l.labels[l.cfg.Pod] = false
 	}
-	return l.within(ctx, func(ctx context.Context, c *kube.Client) error {
-		released := l.mine
-		released.holder = ""
-		err := l.write(ctx, c, released)
-		l.setLabels(ctx)
-		return err
+	err := l.within(ctx, func(ctx context.Context, c *kube.Client) error {
+		// The answer to the last write may have been lost, or somebody edited the Lease.
+		r, err := l.read(ctx, c)
+		if err != nil || r.holder != l.id {
+			return err
+		}
+		r.holder, r.duration = "", releasedFor
+		return l.write(ctx, c, r)
 	})
+	l.setLabels(ctx)
+	return err
 }
+
+// releasedFor is the duration of a Lease that its leader has given up, which nobody else writes
+// beside an empty holder: it need not run out.
+const releasedFor = time.Second
 
 // lose makes this process one that is not the leader.
 func (l *Leader) lose(why string) {
@@ -274,6 +301,8 @@ func (e *heldError) Error() string { return e.text }
 // held returns the error for a Lease that another process has.
 func (l *Leader) held(r record) *heldError {
 	switch {
+	case r.fleet == "":
+		return &heldError{fmt.Sprintf("%s has the Lease, and is no gitopsd: choose another --lease", r.process()), true}
 	case r.fleet != l.cfg.Fleet:
 		return &heldError{fmt.Sprintf("%s has the Lease for another fleet, %s: give one of the two a --lease of its own", r.process(), r.fleet), true}
 	case l.cfg.Pod != "" && r.process() == l.cfg.Pod:
@@ -293,10 +322,22 @@ func (l *Leader) acquire(ctx context.Context, c *kube.Client) error {
 	if err != nil {
 		return err
 	}
-	if r.holder != "" && r.holder != l.id && time.Since(l.seenAt) < l.lasts(r) {
-		return l.held(r)
+	switch {
+	case r.holder == l.id: // its answer was lost
+	case r.holder != "":
+		l.other, l.otherAt = r, l.seenAt
+		if r.fleet == "" || time.Since(l.seenAt) < l.lasts(r) {
+			return l.held(r)
+		}
+	case r.duration != releasedFor && l.other.holder != "" && time.Since(l.otherAt) < l.lasts(l.other):
+		// Somebody deleted or cleared it. Its leader may be alive, and write it again.
+		return l.held(l.other)
 	}
-	mine := record{version: r.version, holder: l.id, fleet: l.cfg.Fleet, acquired: timestamp(time.Now()), transitions: r.transitions + 1}
+	l.tried = true
+	mine := record{
+		version: r.version, holder: l.id, fleet: l.cfg.Fleet, duration: l.cfg.Duration, acquired: timestamp(time.Now()),
+		transitions: (r.transitions + 1) & math.MaxInt32, // its type is an int32
+	}
 	if err := l.write(ctx, c, mine); err != nil {
 		return err
 	}
@@ -359,7 +400,7 @@ func (l *Leader) write(ctx context.Context, c *kube.Client, r record) error {
 		return err
 	}
 	sent := time.Now()
-	body, err := json.Marshal(r.tree(l.cfg.Namespace, l.cfg.Name, l.cfg.Duration, sent))
+	body, err := json.Marshal(r.tree(l.cfg.Namespace, l.cfg.Name, sent))
 	if err != nil {
 		return err
 	}
@@ -462,7 +503,7 @@ func (r record) process() string {
 func timestamp(at time.Time) string { return at.UTC().Format(metav1.RFC3339Micro) }
 
 // tree returns the Lease with a record, renewed at a time.
-func (r record) tree(namespace, name string, duration time.Duration, now time.Time) map[string]any {
+func (r record) tree(namespace, name string, now time.Time) map[string]any {
 	meta := map[string]any{"namespace": namespace, "name": name, "annotations": map[string]any{manifest.FleetAnnotation: r.fleet}}
 	if r.version != "" {
 		meta["resourceVersion"] = r.version // as a precondition
@@ -470,7 +511,7 @@ func (r record) tree(namespace, name string, duration time.Duration, now time.Ti
 	return map[string]any{
 		"apiVersion": manifest.Lease.Group + "/v1", "kind": manifest.Lease.Kind, "metadata": meta,
 		"spec": map[string]any{
-			"holderIdentity": r.holder, "leaseDurationSeconds": max(1, int64(duration/time.Second)), "leaseTransitions": r.transitions,
+			"holderIdentity": r.holder, "leaseDurationSeconds": max(1, int64(r.duration/time.Second)), "leaseTransitions": r.transitions,
 			"acquireTime": r.acquired, "renewTime": timestamp(now),
 		},
 	}

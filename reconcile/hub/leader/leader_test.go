@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -268,6 +269,107 @@ func TestEdited(t *testing.T) {
 	patch(map[string]any{"spec": map[string]any{"holderIdentity": ""}})
 	if err := <-ended; !errors.Is(err, ErrLost) {
 		t.Errorf("it ends with %v", err)
+	}
+}
+
+// If somebody deletes or clears the Lease, another daemon does not take it while its leader may
+// write.
+func TestTakenFromNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	one, two := w.daemon("one"), w.daemon("two")
+	leads, ended, stop := w.start(one)
+	defer stop()
+	w.mustLead(leads)
+	_, _, stopOther := w.start(two)
+	defer stopOther()
+	w.eventually("it waits", func() bool { _, ok := two.Waiting(); return ok })
+	typ, err := w.client.Kind(t.Context(), manifest.Lease.Group, manifest.Lease.Kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := manifest.Lease.ID(w.namespace(), "gitopsd")
+	alone := func() bool {
+		t.Helper()
+		first := one.MayWrite(t.Context()) == nil
+		if two.MayWrite(t.Context()) == nil && first && one.MayWrite(t.Context()) == nil {
+			t.Fatal("both write")
+		}
+		return first
+	}
+	if _, _, err := w.client.Delete(t.Context(), typ, id, manifest.Text(w.get(manifest.Lease, "gitopsd"), "metadata", "uid")); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * one.renewal()); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if !alone() {
+			t.Fatal("the leader lost a Lease that was deleted")
+		}
+	}
+	w.eventually("cleared", func() bool {
+		version := manifest.Text(w.get(manifest.Lease, "gitopsd"), "metadata", "resourceVersion")
+		return w.client.Patch(t.Context(), typ, id, map[string]any{"spec": map[string]any{"holderIdentity": ""}}, version) == nil
+	})
+	w.eventually("the leader steps down", func() bool { return !alone() })
+	if err := <-ended; !errors.Is(err, ErrLost) {
+		t.Errorf("it ends with %v", err)
+	}
+	w.eventually("the other takes over", func() bool { return two.MayWrite(t.Context()) == nil })
+}
+
+// A daemon that is told to end gives the Lease up, also in the moment in which it takes it, and
+// after somebody edited it.
+func TestGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.pod("one")
+	one := w.daemon("one")
+	ctx, cancel := context.WithCancel(t.Context())
+	calls := 0
+	one.cfg.Client = func() (*kube.Client, error) {
+		if calls++; calls == 2 { // for the label, after the Lease
+			cancel()
+		}
+		return w.client, nil
+	}
+	if err := one.Await(ctx); !errors.Is(err, context.Canceled) || one.MayWrite(t.Context()) == nil {
+		t.Errorf("it ends with %v", err)
+	}
+	if holder := w.lease(); holder != "" || w.labelled("one") {
+		t.Errorf("the Lease is %q's", holder)
+	}
+
+	two := w.daemon("two")
+	if err := two.Await(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	typ, err := w.client.Kind(t.Context(), manifest.Lease.Group, manifest.Lease.Kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := manifest.Text(w.get(manifest.Lease, "gitopsd"), "metadata", "resourceVersion")
+	edit := map[string]any{"spec": map[string]any{"leaseTransitions": math.MaxInt32}}
+	if err := w.client.Patch(t.Context(), typ, manifest.Lease.ID(w.namespace(), "gitopsd"), edit, version); err != nil {
+		t.Fatal(err)
+	}
+	if err := two.Release(t.Context()); err != nil || w.lease() != "" {
+		t.Errorf("%v, and the Lease is %q's", err, w.lease())
+	}
+	if err := w.daemon("three").Await(t.Context()); err != nil { // the counter starts anew
+		t.Error(err)
+	}
+}
+
+// The Lease of another program is never taken.
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.put("{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: gitopsd, namespace: " + w.namespace() + "}, spec: {holderIdentity: controller_1, leaseDurationSeconds: 1}}")
+	one := w.daemon("one")
+	_, _, stop := w.start(one)
+	defer stop()
+	time.Sleep(4 * time.Second) // longer than any Lease here lasts
+	if why, ok := one.Waiting(); why != "controller has the Lease, and is no gitopsd: choose another --lease" || !ok {
+		t.Errorf("it waits since %q", why)
 	}
 }
 
