@@ -25,6 +25,7 @@ type branch struct {
 	mu      sync.Mutex
 	commits []sources.Commit
 	polls   int
+	hangs   chan struct{} // a poll waits until it is closed, after it has read the head; nil for not
 }
 
 func (b *branch) push(hash string, files map[string]string) {
@@ -39,10 +40,19 @@ func (b *branch) push(hash string, files map[string]string) {
 
 func (b *branch) Poll(_ context.Context, last string) (sources.Commit, bool, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.polls++
-	head := b.commits[len(b.commits)-1]
+	head, hangs := b.commits[len(b.commits)-1], b.hangs
+	b.mu.Unlock()
+	if hangs != nil {
+		<-hangs
+	}
 	return head, head.Hash != last, nil
+}
+
+func (b *branch) hang(until chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hangs = until
 }
 
 func (b *branch) polled() int {
@@ -71,6 +81,22 @@ func (b *branch) Parent(context.Context, string) (sources.Commit, bool, error) {
 // after a delay.
 func looping(t *testing.T, f *fleet, b *branch, answers map[string]time.Duration) *Daemon {
 	t.Helper()
+	d := idle(t, f, b, answers)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// idle returns the daemon of looping before it runs.
+func idle(t *testing.T, f *fleet, b *branch, answers map[string]time.Duration) *Daemon {
+	t.Helper()
 	cfg := f.ws.cfg
 	cfg.Repository, cfg.ReadonlyLock = b, true
 	cfg.Computer = desired.New(desired.Config{Resolve: resolve.Config{
@@ -97,15 +123,6 @@ func looping(t *testing.T, f *fleet, b *branch, answers map[string]time.Duration
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
 	return d
 }
 
@@ -180,6 +197,59 @@ func TestComputingBlocksNothing(t *testing.T) {
 		if have := f.last("dev"); have != "slow" {
 			t.Errorf("dev has %q: commits that take long are never computed", have)
 		}
+	})
+}
+
+// A repository that hangs does not block the loop: it turns, and keeps clusters up.
+func TestPollingBlocksNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, b := newFleet(t, 4), new(branch)
+		b.push("1", files("v1"))
+		d := looping(t, f, b, nil)
+		synctest.Wait()
+		until := make(chan struct{})
+		b.hang(until)
+		time.Sleep(2 * time.Minute)
+		f.mu.Lock()
+		f.done["dev"] = nil
+		f.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if s := d.cfg.Board.Snapshot(); time.Since(s.Turned) > time.Minute {
+			t.Errorf("the loop turned %s ago", time.Since(s.Turned))
+		}
+		f.mu.Lock()
+		if n := len(f.done["dev"]); n < 15 || n > 25 {
+			t.Errorf("dev was kept up %d times", n)
+		}
+		f.mu.Unlock()
+		b.push("2", files("v2"))
+		b.hang(nil)
+		close(until)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if have := f.last("dev"); have != "v2" {
+			t.Errorf("dev has %q", have)
+		}
+	})
+}
+
+// What a poll read before the lock was committed is not taken for newer than that commit.
+func TestPollOvertaken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, b := newFleet(t, 4), new(branch)
+		b.push("1", files("v1"))
+		d := idle(t, f, b, nil)
+		d.poll(t.Context())
+		<-d.polled()
+		b.push("2", files("v1"))
+		d.head = b.commits[1]
+		if err := d.look(t.Context()); err != nil || d.head.Hash != "2" || d.due {
+			t.Errorf("the head is %s, due: %v, %v", d.head.Hash, d.due, err)
+		}
+		<-d.polled()
 	})
 }
 

@@ -38,7 +38,9 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		return d.settlePending(ctx)
 	}
 	onOwn, lock, committed := false, d.now.state.Lock, d.now.committed
-	commit, wrote, err := d.cfg.Repository.Update(ctx, sources.LockFile, lockMessage(committed, lock), func(head sources.Commit) ([]byte, error) {
+	asked, cancel := d.bounded(ctx)
+	defer cancel()
+	commit, wrote, err := d.cfg.Repository.Update(asked, sources.LockFile, lockMessage(committed, lock), func(head sources.Commit) ([]byte, error) {
 		if onOwn = head.Hash == d.now.commit.Hash; onOwn {
 			return lock.Format(), nil
 		}

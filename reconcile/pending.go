@@ -40,7 +40,9 @@ func (d *Daemon) readPending(ctx context.Context) error {
 	if d.cfg.ReadonlyLock || d.pending.read && !d.pending.there && !d.pending.due {
 		return nil
 	}
-	err := d.fetchPending(ctx)
+	asked, cancel := d.bounded(ctx)
+	defer cancel()
+	err := d.fetchPending(asked)
 	if err != nil && d.pending.read && ctx.Err() == nil {
 		d.cfg.Log.Warn("pending lock records cannot be looked at", "error", err)
 		return nil
@@ -147,6 +149,8 @@ const pendingTries = 3
 // writePending replaces the content of the pending ref, whoever wrote that. Empty text clears
 // the ref.
 func (d *Daemon) writePending(ctx context.Context, text []byte) error {
+	ctx, cancel := d.bounded(ctx)
+	defer cancel()
 	for try := 1; ; try++ {
 		var err error
 		if len(text) > 0 {

@@ -56,12 +56,18 @@ func (d *Daemon) serveFirst(ctx context.Context) {
 	if d.cfg.Home == nil {
 		return
 	}
-	d.stuck = d.stuck || d.computing == nil
+	if silent, _ := d.silent(); d.polling != nil && d.head.Hash == "" && !silent {
+		return // the repository answers within moments
+	}
+	d.stuck = d.stuck || d.computing == nil && d.polling == nil
 	d.first = d.first.next(d)
 	if d.first == nil {
 		return
 	}
 	why := "waits for the first commit since the daemon started, which is being computed"
+	if d.head.Hash == "" {
+		why = "waits for the first commit since the daemon started: the repository has not answered yet"
+	}
 	if d.stuck {
 		why = "waits for a commit: none could be used since the daemon started"
 	}

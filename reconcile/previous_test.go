@@ -17,13 +17,16 @@ import (
 	"gitopsd.dev/testscripts/await"
 )
 
-// remoteness is a repository that can be out of reach.
+// remoteness is a repository that can be out of reach, or hang.
 type remoteness struct {
 	Repository
-	away atomic.Bool
+	away, hangs atomic.Bool
 }
 
 func (r *remoteness) Poll(ctx context.Context, last string) (sources.Commit, bool, error) {
+	for r.hangs.Load() && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
 	if r.away.Load() {
 		return sources.Commit{}, false, errors.New("it is away")
 	}
@@ -51,6 +54,12 @@ func TestServePrevious(t *testing.T) {
 			phases: map[string]status.Phase{"a": status.Waiting, "b": status.Waiting},
 			change: func(_ *world, r *remoteness) { r.away.Store(true) },
 			repair: func(_ *world, r *remoteness) { r.away.Store(false) },
+		},
+		{
+			name: "the repository hangs", served: []string{"b"}, message: "waits for the first commit since the daemon started: the repository has not answered yet",
+			phases: map[string]status.Phase{"b": status.Waiting},
+			change: func(_ *world, r *remoteness) { r.hangs.Store(true) },
+			repair: func(_ *world, r *remoteness) { r.hangs.Store(false) },
 		},
 		{
 			name: "the lock is garbled", served: []string{"a", "b"}, message: "waits for a commit: none could be used since the daemon started", commit: true,

@@ -16,7 +16,7 @@
 // compares them with the registry, so that no tag silently resolves to another digest. The
 // only other state is a cache of checkpoints (resume.go).
 //
-// reconcile.go has the loop, compute.go the computation of a commit, and history.go the
+// reconcile.go has the loop, poll.go the polls, compute.go the computation of a commit, and history.go the
 // order of commits. workers.go runs a worker per unit: connect.go connects it, gate.go has it
 // wait for the units that it depends on, outcome.go reports what came of an attempt, homes.go
 // runs the controllers of homes, serve.go serves a unit that no attempt is made at,
@@ -190,6 +190,9 @@ type Daemon struct {
 	overtaken bool
 	dueSince  time.Time
 
+	// polling is the poll under way; nil if there is none.
+	polling *polling
+
 	// due: head must be computed. computing is the computation under way; may be nil.
 	// givenUp counts the computations in a row that were given up for a newer commit.
 	due       bool
@@ -215,44 +218,52 @@ func New(cfg Config) (*Daemon, error) {
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.stop()
 	var pause <-chan time.Time
-	for look := true; ; {
+	rest := func() {
+		// A tenth of jitter keeps a fleet of daemons from polling in step.
+		pause = time.After(d.cfg.Interval + rand.N(d.cfg.Interval/10+1))
+	}
+	var err error
+	for poll := true; ; {
 		d.cfg.Board.Turn()
 		d.overtaken = false
-		var err error
-		if look {
-			err = d.look(ctx)
-			// A tenth of jitter keeps a fleet of daemons from polling in step.
-			pause = time.After(d.cfg.Interval + rand.N(d.cfg.Interval/10+1))
-		}
-		if err = errors.Join(err, d.handOut(ctx, false)); err != nil && ctx.Err() == nil {
+		if poll && d.polling == nil {
+			d.poll(ctx) // the clusters get their jobs when it ends
+		} else if err = errors.Join(err, d.handOut(ctx, false)); err != nil && ctx.Err() == nil {
 			d.cfg.Log.Error("pass failed", "error", err)
 		}
 		if d.overtaken {
 			pause = time.After(min(d.cfg.Interval, overtakenPause))
 		}
-		look = true
+		poll, err = false, nil
+		_, silent := d.silent()
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-d.polled():
+			err = d.look(ctx)
+			rest()
+		case <-silent:
 		case <-d.workers.moved:
 			// A failed computation waits for the next poll.
-			look = !d.again
+			poll = !d.again
 			d.again = true
 		case <-d.computed():
-			look = false
-			if err := d.takeUp(ctx); err != nil && ctx.Err() == nil {
-				d.cfg.Log.Error("pass failed", "error", err)
-			}
+			err = d.takeUp(ctx)
 		case <-d.impatient():
-			look = false
 			d.giveUp()
 		case <-pause:
+			poll = true
+			rest()
 		}
 	}
 }
 
-// stop ends the computation and the workers, and waits for them.
+// stop ends the poll, the computation and the workers, and waits for them.
 func (d *Daemon) stop() {
+	if p := d.polling; p != nil {
+		p.cancel()
+		<-p.done
+	}
 	if c := d.computing; c != nil {
 		c.cancel()
 		<-c.done
@@ -382,6 +393,8 @@ func lockError(s status.Snapshot) error {
 
 // once polls, waits for the computation, and applies its result to all clusters.
 func (d *Daemon) once(ctx context.Context) error {
+	d.poll(ctx)
+	<-d.polled()
 	err := d.look(ctx)
 	for d.computing != nil {
 		select {
@@ -392,22 +405,6 @@ func (d *Daemon) once(ctx context.Context) error {
 		}
 	}
 	return errors.Join(err, d.handOut(ctx, true))
-}
-
-// look polls, and starts a computation if there is a reason to. If the repository
-// does not answer, it uses the commit that was read last.
-func (d *Daemon) look(ctx context.Context) error {
-	fresh, polled := d.poll(ctx)
-	if polled != nil && d.head.Hash == "" {
-		return polled
-	}
-	// A newer commit waits for the computation under way. Nothing else starts a
-	// second one in a row.
-	d.due = d.due || fresh || d.computing == nil && (d.again || d.now != nil && d.now.state.Always)
-	if d.unread = d.readPending(ctx); d.unread != nil {
-		return errors.Join(polled, d.unread)
-	}
-	return errors.Join(polled, d.compute(ctx))
 }
 
 // handOut gives the clusters their jobs, and commits the lock. The error is about
@@ -456,26 +453,6 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) (err error) {
 		}
 	}
 	return errors.Join(perr, lerr)
-}
-
-// poll asks the repository for a newer commit.
-func (d *Daemon) poll(ctx context.Context) (fresh bool, err error) {
-	began := time.Now()
-	commit, changed, err := d.cfg.Repository.Poll(ctx, d.head.Hash)
-	if err == nil && changed {
-		d.cfg.Board.Computing(commit.Hash) // first, so that nobody takes the one before for the newest
-	}
-	d.cfg.Board.Polled(began, err)
-	if err != nil {
-		return false, fmt.Errorf("polling the repository: %w", err)
-	}
-	if !changed {
-		return false, nil
-	}
-	d.head = commit
-	d.history.saw(commit.Hash)
-	d.cfg.Log.Info("new commit", "commit", sources.ShortHash(commit.Hash), "subject", commit.Subject)
-	return true, nil
 }
 
 // follow puts a revision in charge, and reports its new problems and notes.
