@@ -4,20 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"gitopsd.dev/sources"
 )
 
-// maxLookBack bounds how many commits are read to find out whether one comes after
-// another.
-const maxLookBack = 50
+// maxLookBack bounds how many ancestors of a commit are read to find out whether another one
+// comes before it, and maxWalks for how many commits they are kept.
+const (
+	maxLookBack = 50
+	maxWalks    = 16
+)
 
 // history decides which of two commits of the branch comes after the other: by the order in
 // which this process saw them as the newest, then by which one is the newest now, then by
-// which one is an ancestor of the other. So after a reset to an older commit that commit
-// counts as newer, and a process that has not seen the newest commit yet counts as older.
+// their places on the branch. So after a reset to an older commit that commit counts as
+// newer, and a process that has not seen the newest commit yet counts as older.
 type history struct {
 	repository Repository
 
@@ -35,15 +39,19 @@ type history struct {
 	head  string
 	err   error
 
-	// before are ancestors of the commit of, and at is the oldest of them. Whoever reads
-	// more of them holds walk.
-	walk   sync.Mutex
-	of, at string
-	before map[string]bool
+	// walks are the ancestors that were read, by commit. Whoever reads more of them holds walk.
+	walk  sync.Mutex
+	walks map[string]*ancestors
+}
+
+// ancestors are the last ancestors of a commit, by first parents, the newest first.
+type ancestors struct {
+	list []string
+	end  bool // the last one has no parent
 }
 
 func newHistory(r Repository) *history {
-	return &history{repository: r, seen: make(map[string]int), as: make(map[string]string)}
+	return &history{repository: r, seen: make(map[string]int), as: make(map[string]string), walks: make(map[string]*ancestors)}
 }
 
 // saw notes the branch's newest commit.
@@ -89,14 +97,30 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 		return nil
 	}
 	// On a busy branch there is always a newer commit: an older one is applied all the same.
-	older, err := h.ancestor(ctx, applied, commit)
+	newer, err := h.newerThan(ctx, commit, applied, head)
 	if err != nil {
 		return err
 	}
-	if !older {
+	if !newer {
 		return fmt.Errorf("commit %s was applied by another process of this fleet, and the branch has moved on from %s: nothing is done for it, the newest commit is followed next", sources.ShortHash(applied), sources.ShortHash(commit))
 	}
 	return nil
+}
+
+// newerThan reports whether a commit that is not the head any more comes after an applied one,
+// which may be far behind it. Applied was read before the head: if it is the newer one, it is
+// on the branch after commit, or has commit among its ancestors.
+func (h *history) newerThan(ctx context.Context, commit, applied, head string) (bool, error) {
+	_, before, err := h.between(ctx, applied, commit)
+	if before || err != nil {
+		return before, err
+	}
+	after, on, err := h.between(ctx, commit, head)
+	if !on || err != nil || head == applied || slices.Contains(after, applied) {
+		return false, err
+	}
+	_, older, err := h.between(ctx, commit, applied)
+	return !older && err == nil, ctx.Err() // an applied commit that cannot be read may be anything
 }
 
 // newest returns the branch's newest commit. Callers at the same time share one request.
@@ -113,21 +137,37 @@ func (h *history) newest(ctx context.Context) (string, error) {
 	return h.head, errors.Join(h.err, ctx.Err())
 }
 
-// ancestor reports whether a commit is among the last ancestors of another.
-func (h *history) ancestor(ctx context.Context, ancestor, of string) (bool, error) {
+// between reports whether a commit is among the last ancestors of another, and returns the
+// ancestors after it.
+func (h *history) between(ctx context.Context, ancestor, of string) (after []string, found bool, err error) {
 	h.walk.Lock()
 	defer h.walk.Unlock()
-	if h.of != of {
-		h.of, h.at, h.before = of, of, make(map[string]bool)
+	w := h.walks[of]
+	if w == nil {
+		if len(h.walks) >= maxWalks {
+			clear(h.walks)
+		}
+		w = new(ancestors)
+		h.walks[of] = w
 	}
-	for !h.before[ancestor] && h.at != "" && len(h.before) < maxLookBack {
-		parent, ok, err := h.repository.Parent(ctx, h.at)
+	at := slices.Index(w.list, ancestor)
+	for last := of; at < 0 && !w.end && len(w.list) < maxLookBack; {
+		if n := len(w.list); n > 0 {
+			last = w.list[n-1]
+		}
+		parent, ok, err := h.repository.Parent(ctx, last)
 		if err != nil {
-			return false, err
+			return nil, false, err
 		}
-		if h.at = parent.Hash; ok {
-			h.before[h.at] = true
+		if w.end = !ok; ok {
+			w.list = append(w.list, parent.Hash)
+		}
+		if ok && parent.Hash == ancestor {
+			at = len(w.list) - 1
 		}
 	}
-	return h.before[ancestor], nil
+	if at < 0 {
+		return nil, false, nil
+	}
+	return w.list[:at], true, nil
 }

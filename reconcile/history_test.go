@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,6 +25,12 @@ func TestSupersedes(t *testing.T) {
 	}
 	reset(c0)
 	forced := w.commit("forced", file("forced"))
+	reset(c3)
+	var far []string
+	for i := range maxLookBack + 2 {
+		far = append(far, w.commit("far", file("far "+strconv.Itoa(i))))
+	}
+	late := far[len(far)-2]
 	for _, tt := range []struct {
 		name string
 		// head is the branch's newest commit, saw what the process saw before.
@@ -41,6 +48,10 @@ func TestSupersedes(t *testing.T) {
 		{name: "it did not hear of that", head: forced, saw: []string{c3}, commit: c3, applied: forced, older: true},
 		{name: "reset to an older one", head: c1, saw: []string{c1}, commit: c1, applied: c3},
 		{name: "reset while it looked", head: c1, saw: []string{c1, c3, c1}, commit: c1, applied: c3},
+		{name: "after a start, far behind, when there is a newer one", head: far[len(far)-1], saw: []string{late}, commit: late, applied: c0},
+		{name: "far behind on a history that was left", head: far[len(far)-1], saw: []string{late}, commit: late, applied: forced},
+		{name: "it is far behind itself", head: far[len(far)-1], saw: []string{c0}, commit: c0, applied: late, older: true},
+		{name: "it is far behind, and the applied one is the newest", head: far[len(far)-1], saw: []string{far[1]}, commit: far[1], applied: far[len(far)-1], older: true},
 		{name: "garbled", head: c3, saw: []string{c3}, commit: c3, applied: "no commit"},
 		{name: "garbled, and behind", head: c3, saw: []string{c2}, commit: c2, applied: "no commit", older: true},
 	} {
