@@ -24,8 +24,8 @@ type polling struct {
 	err     error
 }
 
-// firstAnswer is how long a daemon that starts waits for the repository, if the interval is not
-// shorter, before it serves what the process before knew of.
+// firstAnswer is how long a daemon that starts waits for the repository before it serves what
+// the process before knew of.
 const firstAnswer = 5 * time.Second
 
 // poll starts to ask the repository for a newer commit, unless that is under way.
@@ -57,7 +57,7 @@ func (d *Daemon) silent() (is bool, due <-chan time.Time) {
 	if d.polling == nil || d.head.Hash != "" {
 		return false, nil
 	}
-	left := time.Until(d.polling.began.Add(min(firstAnswer, d.cfg.Interval)))
+	left := time.Until(d.polling.began.Add(d.firstAnswer))
 	if left <= 0 {
 		return true, nil
 	}

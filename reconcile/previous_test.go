@@ -114,6 +114,9 @@ func TestServePrevious(t *testing.T) {
 
 			tt.change(w, r)
 			d := w.daemon(config)
+			if r.hangs.Load() {
+				d.firstAnswer = time.Millisecond
+			}
 			w.start(d)
 			await.True(t, "it is served", func() bool {
 				s := d.cfg.Board.Snapshot()

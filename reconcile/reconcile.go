@@ -191,7 +191,8 @@ type Daemon struct {
 	dueSince  time.Time
 
 	// polling is the poll under way; nil if there is none.
-	polling *polling
+	polling     *polling
+	firstAnswer time.Duration
 
 	// due: head must be computed. computing is the computation under way; may be nil.
 	// givenUp counts the computations in a row that were given up for a newer commit.
@@ -210,7 +211,7 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Turns == nil {
 		cfg.Turns = turn.New(16)
 	}
-	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository), previous: loadPrevious(cfg)}, nil
+	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository), previous: loadPrevious(cfg), firstAnswer: firstAnswer}, nil
 }
 
 // Run runs the loop until ctx ends, and then returns nil. Steps under way are finished, or

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -437,7 +438,8 @@ func (ws *workers) try(ctx context.Context, w *worker, j *job) (o unit.Outcome, 
 		}
 	})
 	// Waiting for the turn does not count as the cluster's time.
-	attempt, cancel := context.WithTimeout(kube.WithPace(ctx, t.Pace()), ws.cfg.ClusterTimeout)
+	attempt, cancel := context.WithTimeoutCause(kube.WithPace(ctx, t.Pace()), ws.cfg.ClusterTimeout,
+		fmt.Errorf("the attempt took longer than %s (--cluster-timeout); the next one goes on with what is left", ws.cfg.ClusterTimeout))
 	defer cancel()
 	ws.tellHome(w, j)
 	began := time.Now()

@@ -107,8 +107,11 @@ func failed(err error) Outcome { return Outcome{}.fail(err) }
 
 func (o Outcome) fail(err error) Outcome {
 	o.Phase, o.Message, o.Stuck = status.Failed, problem.Message(err), problem.Lasts(err)
-	if e, ok := errors.AsType[*kube.Error](err); ok && e.ClusterWide() {
-		o.Phase, o.Denied = status.Unreachable, e.Class == kube.Unauthorized
+	switch kube.ClassOf(err) {
+	case kube.Unreachable, kube.Unauthorized:
+		o.Phase, o.Denied = status.Unreachable, kube.ClassOf(err) == kube.Unauthorized
+	case kube.Fenced: // the cluster is well, and the next pass may write again
+		o.Phase = status.Waiting
 	}
 	return o
 }

@@ -2,6 +2,7 @@ package unit
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -45,6 +46,20 @@ func TestPassing(t *testing.T) {
 		notes := strings.Join(o.Notes, "; ")
 		if o.Phase != tt.phase || len(o.Problems) != tt.problems || len(o.Packages) > 0 || !strings.HasPrefix(notes, tt.note) || tt.note == "" && notes != "" {
 			t.Errorf("%s: %s, problems %v, packages %v, notes %q", tt.name, o.Phase, o.Problems, o.Packages, notes)
+		}
+	}
+}
+
+// A cluster is unreachable if it does not answer, and not if an attempt takes too long, or this
+// daemon may not write.
+func TestFailed(t *testing.T) {
+	for class, want := range map[kube.Class]status.Phase{
+		kube.Unreachable: status.Unreachable, kube.Unauthorized: status.Unreachable,
+		kube.Canceled: status.Failed, kube.Forbidden: status.Failed, kube.Fenced: status.Waiting,
+	} {
+		o := failed(fmt.Errorf("planning: %w", &kube.Error{Class: class, Message: "why"}))
+		if o.Phase != want || o.Denied != (class == kube.Unauthorized) || o.Stuck {
+			t.Errorf("%s: %+v", class, o)
 		}
 	}
 }
