@@ -185,7 +185,10 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	if err := a.lookInside(ctx, p, seen); err != nil {
 		return nil, err
 	}
-	if len(seen.live.Contents)+len(seen.live.ContentsUnknown) > 0 {
+	if err := a.readAccounts(ctx, p, seen); err != nil {
+		return nil, err
+	}
+	if len(seen.live.Contents)+len(seen.live.ContentsUnknown)+len(seen.live.Accounts) > 0 {
 		p = plan.Compute(a.cluster.Name(), seen.desired, seen.live, a.inv, opts.Options)
 	}
 	p.Commit = opts.Commit

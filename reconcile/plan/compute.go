@@ -45,6 +45,9 @@ type Live struct {
 	Contents map[manifest.ID][]Content
 	// ContentsUnknown is why an object's contents could not be read, or not all of them.
 	ContentsUnknown map[manifest.ID]string
+	// Accounts are [AccountsOf] the bindings that steps want them of; those that could not
+	// be read are missing.
+	Accounts map[manifest.ID][]string
 	// Beside are the inventories of the fleet's other clusters in this cluster, by ID. If one
 	// is registered, most likely two kubeconfigs lead to one cluster, so no annotation adopts
 	// its objects.
