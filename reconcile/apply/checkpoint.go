@@ -65,6 +65,7 @@ func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 			return nil
 		case s.Object != nil && len(s.Object.Unknown()) > 0:
 			return nil
+		case s.Finished != nil: // it is no member any more
 		case s.Object != nil:
 			wanted++
 			gk := kindOf(s.ID)

@@ -79,7 +79,9 @@ type parent struct {
 	// fleet and commit are recorded in it; uid and version are the object's own,
 	// since it is written only if it has not changed since it was read.
 	fleet, commit string
-	uid, version  string
+	// finished is the value of manifest.FinishedAnnotation.
+	finished     string
+	uid, version string
 }
 
 // These two kinds need no discovery: every API server has them.
@@ -113,6 +115,8 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	}
 	p.exists = true
 	p.fleet, p.commit = meta.Annotations[manifest.FleetAnnotation], meta.Annotations[manifest.CommitAnnotation]
+	p.finished = meta.Annotations[manifest.FinishedAnnotation]
+	a.readFinished(p.finished)
 	p.uid, p.version = string(meta.UID), meta.ResourceVersion
 	for _, gk := range splitList(meta.Annotations[kindsAnnotation]) {
 		p.kinds[schema.ParseGroupKind(gk)] = true
@@ -300,7 +304,7 @@ func (x *execution) superseded(ctx context.Context, p *parent) error {
 func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
 	delete(in, Namespace)
 	p := x.parent
-	if p.exists && maps.Equal(p.kinds, kinds) && maps.Equal(p.namespaces, in) && p.fleet == x.fleet.Name {
+	if p.exists && maps.Equal(p.kinds, kinds) && maps.Equal(p.namespaces, in) && p.fleet == x.fleet.Name && p.finished == x.finishedRecord() {
 		return nil
 	}
 	if x.superseded(ctx, p) != nil {
@@ -344,6 +348,9 @@ func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 	}
 	if p.commit != "" {
 		annotations[manifest.CommitAnnotation] = p.commit
+	}
+	if p.finished = a.finishedRecord(); p.finished != "" {
+		annotations[manifest.FinishedAnnotation] = p.finished
 	}
 	metadata := map[string]any{
 		"name": a.set.parent.Name, "namespace": a.set.parent.Namespace,

@@ -145,6 +145,9 @@ type Step struct {
 	// Refilled: the object is as it was rendered when it was applied, and is completed
 	// differently. A rollback does not count.
 	Refilled bool
+	// Finished is how a Job finished that Kubernetes deleted afterwards, and that is not
+	// created again; nil for all other objects.
+	Finished *Finished
 	// Recreated: somebody deleted the object.
 	Recreated bool
 	// Compatibility is the effect of replacing or removing the types of a CRD on their
