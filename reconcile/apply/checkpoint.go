@@ -167,7 +167,7 @@ func (c *Checkpoint) describes(p *parent) bool {
 	for _, ns := range c.Namespaces {
 		namespaces[ns] = true
 	}
-	return p.exists && maps.Equal(kinds, p.kinds) && maps.Equal(namespaces, p.namespaces)
+	return p.exists && !p.partial && maps.Equal(kinds, p.kinds) && maps.Equal(namespaces, p.namespaces)
 }
 
 // looksSame lists the members of a kind, unless it is followed.

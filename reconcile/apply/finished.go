@@ -21,7 +21,7 @@ import (
 
 const (
 	// mostFinished is how many Jobs are recorded: those that finished last.
-	mostFinished = 200
+	mostFinished = 100
 	// finishedSkew is how far the clocks of the cluster and of this process may differ.
 	finishedSkew = time.Minute
 )
@@ -122,7 +122,7 @@ func (a *Applier) Record(ctx context.Context, p *plan.Plan) error {
 	if was == nil || !was.exists || was.fleet != a.fleet.Name || was.commit != p.Commit || was.finished == a.finishedRecord() {
 		return nil
 	}
-	err := a.writeParent(ctx, was, &parent{kinds: was.kinds, namespaces: was.namespaces, commit: was.commit})
+	err := a.writeParent(ctx, was, &parent{kinds: was.kinds, partial: was.partial, namespaces: was.namespaces, commit: was.commit})
 	if kube.IsClusterWide(err) {
 		return err
 	}

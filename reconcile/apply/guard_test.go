@@ -311,3 +311,67 @@ func TestLostParent(t *testing.T) {
 	}
 	b.settled(b.set(two))
 }
+
+// Somebody edits the list of kinds in the inventory: the members of other kinds are found
+// again, and the list is mended.
+func TestEditedKinds(t *testing.T) {
+	const old = "---\n{apiVersion: v1, kind: ServiceAccount, metadata: {name: old, namespace: $NAME}}\n"
+	for _, tt := range []struct{ name, edit string }{
+		{"shortened", `"` + kinds + `":"ConfigMap"`},
+		{"removed", `"` + kinds + `":null`},
+		{"with its digest", `"` + kinds + `":"ConfigMap","gitopsd.dev/kinds":null`},
+		{"the digest alone", `"gitopsd.dev/kinds":"x"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			b.apply(b.set(two + old))
+			edit := `{"metadata":{"annotations":{` + tt.edit + `}}}`
+			b.edit("somebody", parentOf(b), edit)
+			b.restart()
+			b.settledBut(b.set(two+old), "ConfigMap,Namespace,ServiceAccount")
+			b.edit("somebody", parentOf(b), edit)
+			b.restart()
+			steps, results := b.apply(b.set(two))
+			b.wantNothing("results", results)
+			b.want("steps", steps, "prune serviceaccount/$NAME/old")
+			b.settledBut(b.set(two), "ConfigMap,Namespace")
+
+			// While this process runs.
+			b.apply(b.set(two + old))
+			b.edit("somebody", parentOf(b), edit)
+			b.apply(b.set(strings.Replace(two, "green", "red", 1) + old))
+			b.settledBut(b.set(strings.Replace(two, "green", "red", 1)+old), "ConfigMap,Namespace,ServiceAccount")
+		})
+	}
+}
+
+// settledBut checks that a pass changes nothing but the inventory, which has these kinds
+// then, and a later pass nothing at all.
+func (b *bed) settledBut(set *manifest.Set, want string) {
+	b.t.Helper()
+	steps, results := b.apply(set)
+	b.wantNothing("steps", steps)
+	b.wantNothing("results", results)
+	if have := b.parent()[kinds]; have != want {
+		b.t.Errorf("the inventory has %s, want %s", have, want)
+	}
+	b.settled(set)
+}
+
+// A list of namespaces that does not fit into the inventory is left out.
+func TestManyNamespaces(t *testing.T) {
+	b := newBedSerial(t)
+	listed := func() bool { return b.parent()[namespaces] != "" }
+	b.applied(b.set(two))
+	if !listed() {
+		t.Error("the inventory has no namespaces")
+	}
+	apply.ListNamespaces(t, 5)
+	b.restart()
+	b.applied(b.set(strings.Replace(two, "green", "red", 1)))
+	if listed() {
+		t.Errorf("the inventory has namespaces %s", b.parent()[namespaces])
+	}
+	b.apply(b.set(strings.Split(two, "---")[0]))
+	b.settled(b.set(strings.Split(two, "---")[0]))
+}
