@@ -113,6 +113,8 @@ type Applier struct {
 	healthRead  map[schema.GroupVersionKind]time.Time
 	kinds       map[schema.GroupKind]*kindState
 	disputes    map[subject]*dispute
+	// finished are the Jobs that were seen finished; zero for those that were not, last.
+	finished map[manifest.ID]plan.Finished
 	// added are the CRDs of the last plan that are new in an installed package.
 	added    map[manifest.ID]bool
 	follower *follower // nil while Follow does not run
@@ -132,7 +134,8 @@ func New(c Config) (*Applier, error) {
 		poll:      cmp.Or(c.Poll, time.Minute),
 		revisions: make(map[manifest.ID]revision), surveyed: make(map[manifest.ID]surveyed),
 		kinds: make(map[schema.GroupKind]*kindState), disputes: make(map[subject]*dispute),
-		gating: new(plan.Gating).Key(),
+		finished: make(map[manifest.ID]plan.Finished),
+		gating:   new(plan.Gating).Key(),
 	}, nil
 }
 
@@ -181,11 +184,15 @@ func (a *Applier) Plan(ctx context.Context, desired *manifest.Set, opts PlanOpti
 	if seen.live.Beside, err = a.beside(ctx, seen, opts.Clusters); err != nil {
 		return nil, err
 	}
+	a.findFinished(seen, opts.Options)
 	p := plan.Compute(a.cluster.Name(), seen.desired, seen.live, a.inv, opts.Options)
 	if err := a.lookInside(ctx, p, seen); err != nil {
 		return nil, err
 	}
-	if len(seen.live.Contents)+len(seen.live.ContentsUnknown) > 0 {
+	if err := a.readAccounts(ctx, p, seen); err != nil {
+		return nil, err
+	}
+	if len(seen.live.Contents)+len(seen.live.ContentsUnknown)+len(seen.live.Accounts) > 0 {
 		p = plan.Compute(a.cluster.Name(), seen.desired, seen.live, a.inv, opts.Options)
 	}
 	p.Commit = opts.Commit

@@ -162,7 +162,7 @@ func TestInventory(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.set(everything))
 	want := map[string]string{
-		"applyset.kubernetes.io/tooling": "gitopsd/v2",
+		"applyset.kubernetes.io/tooling": "gitopsd/v3",
 		namespaces:                       b.name,
 		kinds: "ClusterRole.rbac.authorization.k8s.io,ConfigMap,CustomResourceDefinition.apiextensions.k8s.io," +
 			"Deployment.apps,Namespace,Secret,Service,Widget." + b.name + ".example.org",

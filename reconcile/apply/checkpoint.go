@@ -65,6 +65,7 @@ func (a *Applier) Checkpoint(p *plan.Plan) *Checkpoint {
 			return nil
 		case s.Object != nil && len(s.Object.Unknown()) > 0:
 			return nil
+		case s.Finished != nil: // it is no member any more
 		case s.Object != nil:
 			wanted++
 			gk := kindOf(s.ID)
@@ -166,7 +167,7 @@ func (c *Checkpoint) describes(p *parent) bool {
 	for _, ns := range c.Namespaces {
 		namespaces[ns] = true
 	}
-	return p.exists && maps.Equal(kinds, p.kinds) && maps.Equal(namespaces, p.namespaces)
+	return p.exists && !p.partial && maps.Equal(kinds, p.kinds) && maps.Equal(namespaces, p.namespaces)
 }
 
 // looksSame lists the members of a kind, unless it is followed.

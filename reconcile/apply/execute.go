@@ -77,6 +77,7 @@ func (r *Report) Count(o Outcome) int {
 type execution struct {
 	*Applier
 	plan    *plan.Plan
+	needs   *plan.Needs
 	results []Result
 	desired []*manifest.Object // the plan's
 	// looked is the inventory that the plan was made from.
@@ -105,7 +106,7 @@ type execution struct {
 // Skipped. Failures of single steps are only in the report.
 func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	x := &execution{
-		Applier: a, plan: p, looked: a.parent, results: make([]Result, len(p.Steps)),
+		Applier: a, plan: p, needs: plan.NewNeeds(p.Steps), looked: a.parent, results: make([]Result, len(p.Steps)),
 		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result), backends: new(cutoff), converters: new(cutoff), hooks: new(cutoff),
 		held: make(map[string]string),
 	}

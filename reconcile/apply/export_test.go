@@ -13,6 +13,14 @@ func SurveyAtMost(t *testing.T, n int) {
 	t.Cleanup(func() { mostSurveyed = before })
 }
 
+// ListNamespaces changes how long the list of namespaces in an inventory may be during a
+// test, which must not be parallel.
+func ListNamespaces(t *testing.T, n int) {
+	before := mostNamespaces
+	mostNamespaces = n
+	t.Cleanup(func() { mostNamespaces = before })
+}
+
 // ForgetDefinitions has the definitions of others read again, as after [definitionAge].
 func (a *Applier) ForgetDefinitions() {
 	a.mu.Lock()

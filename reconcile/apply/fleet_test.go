@@ -108,7 +108,7 @@ func TestFleetUnknown(t *testing.T) {
 	steps, results := b.apply(set)
 	b.wantNothing("steps", steps)
 	b.wantNothing("results", results)
-	if have := b.parent(); have[fleetAnnotation] != testFleet.Name || have["applyset.kubernetes.io/tooling"] != "gitopsd/v2" {
+	if have := b.parent(); have[fleetAnnotation] != testFleet.Name || have["applyset.kubernetes.io/tooling"] != "gitopsd/v3" {
 		t.Errorf("the inventory says %v", have)
 	}
 	b.settled(set)

@@ -146,12 +146,18 @@ func (x *execution) explain(staying []plan.Content, still map[manifest.ID]*Resul
 
 // awaitDependents waits until the garbage collector has deleted the dependents of deleted
 // custom resources, if their types go too: the controller for their finalizers may be
-// deleted next. It returns the results that need not wait.
-func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Result, error) {
+// deleted next. It returns those that are still there. It does not wait for dependents of
+// objects that are there themselves.
+func (x *execution) awaitDependents(ctx context.Context, rest []*Result, there []blocker) ([]blocker, error) {
+	owners := make(map[string]bool)
+	for _, b := range there {
+		owners[b.step.UID] = true
+	}
+	var dependents []blocker
 	look := x.newLook()
 	deadline := time.Now().Add(goneWait)
 	for _, r := range rest {
-		if r.Step.Action != plan.Prune || !r.Step.ID.Is(manifest.CRD) || r.Step.WithContents {
+		if r.Step.Action != plan.Prune || !r.Step.ID.Is(manifest.CRD) || r.Step.WithContents || x.postponed(r, there) != "" {
 			continue
 		}
 		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
@@ -159,13 +165,20 @@ func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Res
 			if kube.IsClusterWide(err) || ctx.Err() != nil {
 				return nil, err
 			}
-			leaving := x.leaving(found)
-			i := slices.IndexFunc(found, func(c plan.Content) bool { return leaving[c.UID] || c.Deleting != "" })
+			leaving, held := x.leaving(found), x.plan.Leaving(owners, found)
+			i := slices.IndexFunc(found, func(c plan.Content) bool { return held[c.UID] && !owners[c.UID] })
+			late := i >= 0
+			if !late {
+				i = slices.IndexFunc(found, func(c plan.Content) bool { return !owners[c.UID] && (leaving[c.UID] || c.Deleting != "") })
+				late = time.Now().After(deadline)
+			}
 			if i < 0 {
 				break
 			}
-			if time.Now().After(deadline) {
-				rest = x.holdPackage(rest, r.Step.Package, fmt.Sprintf("%s is gone", found[i]))
+			if late {
+				c := found[i]
+				s := &plan.Step{ID: c.ID, UID: c.UID, Stage: plan.Custom, Package: r.Step.Package}
+				dependents = append(dependents, blocker{s, fmt.Sprintf("%s is gone", c)})
 				break
 			}
 			if err := kube.Sleep(ctx, wait); err != nil {
@@ -173,18 +186,5 @@ func (x *execution) awaitDependents(ctx context.Context, rest []*Result) ([]*Res
 			}
 		}
 	}
-	return rest, nil
-}
-
-// holdPackage postpones the remaining results of a package, and returns the others.
-func (x *execution) holdPackage(rest []*Result, pkg, until string) []*Result {
-	var others []*Result
-	for _, r := range rest {
-		if r.Step.Package == pkg {
-			postpone([]*Result{r}, until)
-		} else {
-			others = append(others, r)
-		}
-	}
-	return others
+	return dependents, nil
 }

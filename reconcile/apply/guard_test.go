@@ -234,6 +234,58 @@ func TestFinalizer(t *testing.T) {
 	b.settled(namespace)
 }
 
+// grant is a RoleBinding in the bed's namespace.
+func grant(name, subject string) string {
+	return "\n---\n{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: " + name + ", namespace: $NAME}, " +
+		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}, subjects: [" + subject + "]}\n"
+}
+
+const (
+	eve    = "{kind: User, name: eve, apiGroup: rbac.authorization.k8s.io}"
+	worker = "{kind: ServiceAccount, name: web, namespace: $NAME}"
+	far    = "{kind: ServiceAccount, name: ci, namespace: $NAME-ci}"
+)
+
+// An object that does not go, and one that cannot be applied, keep the rights that a
+// workload may need, and no others.
+func TestRevoked(t *testing.T) {
+	space := strings.Split(everything, "---")[0]
+	rights := grant("eve", eve) + grant("worker", worker) + grant("far", far) + `---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: apart, namespace: $NAME, labels: {gitopsd.dev/package: q}}}`
+	t.Run("stuck", func(t *testing.T) {
+		b := newBed(t)
+		b.apply(b.set(strings.Replace(everything, "name: one,", "name: one, finalizers: [example.org/clean],", 1) + rights))
+		for i, state := range []string{"which is being deleted", "which is still there: it is being deleted"} {
+			want := "rolebinding.rbac.authorization.k8s.io/$NAME/worker: waits until widget.$NAME.example.org/one is gone, " + state
+			_, results := b.apply(b.set(space))
+			if !slices.ContainsFunc(results, func(r string) bool { return strings.HasPrefix(r, "pending "+want) }) {
+				t.Errorf("pass %d: want %s, have\n%s", i, want, strings.Join(results, "\n"))
+			}
+			for _, name := range []string{"/eve", "/far", "/apart"} {
+				if slices.ContainsFunc(results, func(r string) bool { return strings.Contains(r, name+":") }) {
+					t.Errorf("pass %d: %s stays:\n%s", i, name, strings.Join(results, "\n"))
+				}
+			}
+		}
+		b.edit("controller", "{apiVersion: $NAME.example.org/v1, kind: Widget, metadata: {name: one}}", `{"metadata":{"finalizers":null}}`)
+		_, results := b.apply(b.set(space))
+		b.wantNothing("results", results)
+	})
+	t.Run("missing", func(t *testing.T) {
+		b := newBed(t)
+		b.apply(b.set(space + rights))
+		bad := "\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: Bad, namespace: $NAME}}"
+		_, results := b.apply(b.set(space + bad))
+		b.wantPrefixes("results", results, "failed configmap/$NAME/Bad: ",
+			"skipped rolebinding.rbac.authorization.k8s.io/$NAME/worker: kept until the rest is applied: configmap/$NAME/Bad: ")
+		_, results = b.apply(b.set(space + grant("eve", eve)))
+		b.wantNothing("results", results)
+		_, results = b.apply(b.set(space + grant("renamed", "{kind: Person, name: eve}")))
+		b.wantPrefixes("results", results, "failed rolebinding.rbac.authorization.k8s.io/$NAME/renamed: ",
+			"skipped rolebinding.rbac.authorization.k8s.io/$NAME/eve: kept until the rest is applied: ")
+	})
+}
+
 // An inventory with a deleted parent object is found again, including kinds without
 // desired objects.
 func TestLostParent(t *testing.T) {
@@ -258,4 +310,68 @@ func TestLostParent(t *testing.T) {
 		t.Errorf("the inventory has %s", have)
 	}
 	b.settled(b.set(two))
+}
+
+// Somebody edits the list of kinds in the inventory: the members of other kinds are found
+// again, and the list is mended.
+func TestEditedKinds(t *testing.T) {
+	const old = "---\n{apiVersion: v1, kind: ServiceAccount, metadata: {name: old, namespace: $NAME}}\n"
+	for _, tt := range []struct{ name, edit string }{
+		{"shortened", `"` + kinds + `":"ConfigMap"`},
+		{"removed", `"` + kinds + `":null`},
+		{"with its digest", `"` + kinds + `":"ConfigMap","gitopsd.dev/kinds":null`},
+		{"the digest alone", `"gitopsd.dev/kinds":"x"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			b.apply(b.set(two + old))
+			edit := `{"metadata":{"annotations":{` + tt.edit + `}}}`
+			b.edit("somebody", parentOf(b), edit)
+			b.restart()
+			b.settledBut(b.set(two+old), "ConfigMap,Namespace,ServiceAccount")
+			b.edit("somebody", parentOf(b), edit)
+			b.restart()
+			steps, results := b.apply(b.set(two))
+			b.wantNothing("results", results)
+			b.want("steps", steps, "prune serviceaccount/$NAME/old")
+			b.settledBut(b.set(two), "ConfigMap,Namespace")
+
+			// While this process runs.
+			b.apply(b.set(two + old))
+			b.edit("somebody", parentOf(b), edit)
+			b.apply(b.set(strings.Replace(two, "green", "red", 1) + old))
+			b.settledBut(b.set(strings.Replace(two, "green", "red", 1)+old), "ConfigMap,Namespace,ServiceAccount")
+		})
+	}
+}
+
+// settledBut checks that a pass changes nothing but the inventory, which has these kinds
+// then, and a later pass nothing at all.
+func (b *bed) settledBut(set *manifest.Set, want string) {
+	b.t.Helper()
+	steps, results := b.apply(set)
+	b.wantNothing("steps", steps)
+	b.wantNothing("results", results)
+	if have := b.parent()[kinds]; have != want {
+		b.t.Errorf("the inventory has %s, want %s", have, want)
+	}
+	b.settled(set)
+}
+
+// A list of namespaces that does not fit into the inventory is left out.
+func TestManyNamespaces(t *testing.T) {
+	b := newBedSerial(t)
+	listed := func() bool { return b.parent()[namespaces] != "" }
+	b.applied(b.set(two))
+	if !listed() {
+		t.Error("the inventory has no namespaces")
+	}
+	apply.ListNamespaces(t, 5)
+	b.restart()
+	b.applied(b.set(strings.Replace(two, "green", "red", 1)))
+	if listed() {
+		t.Errorf("the inventory has namespaces %s", b.parent()[namespaces])
+	}
+	b.apply(b.set(strings.Split(two, "---")[0]))
+	b.settled(b.set(strings.Split(two, "---")[0]))
 }

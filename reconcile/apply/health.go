@@ -96,14 +96,20 @@ func (a *Applier) Health(ctx context.Context, p *plan.Plan) ([]Health, error) {
 func (a *Applier) health(ctx context.Context, p, defining *plan.Plan) ([]Health, error) {
 	a.judgeBy(&defining.Gating)
 	wanted := make(map[schema.GroupKind][]*manifest.Object)
+	var all []Health
 	for i := range p.Steps {
 		s := &p.Steps[i]
+		if s.Finished != nil {
+			if s.Finished.Failed {
+				all = append(all, Health{ID: s.ID, State: FailedState, Package: s.Package, Reason: s.Finished.Text(), Passes: !defining.Gating.Waits(s.ID, s.Package)})
+			}
+			continue
+		}
 		if tended(s) && (judged(s.Object) || defining.Gating.Rules.Has(manifest.GroupKind(kindOf(s.ID)))) {
 			wanted[kindOf(s.ID)] = append(wanted[kindOf(s.ID)], s.Object)
 		}
 	}
 	var mu sync.Mutex
-	var all []Health
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(concurrency)
 	for gk, objects := range wanted {
@@ -150,7 +156,7 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 	}()
 	l := &healthLook{
 		gk: gk, now: time.Now(), gating: &defining.Gating, health: make(map[manifest.ID]Health), packages: make(map[manifest.ID]sources.Digest),
-		selectors: make(map[manifest.ID]string), again: make(map[manifest.ID]bool),
+		selectors: make(map[manifest.ID]string), again: make(map[manifest.ID]bool), finished: make(map[manifest.ID]plan.Finished),
 	}
 	before := make(map[manifest.ID]Health, len(known))
 	ended := 0
@@ -189,6 +195,7 @@ func (a *Applier) kindHealth(ctx context.Context, gk schema.GroupKind, objects [
 		}
 	}
 	slices.SortFunc(list, func(x, y Health) int { return x.ID.Compare(y.ID) })
+	a.noteFinished(l.finished)
 	if err := a.blamePods(ctx, list, l); err != nil {
 		return nil, err
 	}
@@ -209,6 +216,8 @@ type healthLook struct {
 	selectors map[manifest.ID]string
 	// again are objects whose health may change without a write to them.
 	again map[manifest.ID]bool
+	// finished are the Jobs looked at; zero for those that have not finished.
+	finished map[manifest.ID]plan.Finished
 }
 
 // lookAtHealth lists the members of a kind, or gets the objects to look at one by
@@ -274,6 +283,9 @@ func (l *healthLook) take(t kube.Type, tree map[string]any) {
 	}
 	assess(&h, u, l.t, l.rules, l.gating, l.now)
 	l.health[id] = h
+	if id.Is(manifest.Job) {
+		l.finished[id] = finishedOf(tree)
+	}
 	if hasPods(l.gk) && h.State != ReadyState {
 		l.selectors[id] = selectorOf(u)
 	}

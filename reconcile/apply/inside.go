@@ -66,6 +66,33 @@ func (a *Applier) lookInside(ctx context.Context, p *plan.Plan, v *view) error {
 	return g.Wait()
 }
 
+// readAccounts reads the accounts of the bindings that a plan would prune. One that cannot
+// be read counts as any account's.
+func (a *Applier) readAccounts(ctx context.Context, p *plan.Plan, v *view) error {
+	var mu sync.Mutex
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if !s.WantsAccounts() {
+			continue
+		}
+		g.Go(func() error {
+			tree, _, err := get(gctx, a.cluster, s.ID)
+			if kube.IsClusterWide(err) {
+				return err
+			}
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				v.live.Accounts[s.ID] = plan.AccountsOf(tree)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
 // contentsLook looks into objects that hold others, all at about the same time.
 type contentsLook struct {
 	*Applier

@@ -32,9 +32,10 @@ const (
 	namespacesAnnotation = "applyset.kubernetes.io/additional-namespaces"
 
 	// tooling is this tool, as "name/semver". The version is the inventory's format,
-	// not the program's; since v2 it records the fleet.
-	tooling     = "gitopsd/v2"
+	// not the program's; since v2 it records the fleet, since v3 the digest of the kinds.
+	tooling     = "gitopsd/v3"
 	toolingV1   = "gitopsd/v1"
+	toolingV2   = "gitopsd/v2"
 	toolingName = "gitopsd"
 )
 
@@ -73,13 +74,19 @@ func (s applySet) selector() string { return plan.PartOfLabel + "=" + s.id }
 // parent is the content of the parent object: the kinds that members may have, and
 // the namespaces that they may be in.
 type parent struct {
-	exists     bool
-	kinds      map[schema.GroupKind]bool
-	namespaces map[string]bool
+	exists bool
+	kinds  map[schema.GroupKind]bool
+	// partial: members may have other kinds too, since somebody edited the list.
+	partial bool
+	// listed is the list of kinds in the cluster.
+	listed     kindList
+	namespaces map[string]bool // none if they are too many
 	// fleet and commit are recorded in it; uid and version are the object's own,
 	// since it is written only if it has not changed since it was read.
 	fleet, commit string
-	uid, version  string
+	// finished is the value of manifest.FinishedAnnotation.
+	finished     string
+	uid, version string
 }
 
 // These two kinds need no discovery: every API server has them.
@@ -113,9 +120,17 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	}
 	p.exists = true
 	p.fleet, p.commit = meta.Annotations[manifest.FleetAnnotation], meta.Annotations[manifest.CommitAnnotation]
+	p.finished = meta.Annotations[manifest.FinishedAnnotation]
+	a.readFinished(p.finished)
 	p.uid, p.version = string(meta.UID), meta.ResourceVersion
-	for _, gk := range splitList(meta.Annotations[kindsAnnotation]) {
+	p.listed = kindList{meta.Annotations[kindsAnnotation], meta.Annotations[manifest.KindsAnnotation]}
+	for _, gk := range splitList(p.listed.text) {
 		p.kinds[schema.ParseGroupKind(gk)] = true
+	}
+	if tool := meta.Annotations[toolingAnnotation]; tool != toolingV1 && tool != toolingV2 && p.listed != listOf(p.kinds, false) {
+		p.partial = true
+		a.log.Warn("somebody edited the kinds in the inventory's parent object, so that all kinds in the cluster are looked at",
+			"parent", a.set.parent.String(), "annotation", kindsAnnotation)
 	}
 	for _, ns := range splitList(meta.Annotations[namespacesAnnotation]) {
 		p.namespaces[ns] = true
@@ -193,10 +208,12 @@ func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, 
 		if err != nil {
 			return err
 		}
-		wider := &parent{kinds: maps.Clone(p.kinds), namespaces: maps.Clone(p.namespaces), commit: commit}
+		wider := &parent{kinds: maps.Clone(p.kinds), namespaces: listable(p.namespaces, in), commit: commit}
 		maps.Copy(wider.kinds, kinds)
-		maps.Copy(wider.namespaces, in)
-		delete(wider.namespaces, Namespace)
+		if (p.partial || !p.exists) && x.looked != nil {
+			maps.Copy(wider.kinds, x.looked.kinds)
+			wider.partial = x.looked.partial
+		}
 		covers := p.exists && len(wider.kinds) == len(p.kinds) && len(wider.namespaces) == len(p.namespaces) && p.fleet == x.fleet.Name
 		if covers && corrects {
 			return nil
@@ -298,15 +315,15 @@ func (x *execution) superseded(ctx context.Context, p *parent) error {
 // gone. If another process has written it meanwhile, or for a newer commit, a later pass
 // narrows it: that process may be about to apply objects of these kinds.
 func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
-	delete(in, Namespace)
+	in = listable(in)
 	p := x.parent
-	if p.exists && maps.Equal(p.kinds, kinds) && maps.Equal(p.namespaces, in) && p.fleet == x.fleet.Name {
+	if p.exists && p.listed == listOf(kinds, p.partial) && maps.Equal(p.namespaces, in) && p.fleet == x.fleet.Name && p.finished == x.finishedRecord() {
 		return nil
 	}
 	if x.superseded(ctx, p) != nil {
 		return nil
 	}
-	err := x.writeParent(ctx, p, &parent{kinds: kinds, namespaces: in, commit: cmp.Or(p.commit, x.plan.Commit)})
+	err := x.writeParent(ctx, p, &parent{kinds: kinds, partial: p.partial, namespaces: in, commit: cmp.Or(p.commit, x.plan.Commit)})
 	if class := kube.ClassOf(err); class == kube.Changed || class == kube.Exists {
 		return nil
 	}
@@ -331,19 +348,18 @@ func (x *execution) removeParent(ctx context.Context) error {
 // writeParent replaces the parent that was read, and creates its namespace if that
 // is missing. It fails if the parent has changed since it was read.
 func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
-	var kinds []string
-	for gk := range p.kinds {
-		kinds = append(kinds, gk.String())
-	}
-	slices.Sort(kinds)
+	p.listed = listOf(p.kinds, p.partial)
 	annotations := map[string]any{
-		toolingAnnotation:        tooling,
-		kindsAnnotation:          strings.Join(kinds, ","),
-		namespacesAnnotation:     strings.Join(slices.Sorted(maps.Keys(p.namespaces)), ","),
-		manifest.FleetAnnotation: a.fleet.Name,
+		toolingAnnotation: tooling, manifest.FleetAnnotation: a.fleet.Name,
+		kindsAnnotation: p.listed.text, manifest.KindsAnnotation: p.listed.digest,
+		namespacesAnnotation: strings.Join(slices.Sorted(maps.Keys(p.namespaces)), ","),
 	}
 	if p.commit != "" {
 		annotations[manifest.CommitAnnotation] = p.commit
+	}
+	// An apply without it would leave it there, since the create owns it too.
+	if p.finished = a.finishedRecord(); p.finished != "" || read.finished != "" {
+		annotations[manifest.FinishedAnnotation] = p.finished
 	}
 	metadata := map[string]any{
 		"name": a.set.parent.Name, "namespace": a.set.parent.Namespace,
@@ -384,6 +400,46 @@ func (a *Applier) putParent(ctx context.Context, exists bool, body []byte) (*met
 		return nil, err
 	}
 	return answer.Meta, nil
+}
+
+// kindList is the list of kinds in a parent, and its digest. Members of a kind that is not
+// listed would never be looked at, so an edited list must not be taken for complete.
+type kindList struct{ text, digest string }
+
+// listOf lists kinds. A partial list has no digest, so that nobody takes it for complete.
+func listOf(kinds map[schema.GroupKind]bool, partial bool) kindList {
+	var names []string
+	for gk := range kinds {
+		names = append(names, gk.String())
+	}
+	slices.Sort(names)
+	l := kindList{text: strings.Join(names, ",")}
+	if !partial {
+		sum := sha256.Sum256([]byte(l.text))
+		l.digest = base64.RawURLEncoding.EncodeToString(sum[:])
+	}
+	return l
+}
+
+// mostNamespaces bounds the list of namespaces in a parent, in bytes: Kubernetes allows 256
+// KiB for all annotations of an object. Tests change it.
+var mostNamespaces = 128 << 10
+
+// listable returns the namespaces that a parent lists; none if they are too many. They are
+// for other tools: gitopsd looks for members in all namespaces.
+func listable(sets ...map[string]bool) map[string]bool {
+	all, size := make(map[string]bool), 0
+	for _, set := range sets {
+		maps.Copy(all, set)
+	}
+	delete(all, Namespace)
+	for ns := range all {
+		size += len(ns) + 1
+	}
+	if size > mostNamespaces {
+		clear(all)
+	}
+	return all
 }
 
 func splitList(s string) []string {

@@ -47,6 +47,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		Namespaced: make(map[schema.GroupVersionKind]bool),
 		Rollbacks:  make(map[manifest.ID]plan.Rollback),
 		Contents:   make(map[manifest.ID][]plan.Content), ContentsUnknown: make(map[manifest.ID]string),
+		Accounts: make(map[manifest.ID][]string), Finished: make(map[manifest.ID]plan.Finished),
 	}}
 	types, unserved, err := a.types(ctx, v, desired, p)
 	if err != nil {
@@ -94,6 +95,11 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		return nil, err
 	}
 	if !p.exists && a.remembersMembers() {
+		a.log.Warn("the inventory's parent object is missing, and is created again from the objects in the cluster",
+			"parent", a.set.parent.String())
+		p.partial = true
+	}
+	if p.partial {
 		if err := a.recover(ctx, v, p, types); err != nil {
 			return nil, err
 		}
@@ -110,10 +116,8 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 }
 
 // recover finds the members of kinds that are not desired, after somebody deleted the
-// parent, which named these kinds.
+// parent, which named these kinds, or edited their list.
 func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[schema.GroupKind]kube.Type) error {
-	a.log.Warn("the inventory's parent object is missing, and is created again from the objects in the cluster",
-		"parent", a.set.parent.String())
 	all, err := a.cluster.All(ctx)
 	if err != nil {
 		return err
@@ -135,6 +139,7 @@ func (a *Applier) recover(ctx context.Context, v *view, p *parent, known map[sch
 			p.kinds[gk], known[gk] = true, t
 		}
 	})
+	p.partial = err != nil || len(all.Stale) > 0
 	a.abandon(known)
 	return err
 }

@@ -297,6 +297,9 @@ func (a *Applier) wrote(t kube.Type, o *manifest.Object, m *metav1.ObjectMeta) {
 	id := o.ID()
 	s := a.state(t)
 	s.touch(id)
+	if _, known := a.finished[id]; known {
+		a.finished[id] = plan.Finished{} // until it is seen finished again
+	}
 	if before := s.members[id]; before != nil {
 		if c, _ := resourceversion.CompareResourceVersion(before.version, m.ResourceVersion); c > 0 {
 			return

@@ -29,10 +29,11 @@ const goneWait = 5 * time.Second
 // was seen to hold nothing that stays. early selects the prunes that come before
 // Services and workloads are applied.
 func (x *execution) prune(ctx context.Context, early bool) error {
-	var incomplete map[string]string
+	var missing map[string][]*Result
 	if !early {
-		incomplete = x.incompletePackages()
+		missing = x.missing()
 	}
+	var there []blocker
 	var todo []*Result
 	for i := range x.results {
 		if r := &x.results[i]; r.Step.Object == nil && r.Step.Early == early && (r.Step.Action == plan.Prune || r.Step.Action == plan.Wait) {
@@ -44,8 +45,12 @@ func (x *execution) prune(ctx context.Context, early bool) error {
 		batch, rest := cut(todo, func(s *plan.Step) int { return s.Round })
 		var ready []*Result
 		for _, r := range batch {
-			if why := incomplete[r.Step.Package]; why != "" && r.Step.Action == plan.Prune {
-				r.Outcome, r.Reason = Skipped, "kept until the rest is applied: "+why
+			if m := x.replacement(missing, r); m != nil && r.Step.Action == plan.Prune {
+				r.Outcome, r.Reason = Skipped, fmt.Sprintf("kept until the rest is applied: %s: %s", m.Step.ID, x.because(m))
+				continue
+			}
+			if until := x.postponed(r, there); until != "" {
+				r.Outcome, r.Reason = Pending, "waits until "+until
 				continue
 			}
 			if why := x.converting(r.Step); why != "" {
@@ -61,64 +66,88 @@ func (x *execution) prune(ctx context.Context, early bool) error {
 		if err := x.each(ctx, ready, x.delete); err != nil {
 			return err
 		}
-		held, err := x.awaitGone(ctx, ready)
+		left, err := x.awaitGone(ctx, ready)
 		if err != nil {
 			return err
 		}
-		if held == "" {
-			held = x.remaining(batch)
-		}
-		if held != "" {
-			postpone(rest, held)
-			return nil
-		}
+		there = append(there, x.remaining(batch, left)...)
 		if batch[0].Step.Stage == plan.Custom && len(rest) > 0 && rest[0].Step.Stage != plan.Custom {
-			if rest, err = x.awaitDependents(ctx, rest); err != nil {
+			found, err := x.awaitDependents(ctx, rest, there)
+			if err != nil {
 				return err
 			}
+			there = append(there, found...)
 		}
 		todo = rest
 	}
 	return nil
 }
 
-// postpone leaves results pending; until completes "waits until …".
-func postpone(results []*Result, until string) {
-	for _, r := range results {
-		if r.Step.Action == plan.Prune {
-			r.Outcome, r.Reason = Pending, "waits until "+until
-		}
-	}
+// blocker is an object that is still there, and what the prunes wait for that it may need;
+// until completes "waits until …".
+type blocker struct {
+	step  *plan.Step
+	until string
 }
 
-// remaining names a custom resource or a webhook configuration that should be gone and
-// still exists: the objects after it may include its controller, or its server.
-func (x *execution) remaining(batch []*Result) string {
+// postponed returns what a prune waits for; "" if it waits for nothing.
+func (x *execution) postponed(r *Result, there []blocker) string {
+	if r.Step.Action != plan.Prune {
+		return ""
+	}
+	i := slices.IndexFunc(there, func(b blocker) bool { return x.needs.Of(b.step, r.Step) })
+	if i < 0 {
+		return ""
+	}
+	return there[i].until
+}
+
+// remaining returns the objects of a batch that should be gone, and that may need later
+// ones: those left, which are on their way, and custom resources and webhook configurations,
+// since the objects after them may include their controller or their server. An object that
+// names others needs these, whatever it is.
+func (x *execution) remaining(batch, left []*Result) []blocker {
+	var there []blocker
 	for _, r := range batch {
-		if (r.Step.Stage == plan.Custom || r.Step.Stage == plan.Admission) && r.Step.Action == plan.Prune && r.Outcome != Done && !plan.Holds(r.Step.ID) {
-			return fmt.Sprintf("%s is gone, which is still there: %s", r.Step.ID, x.because(r))
+		s := r.Step
+		custom := (s.Stage == plan.Custom || s.Stage == plan.Admission) && !plan.Holds(s.ID)
+		switch {
+		case slices.Contains(left, r) && r.Outcome == Pending:
+			there = append(there, blocker{s, fmt.Sprintf("%s is gone, which %s", s.ID, r.Reason)})
+		case slices.Contains(left, r), s.Action == plan.Prune && r.Outcome != Done && (custom || len(s.Needs) > 0):
+			there = append(there, blocker{s, fmt.Sprintf("%s is gone, which is still there: %s", s.ID, x.because(r))})
 		}
 	}
-	return ""
+	return there
 }
 
-// incompletePackages returns, by package ("" for plain manifests), an object that could
-// not be applied: the replacement of an object must exist before the object goes.
-func (x *execution) incompletePackages() map[string]string {
-	why := make(map[string]string)
+// missing returns the objects that could not be applied, by package ("" for plain
+// manifests): the replacement of an object must exist before the object goes.
+func (x *execution) missing() map[string][]*Result {
+	missing := make(map[string][]*Result)
 	for i := range x.results {
 		r := &x.results[i]
 		s := r.Step
-		if s.Object == nil || why[s.Package] != "" {
+		if s.Object == nil {
 			continue
 		}
 		switch {
 		case r.Outcome == Failed, r.Outcome == Skipped, r.Outcome == Pending,
 			s.Action == plan.Conflict, s.Action == plan.Refused, x.awaited(s):
-			why[s.Package] = fmt.Sprintf("%s: %s", s.ID, x.because(r))
+			missing[s.Package] = append(missing[s.Package], r)
 		}
 	}
-	return why
+	return missing
+}
+
+// replacement returns a missing object that may replace a pruned one; nil if there is none.
+func (x *execution) replacement(missing map[string][]*Result, r *Result) *Result {
+	of := missing[r.Step.Package]
+	i := slices.IndexFunc(of, func(m *Result) bool { return x.needs.Replaced(m.Step, r.Step) })
+	if i < 0 {
+		return nil
+	}
+	return of[i]
 }
 
 // registered returns why a workload or a Service must not change yet: it would no longer
@@ -247,9 +276,9 @@ func going(meta *metav1.ObjectMeta) string {
 	return "is being deleted, held by finalizer " + strings.Join(meta.Finalizers, ", ")
 }
 
-// awaitGone waits for objects that were deleted just now, and names one that is not
+// awaitGone waits for objects that were deleted just now, and returns those that are not
 // gone in time. It does not wait for objects that an earlier pass deleted.
-func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, error) {
+func (x *execution) awaitGone(ctx context.Context, batch []*Result) ([]*Result, error) {
 	var left []*Result
 	for _, r := range batch {
 		if r.Outcome == Pending || r.Step.Action == plan.Wait {
@@ -260,7 +289,7 @@ func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, err
 	for wait := pollFirst; len(left) > 0; wait = min(2*wait, pollLongest) {
 		there, err := x.stillThere(ctx, left)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		left = slices.DeleteFunc(left, func(r *Result) bool {
 			if there[r.Step.ID] == r.Step.UID {
@@ -270,21 +299,15 @@ func (x *execution) awaitGone(ctx context.Context, batch []*Result) (string, err
 			r.Outcome, r.Reason = Done, ""
 			return true
 		})
-		old := slices.IndexFunc(left, func(r *Result) bool { return r.Step.Action == plan.Wait })
-		if old >= 0 || len(left) > 0 && time.Now().After(deadline) {
-			r := left[max(old, 0)]
-			if r.Reason == "" {
-				r.Reason = r.Step.Reason
-			}
-			return fmt.Sprintf("%s is gone, which %s", r.Step.ID, r.Reason), nil
+		fresh := slices.ContainsFunc(left, func(r *Result) bool { return r.Step.Action != plan.Wait })
+		if !fresh || time.Now().After(deadline) {
+			break
 		}
-		if len(left) > 0 {
-			if err := kube.Sleep(ctx, wait); err != nil {
-				return "", err
-			}
+		if err := kube.Sleep(ctx, wait); err != nil {
+			return nil, err
 		}
 	}
-	return "", nil
+	return left, nil
 }
 
 // stillThere looks for objects, and returns the UIDs of those that have their names.

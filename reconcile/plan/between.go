@@ -118,12 +118,14 @@ func (c *Comparer) Between(ctx context.Context, cluster string, before, after *m
 		if after.Get(o.ID()) == nil || withdrawn(o) {
 			s := Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(manifest.PackageLabel)}
 			s.Early, s.Reason = now.early(&s), now.leaves(s.ID)
+			s.Needs = dependencies(o.Annotation(manifest.DependsOnAnnotation), Order{})
+			if s.WantsAccounts() {
+				s.Accounts = AccountsOf(o.Tree())
+			}
 			prunes = append(prunes, s)
 		}
 	}
-	sortPruned(prunes, func(s *Step) []string {
-		return dependencies(before.Get(s.ID).Annotation(manifest.DependsOnAnnotation), Order{})
-	})
+	sortPruned(prunes)
 	now.keepUnrendered(prunes, func(id manifest.ID, key string) string { return before.Get(id).Label(key) })
 	now.keepDelegated(prunes)
 	now.keepUsed(prunes)

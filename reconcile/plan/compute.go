@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,10 +46,35 @@ type Live struct {
 	Contents map[manifest.ID][]Content
 	// ContentsUnknown is why an object's contents could not be read, or not all of them.
 	ContentsUnknown map[manifest.ID]string
+	// Accounts are [AccountsOf] the bindings that steps want them of; those that could not
+	// be read are missing.
+	Accounts map[manifest.ID][]string
+	// Finished are Jobs that finished, and that Kubernetes has deleted since because of their
+	// spec.ttlSecondsAfterFinished.
+	Finished map[manifest.ID]Finished
 	// Beside are the inventories of the fleet's other clusters in this cluster, by ID. If one
 	// is registered, most likely two kubeconfigs lead to one cluster, so no annotation adopts
 	// its objects.
 	Beside map[string]Beside
+}
+
+// Finished is how a Job finished that has a time to live.
+type Finished struct {
+	// Applied is the Job's manifest.AppliedAnnotation.
+	Applied string `json:"applied"`
+	// Due is when the time to live is over.
+	Due time.Time `json:"due"`
+	// Failed: it did not complete.
+	Failed bool `json:"failed,omitempty"`
+}
+
+// Text says how the Job finished, and what became of it.
+func (f Finished) Text() string {
+	how := "completed"
+	if f.Failed {
+		how = "failed"
+	}
+	return "it " + how + ", and Kubernetes deleted it after spec.ttlSecondsAfterFinished; it runs again once its manifest changes"
 }
 
 // Beside is the inventory of another cluster of the fleet.
@@ -202,6 +228,10 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	}
 	if why := unready(o); why != "" {
 		return decide(Held, "%s", why)
+	}
+	if f, ok := c.live.Finished[id]; ok && meta == nil && f.Applied == c.inv.Applied(o) {
+		s.Finished = &f
+		return decide(Unchanged, "%s", f.Text())
 	}
 	if meta == nil {
 		if why, ok := c.live.Disputed[id]; ok {

@@ -109,11 +109,12 @@ func (c *computation) contents() []Content {
 	return all
 }
 
-// keepControllers keeps the rest of a package if one of its types is kept for an object that
-// is being deleted: the object's finalizers may need the package's controller. It also
+// keepControllers keeps what an object may need that is being deleted, and for which one of
+// the types is kept: the object's finalizers may need a controller. It also
 // keeps the servers of webhook configurations that are kept, or that may exist.
 func (c *computation) keepControllers(steps []Step) {
-	busy, served := make(map[string]string), make(map[string]string)
+	var busy []*Step // the contents, with what holds them up as the reason
+	served := make(map[string]string)
 	unreadable, serving := c.serving()
 	for i := range steps {
 		s := &steps[i]
@@ -125,14 +126,15 @@ func (c *computation) keepControllers(steps []Step) {
 		}
 		for _, k := range c.live.Contents[s.ID] {
 			if k.Deleting != "" {
-				busy[s.Package] = k.String()
+				busy = append(busy, &Step{ID: k.ID, Stage: StageOf(k.ID), Package: s.Package, Reason: k.String()})
 			}
 		}
 	}
+	needs := NewNeeds(steps)
 	for i := range steps {
 		s := &steps[i]
-		if what := busy[s.Package]; what != "" && s.Stage != Custom && !s.ID.Is(manifest.Definitions...) {
-			hold(s, "kept: %s needs it until it is gone", what)
+		if j := slices.IndexFunc(busy, func(b *Step) bool { return needs.Of(b, s) }); j >= 0 && s.Stage != Custom && !s.ID.Is(manifest.Definitions...) {
+			hold(s, "kept: %s needs it until it is gone", busy[j].Reason)
 		}
 		if what := served[s.Package]; what != "" && (s.Stage == Workloads || s.Stage == Settings) {
 			hold(s, "kept: %s needs it until it is gone", what)

@@ -140,17 +140,15 @@ func TestPruneOrder(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var steps []Step
-			after := make(map[manifest.ID]string)
 			for text, needs := range tt.needs {
 				id := parse(text)
-				s := Step{Action: Prune, ID: id, Stage: StageOf(id)}
+				s := Step{Action: Prune, ID: id, Stage: StageOf(id), Needs: dependencies(needs, Order{})}
 				if id.Kind == "Deployment" {
 					s.Package = "p"
 				}
 				steps = append(steps, s)
-				after[id] = needs
 			}
-			sortPruned(steps, func(s *Step) []string { return dependencies(after[s.ID], Order{}) })
+			sortPruned(steps)
 			var have strings.Builder
 			for i, s := range steps {
 				switch {

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -41,6 +42,12 @@ func (c *computation) unwanted() []Step {
 			continue
 		}
 		s := Step{ID: id, Action: Prune, Stage: StageOf(id), Package: meta.Labels[manifest.PackageLabel], UID: string(meta.UID), Member: membership == Member, Rules: rulesOf(id, meta)}
+		s.Needs = dependencies(meta.Annotations[manifest.DependsOnAnnotation], c.opts.Order[s.Package])
+		if accounts, known := c.live.Accounts[id]; known {
+			s.Accounts = accounts
+		} else if s.WantsAccounts() {
+			s.Accounts = []string{AnyAccount}
+		}
 		if c.dormant[id] {
 			s.Reason = "no activation policy names it any more"
 		}
@@ -59,9 +66,7 @@ func (c *computation) unwanted() []Step {
 		}
 		steps = append(steps, s)
 	}
-	sortPruned(steps, func(s *Step) []string {
-		return dependencies(c.live.Objects[s.ID].Annotations[manifest.DependsOnAnnotation], c.opts.Order[s.Package])
-	})
+	sortPruned(steps)
 	c.keepUnrendered(steps, func(id manifest.ID, key string) string { return c.live.Objects[id].Labels[key] })
 	c.keepDelegated(steps)
 	c.keepUsed(steps)
@@ -97,8 +102,8 @@ func holdBehind(s *Step, format string, args ...any) {
 const maybeWanted = "kept: errors in the repository or in its package leave open whether it is wanted"
 
 // HoldIncomplete holds the prunes that `gitopsd run` would leave to a later pass because
-// an object of the same package (or another plain manifest) cannot be applied: the
-// replacement of an object must exist before the object goes. It is for plans that are
+// an object that may replace theirs cannot be applied: the replacement of an object must
+// exist before the object goes. It is for plans that are
 // shown; executing a plan decides by what really failed.
 func HoldIncomplete(p *Plan) {
 	var desired []*manifest.Object
@@ -107,25 +112,30 @@ func HoldIncomplete(p *Plan) {
 			desired = append(desired, o)
 		}
 	}
-	why := make(map[string]string)
+	missing := make(map[string][]*Step)
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if s.Object == nil || why[s.Package] != "" {
+		if s.Object == nil {
 			continue
 		}
 		awaited := s.Action == Held && s.UID == "" && webhook.Unserved(desired, s.Object) == ""
 		if s.Action == Conflict || s.Action == Refused || s.Rejected != "" || awaited {
-			cause := cmp.Or(s.Rejected, s.Reason)
-			if s.Allow != nil {
-				cause = s.Allow.Cause
-			}
-			why[s.Package] = fmt.Sprintf("%s: %s", s.ID, cause)
+			missing[s.Package] = append(missing[s.Package], s)
 		}
 	}
+	needs := NewNeeds(p.Steps)
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if because := why[s.Package]; because != "" && s.Object == nil && !s.Early {
-			hold(s, "kept until the rest is applied: %s", because)
+		if s.Object != nil || s.Early {
+			continue
+		}
+		if j := slices.IndexFunc(missing[s.Package], func(m *Step) bool { return needs.Replaced(m, s) }); j >= 0 {
+			m := missing[s.Package][j]
+			cause := cmp.Or(m.Rejected, m.Reason)
+			if m.Allow != nil {
+				cause = m.Allow.Cause
+			}
+			hold(s, "kept until the rest is applied: %s: %s", m.ID, cause)
 		}
 	}
 }

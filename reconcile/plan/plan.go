@@ -100,8 +100,14 @@ type Step struct {
 	// After names the objects that must be applied and healthy before, as
 	// manifest.DependsOnAnnotation does.
 	After []string
-	// Round orders prunes: an object is deleted when all objects of earlier rounds
-	// are gone.
+	// Needs are the names in the manifest.DependsOnAnnotation of an object that is not
+	// desired, and in its package's: the object goes before these.
+	Needs []string
+	// Accounts are the namespaces of the ServiceAccounts that a pruned RoleBinding or
+	// ClusterRoleBinding of plain manifests gives rights to; AnyAccount if they are not known.
+	Accounts []string
+	// Round orders prunes: an object is deleted when the objects of earlier rounds
+	// that may need it are gone.
 	Round int
 	// Early: the prune comes before Services and workloads are applied, since these stop
 	// serving the object.
@@ -139,6 +145,9 @@ type Step struct {
 	// Refilled: the object is as it was rendered when it was applied, and is completed
 	// differently. A rollback does not count.
 	Refilled bool
+	// Finished is how a Job finished that Kubernetes deleted afterwards, and that is not
+	// created again; nil for all other objects.
+	Finished *Finished
 	// Recreated: somebody deleted the object.
 	Recreated bool
 	// Compatibility is the effect of replacing or removing the types of a CRD on their

@@ -105,11 +105,10 @@ func sortApplied(steps []Step) {
 }
 
 // sortPruned sorts steps into the order of pruning, the reverse of applying, and numbers
-// the rounds. An object goes before the pruned objects that it depends on, by the names
-// that after returns, but a container stays in the place of its stage.
-func sortPruned(steps []Step, after func(*Step) []string) {
+// the rounds. An object goes before the pruned objects that it Needs, but a container stays in the place of its stage.
+func sortPruned(steps []Step) {
 	slices.SortFunc(steps, func(a, b Step) int { return a.ID.Compare(b.ID) })
-	turns := turnsOf(steps, after)
+	turns := turnsOf(steps)
 	slices.SortStableFunc(steps, func(a, b Step) int { return turns[b.ID].compare(turns[a.ID]) })
 	for i := 1; i < len(steps); i++ {
 		steps[i].Round = steps[i-1].Round
@@ -125,7 +124,7 @@ type turn struct{ stage, chain int }
 
 func (t turn) compare(o turn) int { return cmp.Or(t.stage-o.stage, t.chain-o.chain) }
 
-func turnsOf(steps []Step, after func(*Step) []string) map[manifest.ID]turn {
+func turnsOf(steps []Step) map[manifest.ID]turn {
 	named := make(map[string][]*Step)
 	for i := range steps {
 		s := &steps[i]
@@ -145,7 +144,7 @@ func turnsOf(steps []Step, after func(*Step) []string) map[manifest.ID]turn {
 		if First(s.ID) || s.ID.Is(manifest.CRD) || s.ID.Group == manifest.GroupPackages {
 			return t
 		}
-		for _, name := range after(s) {
+		for _, name := range s.Needs {
 			for _, needed := range named[name] {
 				if needed == s {
 					continue

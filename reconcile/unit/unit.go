@@ -230,6 +230,9 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 	if err != nil {
 		return o.fail(err)
 	}
+	if err := c.applier.Record(ctx, p); err != nil {
+		return o.fail(err)
+	}
 	for _, h := range unhealthy {
 		o.unhealthy(want, h)
 		if !h.Until.IsZero() && (o.Again.IsZero() || h.Until.Before(o.Again)) {

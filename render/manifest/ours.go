@@ -176,6 +176,12 @@ const (
 	// commit that was last applied. The fleet is on the Lease of its daemon, too.
 	FleetAnnotation  = Group + "/fleet"
 	CommitAnnotation = Group + "/commit"
+	// KindsAnnotation, on a cluster's inventory, is the digest of the list of kinds in it. It
+	// shows whether somebody else edited the list.
+	KindsAnnotation = Group + "/kinds"
+	// FinishedAnnotation, on a cluster's inventory, has the Jobs that finished and that
+	// Kubernetes deletes after their time to live; see apply.Applier.Record.
+	FinishedAnnotation = Group + "/finished-jobs"
 )
 
 // annotations are all of the above. A manifest that was taken from a cluster may have those

@@ -1,0 +1,89 @@
+package plan_test
+
+import (
+	"slices"
+	"testing"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+)
+
+// A prune waits only for objects that may need or replace its object.
+func TestNeeds(t *testing.T) {
+	t.Parallel()
+	step := func(group, kind, namespace, name, pkg string) *plan.Step {
+		id := manifest.ID{Group: group, Kind: kind, Namespace: namespace, Name: name}
+		return &plan.Step{Action: plan.Prune, ID: id, Stage: plan.StageOf(id), Package: pkg}
+	}
+	binding := func(namespace string, accounts ...string) *plan.Step {
+		kind := "RoleBinding"
+		if namespace == "" {
+			kind = "ClusterRoleBinding"
+		}
+		s := step(manifest.GroupRBAC, kind, namespace, "b", "")
+		s.Accounts = accounts
+		return s
+	}
+	crd := func(group, pkg string) *plan.Step {
+		return step("apiextensions.k8s.io", "CustomResourceDefinition", "", "ws."+group, pkg)
+	}
+	configMap := func(namespace, pkg string) *plan.Step { return step("", "ConfigMap", namespace, "c", pkg) }
+	named := step("e.org", "W", "a", "w", "p")
+	named.Needs = []string{"package/q", "configmap/z/c"}
+	steps := []plan.Step{
+		*crd("e.org", "p"), *crd("plain.org", ""), *step("apiextensions.crossplane.io", "CompositeResourceDefinition", "", "xs.x.org", "x"),
+		*step("apps", "Deployment", "run", "d", ""), *step("apps", "Deployment", "packaged", "d", "q"),
+	}
+	typed, plain, composite := step("e.org", "W", "a", "w", ""), step("plain.org", "W", "a", "w", ""), step("x.org", "X", "a", "x", "")
+	for _, tt := range []struct {
+		name     string
+		other, s *plan.Step
+		of, repl bool
+	}{
+		{"of its package", step("e.org", "W", "a", "w", "p"), configMap("z", "p"), true, true},
+		{"of another package", configMap("a", "p"), configMap("a", "q"), false, false},
+		{"of the package of its type", typed, configMap("z", "p"), true, false},
+		{"plain, its type is not", typed, configMap("a", ""), false, true},
+		{"plain, of a package's", configMap("a", "p"), configMap("a", ""), false, false},
+		{"of a package, of a plain one", plain, configMap("a", "p"), false, false},
+		{"its type", plain, crd("plain.org", ""), true, true},
+		{"its namespace", typed, step("", "Namespace", "", "a", "q"), true, false},
+		{"another namespace", typed, step("", "Namespace", "", "b", "q"), false, false},
+		{"a package of a composite", composite, configMap("z", "q"), true, false},
+		{"named", named, configMap("z", ""), true, false},
+		{"of a named package", named, configMap("x", "q"), true, false},
+		{"beside it", plain, configMap("a", ""), true, true},
+		{"beside a workload that goes", plain, configMap("run", ""), true, true},
+		{"beside a package's workload", plain, configMap("packaged", ""), false, true},
+		{"elsewhere", plain, configMap("z", ""), false, true},
+		{"people's right", plain, binding("a"), false, false},
+		{"people's right everywhere", plain, binding(""), false, false},
+		{"a right of an account beside it", plain, binding("z", "a"), true, true},
+		{"a right of a workload that goes", plain, binding("", "run"), true, true},
+		{"a right of an account elsewhere", plain, binding("a", "z"), false, false},
+		{"a right of all accounts", plain, binding("a", plan.AnyAccount), true, true},
+		{"a right, and another one there", step(manifest.GroupRBAC, "RoleBinding", "a", "n", ""), binding("a"), false, true},
+		{"a right, and another one elsewhere", step(manifest.GroupRBAC, "RoleBinding", "z", "n", ""), binding("a"), false, false},
+		{"a right, and one for everywhere", step(manifest.GroupRBAC, "ClusterRole", "", "n", ""), binding("a"), false, true},
+		{"a right everywhere, and one somewhere", step(manifest.GroupRBAC, "RoleBinding", "z", "n", ""), binding(""), false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			needs := plan.NewNeeds(steps)
+			if of, repl := needs.Of(tt.other, tt.s), needs.Replaced(tt.other, tt.s); of != tt.of || repl != tt.repl {
+				t.Errorf("needs it: %t, want %t; may replace it: %t, want %t", of, tt.of, repl, tt.repl)
+			}
+		})
+	}
+}
+
+func TestAccountsOf(t *testing.T) {
+	t.Parallel()
+	o := manifesttest.Set(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: b}, subjects: [
+		{kind: User, name: eve}, {kind: Group, name: system:authenticated}, {kind: ServiceAccount, name: x, namespace: a},
+		{kind: User, name: "system:serviceaccount:b:x"}, {kind: Group, name: "system:serviceaccounts:c"}, {kind: Group, name: system:serviceaccounts}]}`).All()[0]
+	if have := plan.AccountsOf(o.Tree()); !slices.Equal(have, []string{"a", "b", "c", plan.AnyAccount}) {
+		t.Errorf("have %q", have)
+	}
+}
