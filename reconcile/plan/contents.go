@@ -133,7 +133,7 @@ func (c *computation) keepControllers(steps []Step) {
 	needs := NewNeeds(steps)
 	for i := range steps {
 		s := &steps[i]
-		if j := slices.IndexFunc(busy, func(b *Step) bool { return needs.Of(b, s) }); j >= 0 && s.Stage != Custom && !s.ID.Is(manifest.Definitions...) {
+		if j := slices.IndexFunc(busy, func(b *Step) bool { return b.Package == s.Package && needs.Of(b, s) }); j >= 0 && s.Stage != Custom && !s.ID.Is(manifest.Definitions...) {
 			hold(s, "kept: %s needs it until it is gone", busy[j].Reason)
 		}
 		if what := served[s.Package]; what != "" && (s.Stage == Workloads || s.Stage == Settings) {

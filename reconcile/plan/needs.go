@@ -13,23 +13,24 @@ import (
 // prune waits for an object
 //
 //   - that is still there and may need it ([Needs.Of]): the pruned object holds it, is named
-//     by its dependencies, or is of its package or of the package that defines its type. A
-//     composite may consist of objects of any package. Who removes the finalizers of an
-//     object of plain manifests is not known: it may be a workload of plain manifests that
-//     goes too, or one in the object's namespace. So what is in these namespaces waits, and
-//     what is cluster-wide.
+//     by its dependencies, or is of its package or of the package that defines its type. If
+//     its type is to go too, or is a composite's, it may need any package. A custom resource
+//     of plain manifests may need any other one of these, such as the Secret that its
+//     controller logs in with. Any other object may need what is cluster-wide, in its
+//     namespace, or in that of a plain workload that goes too and may remove its finalizer.
 //   - that is missing and may replace it ([Needs.Replaced]): one of the same package, or
 //     another plain manifest.
 //
-// RoleBindings and ClusterRoleBindings of plain manifests are judged by their subjects. If a
-// subject is a ServiceAccount of such a namespace, a workload that stays for now may need
-// the right. The binding waits too while RBAC is missing in a place where it may replace
-// the binding. All others go, so that revoking people's rights waits for nothing else.
+// RoleBindings and ClusterRoleBindings of plain manifests are judged by their subjects. A
+// controller is a ServiceAccount, so a binding that has none as a subject is needed by
+// nothing that is still there. A binding waits while RBAC is missing in a place where it may
+// replace the binding, and while something is missing where its accounts are. All others
+// go, so that revoking people's rights waits for nothing else.
 type Needs struct {
 	// definers are the packages that define types, by group; "" is for plain manifests.
 	definers map[string]map[string]bool
-	// composites are the groups that XRDs define.
-	composites map[string]bool
+	// composites are the groups that XRDs define, and leaving those with types that are to go.
+	composites, leaving map[string]bool
 	// workloads are the namespaces with plain workloads that are to go.
 	workloads map[string]bool
 }
@@ -39,7 +40,7 @@ const AnyAccount = "*"
 
 // NewNeeds returns the Needs of the steps of a plan.
 func NewNeeds(steps []Step) *Needs {
-	n := &Needs{definers: make(map[string]map[string]bool), composites: make(map[string]bool), workloads: make(map[string]bool)}
+	n := &Needs{definers: make(map[string]map[string]bool), composites: make(map[string]bool), leaving: make(map[string]bool), workloads: make(map[string]bool)}
 	for i := range steps {
 		s := &steps[i]
 		switch {
@@ -50,6 +51,7 @@ func NewNeeds(steps []Step) *Needs {
 			}
 			n.definers[group][s.Package] = true
 			n.composites[group] = n.composites[group] || s.ID.Is(manifest.XRD)
+			n.leaving[group] = n.leaving[group] || s.Object == nil
 		case s.Object == nil && s.Package == "" && s.Stage == Workloads:
 			n.workloads[s.ID.Namespace] = true
 		}
@@ -68,9 +70,13 @@ func (n *Needs) Of(there, s *Step) bool {
 		}):
 		return true
 	case s.Package != "":
-		return s.Package == there.Package || definers[s.Package] || n.composites[there.ID.Group]
+		return s.Package == there.Package || definers[s.Package] || n.composites[there.ID.Group] || n.leaving[there.ID.Group]
+	case there.Package != "" && !definers[""]:
+		return false
+	case there.Stage == Custom:
+		return !binds(s.ID) || len(s.Accounts) > 0
 	}
-	return (definers[""] || len(definers) == 0 && there.Package == "") && n.near(s, there.ID.Namespace)
+	return n.near(s, there.ID.Namespace)
 }
 
 // Replaced reports whether a desired object that is missing may replace the object that s

@@ -31,11 +31,16 @@ func TestNeeds(t *testing.T) {
 	configMap := func(namespace, pkg string) *plan.Step { return step("", "ConfigMap", namespace, "c", pkg) }
 	named := step("e.org", "W", "a", "w", "p")
 	named.Needs = []string{"package/q", "configmap/z/c"}
+	desired := func(s *plan.Step) plan.Step {
+		s.Action, s.Object = plan.Unchanged, new(manifest.Object)
+		return *s
+	}
 	steps := []plan.Step{
-		*crd("e.org", "p"), *crd("plain.org", ""), *step("apiextensions.crossplane.io", "CompositeResourceDefinition", "", "xs.x.org", "x"),
+		desired(crd("e.org", "p")), desired(crd("plain.org", "")), *crd("gone.org", "g"), *step("apiextensions.crossplane.io", "CompositeResourceDefinition", "", "xs.x.org", "x"),
 		*step("apps", "Deployment", "run", "d", ""), *step("apps", "Deployment", "packaged", "d", "q"),
 	}
 	typed, plain, composite := step("e.org", "W", "a", "w", ""), step("plain.org", "W", "a", "w", ""), step("x.org", "X", "a", "x", "")
+	gone, volume := step("gone.org", "W", "", "w", ""), step("", "PersistentVolumeClaim", "a", "v", "")
 	for _, tt := range []struct {
 		name     string
 		other, s *plan.Step
@@ -44,7 +49,8 @@ func TestNeeds(t *testing.T) {
 		{"of its package", step("e.org", "W", "a", "w", "p"), configMap("z", "p"), true, true},
 		{"of another package", configMap("a", "p"), configMap("a", "q"), false, false},
 		{"of the package of its type", typed, configMap("z", "p"), true, false},
-		{"plain, its type is not", typed, configMap("a", ""), false, true},
+		{"its type goes too", gone, configMap("z", "q"), true, false},
+		{"what its controller logs in with", gone, step("", "Secret", "z", "s", ""), true, true},
 		{"plain, of a package's", configMap("a", "p"), configMap("a", ""), false, false},
 		{"of a package, of a plain one", plain, configMap("a", "p"), false, false},
 		{"its type", plain, crd("plain.org", ""), true, true},
@@ -53,15 +59,17 @@ func TestNeeds(t *testing.T) {
 		{"a package of a composite", composite, configMap("z", "q"), true, false},
 		{"named", named, configMap("z", ""), true, false},
 		{"of a named package", named, configMap("x", "q"), true, false},
-		{"beside it", plain, configMap("a", ""), true, true},
-		{"beside a workload that goes", plain, configMap("run", ""), true, true},
-		{"beside a package's workload", plain, configMap("packaged", ""), false, true},
-		{"elsewhere", plain, configMap("z", ""), false, true},
+		{"beside it", volume, configMap("a", ""), true, true},
+		{"cluster-wide", volume, step("storage.k8s.io", "StorageClass", "", "s", ""), true, true},
+		{"beside a workload that goes", volume, configMap("run", ""), true, true},
+		{"beside a package's workload", volume, configMap("packaged", ""), false, true},
+		{"elsewhere", volume, configMap("z", ""), false, true},
 		{"people's right", plain, binding("a"), false, false},
 		{"people's right everywhere", plain, binding(""), false, false},
 		{"a right of an account beside it", plain, binding("z", "a"), true, true},
 		{"a right of a workload that goes", plain, binding("", "run"), true, true},
-		{"a right of an account elsewhere", plain, binding("a", "z"), false, false},
+		{"a right of an account elsewhere", volume, binding("a", "z"), false, false},
+		{"a right of a controller elsewhere", plain, binding("a", "z"), true, false},
 		{"a right of all accounts", plain, binding("a", plan.AnyAccount), true, true},
 		{"a right, and another one there", step(manifest.GroupRBAC, "RoleBinding", "a", "n", ""), binding("a"), false, true},
 		{"a right, and another one elsewhere", step(manifest.GroupRBAC, "RoleBinding", "z", "n", ""), binding("a"), false, false},
