@@ -66,11 +66,15 @@ func (x *execution) notReady(ctx context.Context, name string) (string, error) {
 	members := &plan.Plan{Cluster: x.plan.Cluster}
 	for _, i := range x.plan.Behind(name) {
 		r := &x.results[i]
+		s := *r.Step
 		switch {
-		case r.Step.Action.Writes() && r.Outcome != Done, r.Step.Action == plan.Wait, r.Step.Action == plan.Conflict, r.Step.Action == plan.Refused:
-			return fmt.Sprintf("%s: %s", r.Step.ID, x.because(r)), nil
+		case s.Action.Writes() && r.Outcome != Done, s.Action == plan.Wait, s.Action == plan.Conflict, s.Action == plan.Refused,
+			s.Action == plan.Held && s.UID == "":
+			return fmt.Sprintf("%s: %s", s.ID, x.because(r)), nil
+		case s.Action == plan.Held:
+			s.Action = plan.Unchanged // as it is, it must be healthy
 		}
-		members.Steps = append(members.Steps, *r.Step)
+		members.Steps = append(members.Steps, s)
 	}
 	unhealthy, err := x.health(ctx, members, x.plan)
 	for i := range members.Steps {

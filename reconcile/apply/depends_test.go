@@ -4,6 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/plan"
 )
 
 const (
@@ -82,4 +85,38 @@ func TestDependsOnUnhealthy(t *testing.T) {
 	}
 	good := b.set(strings.ReplaceAll(ordered, "PODANNOTATION", ""))
 	b.applied(good)
+}
+
+// Where drift is only reported, an object that somebody deleted or broke holds back what
+// depends on it.
+func TestDependsOnHeld(t *testing.T) {
+	b := newBed(t)
+	set := b.set(strings.ReplaceAll(ordered, "PODANNOTATION", ""))
+	b.applied(set)
+	for _, tt := range []struct {
+		name  string
+		drift func()
+		want  string
+	}{
+		{"healthy", func() { b.edit("kubectl-edit", cm("early"), `{"data":{"more":"x"}}`) }, ""},
+		{"deleted", func() { b.delete(cm("early")) }, "pending configmap/$NAME/late: waits for configmap/$NAME/early: configmap/$NAME/early: drift: somebody deleted it"},
+		{"broken", func() {
+			b.applied(set)
+			b.edit("kubectl-edit", "{apiVersion: apps/v1, kind: Deployment, metadata: {name: first, namespace: $NAME}}",
+				`{"spec":{"template":{"metadata":{"annotations":{"`+strings.Replace(failing, ": ", `":"`, 1)+`"}}}}}`)
+		}, "pending configmap/$NAME/late: waits for deployment.apps/$NAME/first: deployment.apps/$NAME/first is InProgress"},
+	} {
+		tt.drift()
+		b.delete(cm("late"))
+		p := b.plan(set, apply.PlanOptions{Options: plan.Options{ReportDrift: true}})
+		for i := range p.Steps {
+			if s := &p.Steps[i]; (s.Drift || s.Recreated) && s.ID.Name != "late" {
+				s.Action = plan.Held
+			}
+		}
+		results := b.results(b.execute(p))
+		if have := strings.Join(results, "\n"); !strings.HasPrefix(have, tt.want) || (have == "") != (tt.want == "") {
+			t.Errorf("%s: the results are %q", tt.name, results)
+		}
+	}
 }
