@@ -13,7 +13,8 @@ import (
 // A unit that depends on others gets the objects of a commit only when these others are
 // Ready with the same commit. The gate decides this for each job, and every attempt passes
 // it: those of a pass, a retry and a wake-up. Until then the unit is kept at the last commit
-// that was let through. After a restart that commit is unknown, and nothing is done.
+// that was let through. After a restart that commit is unknown, and nothing is done, unless a
+// checkpoint says that the unit had come to rest with the same commit.
 //
 // A unit that is suspended, or has errors in its registration, is not Ready: nothing was
 // verified there.
@@ -38,6 +39,8 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) (why, on string)
 		return j.held, ""
 	case j.broken != "":
 		return "waits for cluster " + j.broken + ", whose registration has errors", j.broken
+	case w.allowed == nil && ws.reached(j):
+		return "", ""
 	}
 	for _, dep := range j.after {
 		on := dep.want.ID.String()
@@ -50,6 +53,12 @@ func (ws *workers) gate(ctx context.Context, w *worker, j *job) (why, on string)
 		}
 	}
 	return "", ""
+}
+
+// reached reports whether the process before left the unit at rest with what the job asks
+// for, so that the gate let that through already.
+func (ws *workers) reached(j *job) bool {
+	return len(j.after) > 0 && ws.cfg.Checkpoints != nil && j.of.input != "" && ws.cfg.Checkpoints.Load(j.want.ID.String(), j.of.input) != nil
 }
 
 // awaitReady has a job wait for the attempt at another cluster, and reports whether that

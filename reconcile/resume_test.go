@@ -130,6 +130,45 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// A cluster that has a commit already is looked after although one that it depends on is down
+// when the daemon starts.
+func TestResumedDependent(t *testing.T) {
+	t.Parallel()
+	for _, computed := range []bool{false, true} {
+		w, dir := newWorld(t), t.TempDir()
+		ready := unit.Outcome{Phase: status.Ready, Checkpoint: &apply.Checkpoint{Namespaces: []string{"x"}}}
+		w.commit("fleet", map[string]string{"clusters.yaml": strings.Replace(registry("a", "b"), "  path: c/b\n", "  path: c/b\n  dependsOn: [a]\n", 1)}, cluster("a", "v1"), cluster("b", "v1"))
+		w.gives("a", ready)
+		w.gives("b", ready)
+		if err := w.daemon(keeping(dir)).Once(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		w.mu.Lock()
+		w.applied = make(map[string][]string)
+		w.onResume["a"] = func(context.Context) unit.Outcome { return unit.Outcome{Phase: status.Unreachable, Message: "away"} }
+		w.mu.Unlock()
+		w.gives("a", unit.Outcome{Phase: status.Unreachable, Message: "away"})
+		if computed {
+			if err := os.Remove(filepath.Join(dir, "a.json")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := w.daemon(keeping(dir))
+		w.start(d)
+		w.eventually("b is looked after", func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.resumed["b"] > 0 && !computed || len(w.applied["b"]) > 0
+		})
+		// A commit that it does not have waits.
+		w.commit("bump", cluster("b", "v2"))
+		w.eventually("it waits", func() bool { return phase(d, "b") == status.Waiting })
+		if slices.ContainsFunc(w.appliedTo("b"), func(what string) bool { return strings.HasPrefix(what, "v2") }) {
+			t.Errorf("b got %q", w.appliedTo("b"))
+		}
+	}
+}
+
 // What a cluster at rest is to have is computed when it stirs, and then for all.
 func TestResumedStirs(t *testing.T) {
 	t.Parallel()
