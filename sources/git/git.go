@@ -22,6 +22,7 @@ package git
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,6 +90,8 @@ type Config struct {
 	// of refs/gitopsd/pending. Otherwise the branch is used only if the server
 	// refuses that ref.
 	PendingBranch bool
+	// MayPush, if set, is asked before each push. The push fails with its error.
+	MayPush func(ctx context.Context) error
 	// Log gets a warning when CAFile cannot be used any more. It may be nil.
 	Log *slog.Logger
 }

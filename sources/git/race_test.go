@@ -1,6 +1,7 @@
 package git
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -327,5 +328,41 @@ func TestUseFromAllSides(t *testing.T) {
 			wg.Wait()
 			f.fsck()
 		})
+	}
+}
+
+// Each push asks first, also those after a race that was lost.
+func TestMayPush(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	f.commit("A fleet", fleet)
+	refused := errors.New("another one is the leader")
+	asked, allowed := 0, 1
+	f.cfg.MayPush = func(context.Context) error {
+		if asked++; asked > allowed {
+			return refused
+		}
+		return nil
+	}
+	r := f.open()
+	_, wrote, err := r.Update(f.Context(), sources.LockFile, "Lock", func(sources.Commit) ([]byte, error) {
+		f.commit("Faster", map[string]string{"file": fmt.Sprint(asked)})
+		return []byte("a lock\n"), nil
+	})
+	if wrote || !errors.Is(err, refused) || asked != 2 {
+		t.Errorf("asked %d times: %v, %v", asked, wrote, err)
+	}
+	if err := r.WritePending(f.Context(), []byte("lines\n")); !errors.Is(err, refused) {
+		t.Error(err)
+	}
+	allowed = asked + 1
+	if err := r.WritePending(f.Context(), []byte("lines\n")); err != nil {
+		t.Error(err)
+	}
+	if err := r.ClearPending(f.Context()); !errors.Is(err, refused) {
+		t.Error(err)
+	}
+	if refs := f.git("for-each-ref", "--format=%(refname)"); refs != "refs/gitopsd/pending\nrefs/heads/main" {
+		t.Errorf("the refs are %q", refs)
 	}
 }

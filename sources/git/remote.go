@@ -27,9 +27,10 @@ import (
 // The cache directory has a lock file and a directory for each generation of the store.
 // The newest is in use. There are others if a process was killed.
 type remote struct {
-	client *wire.Client
-	dir    string
-	lock   *flock.Flock
+	client  *wire.Client
+	mayPush func(context.Context) error // may be nil
+	dir     string
+	lock    *flock.Flock
 
 	// busy is held while a goroutine uses store. It is a channel so that waiting for it
 	// can be cancelled.
@@ -49,7 +50,7 @@ func openRemote(cfg Config, loc location) (*remote, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &remote{client: client, dir: cfg.Dir, lock: flock.New(filepath.Join(cfg.Dir, "lock")), busy: make(chan struct{}, 1)}
+	r := &remote{client: client, mayPush: cfg.MayPush, dir: cfg.Dir, lock: flock.New(filepath.Join(cfg.Dir, "lock")), busy: make(chan struct{}, 1)}
 	if err := r.claim(); err != nil {
 		return nil, err
 	}
@@ -142,6 +143,11 @@ func (r *remote) push(ctx context.Context, u refUpdate) error {
 	if !u.now.IsZero() {
 		var err error
 		if pack, err = objects.EncodePack(u.objects); err != nil {
+			return err
+		}
+	}
+	if r.mayPush != nil {
+		if err := r.mayPush(ctx); err != nil {
 			return err
 		}
 	}

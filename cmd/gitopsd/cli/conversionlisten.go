@@ -33,17 +33,26 @@ type conversions struct {
 	stopped func()
 }
 
-// start serves until stop is called.
-func (o *conversionOptions) start(ctx context.Context, log *slog.Logger) (*conversions, error) {
+// load loads the server's certificates; nil if there is to be none.
+func (o *conversionOptions) load(log *slog.Logger) (*serve.Certificates, error) {
 	if (o.listen == "") != (o.tlsDir == "") {
 		return nil, errors.New("--conversion-listen and --conversion-tls-dir go together: set both")
 	}
 	if o.listen == "" {
-		return &conversions{}, nil
+		return nil, nil
 	}
 	certificates, err := serve.LoadCertificates(o.tlsDir, log)
 	if err != nil {
 		return nil, fmt.Errorf("--conversion-tls-dir: %w", err)
+	}
+	return certificates, nil
+}
+
+// start serves until stop is called.
+func (o *conversionOptions) start(ctx context.Context, log *slog.Logger) (*conversions, error) {
+	certificates, err := o.load(log)
+	if certificates == nil {
+		return &conversions{}, err
 	}
 	table := &convert.Table{}
 	handler, err := convert.New(convert.Config{Table: table, Log: log})

@@ -47,15 +47,24 @@ func (o *etcdOptions) checkProxy() error {
 	return nil
 }
 
+// loadProxy loads the proxy's certificates.
+func (o *etcdOptions) loadProxy(log *slog.Logger) (*certificates.Certificates, error) {
+	loaded, err := certificates.LoadCertificates(o.proxyTLSDir, log)
+	if err != nil {
+		return nil, fmt.Errorf("--etcd-proxy-tls-dir: %w", err)
+	}
+	if loaded.Authority() == nil {
+		return nil, fmt.Errorf("--etcd-proxy-tls-dir: %s: has no ca.crt, without which API servers trust no etcd", o.proxyTLSDir)
+	}
+	return loaded, nil
+}
+
 // startProxy serves namespaces until stop is called. They are in local, an etcd in this process,
 // if that is not nil.
 func (o *etcdOptions) startProxy(ctx context.Context, local *member.Member, log *slog.Logger) (_ *etcdProxy, stop func(), err error) {
 	p := new(etcdProxy)
-	if p.certificates, err = certificates.LoadCertificates(o.proxyTLSDir, log); err != nil {
-		return nil, nil, fmt.Errorf("--etcd-proxy-tls-dir: %w", err)
-	}
-	if p.Trust() == nil {
-		return nil, nil, fmt.Errorf("--etcd-proxy-tls-dir: %s: has no ca.crt, without which API servers trust no etcd", o.proxyTLSDir)
+	if p.certificates, err = o.loadProxy(log); err != nil {
+		return nil, nil, err
 	}
 	p.Daemon, err = serve.NewDaemon(serve.DaemonConfig{Certificate: p.certificates.Config().GetCertificate, Log: log, Member: local, GRPCGo: o.proxyGRPCGo})
 	if err != nil {

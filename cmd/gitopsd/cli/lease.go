@@ -11,12 +11,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"gitopsd.dev/reconcile"
 	"gitopsd.dev/reconcile/hub"
 	"gitopsd.dev/reconcile/hub/leader"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/sources"
 )
 
 // leaseOptions are the flags for several daemons of which one works.
@@ -82,31 +80,4 @@ func lead(ctx context.Context, l *leader.Leader, board *status.Board, log *slog.
 			log.Warn("the Lease could not be given up; the others wait until it ends", "lease", l.String(), "error", err)
 		}
 	}, nil
-}
-
-// guarded is a repository that is written to only while mayWrite returns no error.
-type guarded struct {
-	reconcile.Repository
-	mayWrite func(context.Context) error
-}
-
-func (g guarded) Update(ctx context.Context, path, message string, content func(sources.Commit) ([]byte, error)) (sources.Commit, bool, error) {
-	if err := g.mayWrite(ctx); err != nil {
-		return sources.Commit{}, false, err
-	}
-	return g.Repository.Update(ctx, path, message, content)
-}
-
-func (g guarded) WritePending(ctx context.Context, content []byte) error {
-	if err := g.mayWrite(ctx); err != nil {
-		return err
-	}
-	return g.Repository.WritePending(ctx, content)
-}
-
-func (g guarded) ClearPending(ctx context.Context) error {
-	if err := g.mayWrite(ctx); err != nil {
-		return err
-	}
-	return g.Repository.ClearPending(ctx)
 }

@@ -304,12 +304,12 @@ func (o *gitOptions) tellWorkTree(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-func (o *gitOptions) open(env *Env, cacheDir string, log *slog.Logger) (*git.Repository, error) {
+func (o *gitOptions) open(env *Env, cacheDir string, mayPush func(context.Context) error, log *slog.Logger) (*git.Repository, error) {
 	return git.Open(git.Config{
 		URL: o.url, Branch: o.branch, Dir: cacheDir,
 		Username: o.username, Password: env.getenv(passwordVariable), PasswordFile: o.passwordFile,
 		CAFile: o.caFile, SSHKeyFile: o.key, KnownHostsFile: o.knownHosts,
-		Name: o.name, Mail: o.mail, PendingBranch: o.pendingBranch, Log: log,
+		Name: o.name, Mail: o.mail, PendingBranch: o.pendingBranch, MayPush: mayPush, Log: log,
 	})
 }
 

@@ -170,24 +170,51 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
-	repository, err := o.git.open(g.env, dir, log)
+	own := hub.New(hub.Config{Kubeconfig: o.hub, Namespace: o.namespace, UserAgent: userAgent()})
+	defer own.Close()
+	var elected *leader.Leader
+	var mayWrite func(context.Context) error // nil: always
+	if o.lease.name != "" {
+		mayWrite = func(ctx context.Context) error { return elected.MayWrite(ctx) }
+	}
+	repository, err := o.git.open(g.env, dir, mayWrite, log)
 	if err != nil {
 		return err
 	}
 	defer repository.Close()
-	own := hub.New(hub.Config{Kubeconfig: o.hub, Namespace: o.namespace, UserAgent: userAgent()})
-	defer own.Close()
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
-	elected, err := o.lease.election(own, repository.Fleet(), log)
+	if elected, err = o.lease.election(own, repository.Fleet(), log); err != nil {
+		return err
+	}
+	if elected != nil {
+		board.Election = elected
+		o.etcd.intercept = []grpc.UnaryClientInterceptor{connect.Guard(mayWrite)}
+	}
+	if o.hub != "" || g.env.getenv("KUBERNETES_SERVICE_HOST") != "" {
+		o.registry.hub = own // it runs in a cluster, or --kubeconfig names one
+	}
+	o.registry.gitCAFile = o.git.caFile
+	computer, err := o.registry.computer(log, mode, nil, nil)
 	if err != nil {
 		return err
 	}
-	var mayWrite func(context.Context) error // nil: always
-	target := reconcile.Repository(repository)
-	if elected != nil {
-		board.Election, mayWrite = elected, elected.MayWrite
-		target = guarded{repository, mayWrite}
-		o.etcd.intercept = []grpc.UnaryClientInterceptor{connect.Guard(mayWrite)}
+	// By repository and branch: clusters of two fleets may have the same name.
+	rest, err := o.registry.cache(filepath.Join("checkpoints", sources.DigestOf([]byte(o.git.url+"\x00"+o.git.branch)).Short()))
+	if err != nil {
+		return err
+	}
+	reach, err := kubeconfig.ParseReach(o.targets.addresses)
+	if err != nil {
+		return fmt.Errorf("--allow-addresses: %w", err)
+	}
+	// One that waits is ready only if it could work.
+	if _, err := o.conversions.load(log); err != nil {
+		return err
+	}
+	if o.etcd.proxyListen != "" && o.etcd.embedded == "" {
+		if _, err := o.etcd.loadProxy(log); err != nil {
+			return err
+		}
 	}
 	show := func() {} // shows what is added to the board later
 	if !o.once {
@@ -216,29 +243,12 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	connector := &hub.Connector{Hub: own, Dir: o.kubeconfigDir, AllowInCluster: o.inCluster, MayWrite: mayWrite}
-	if o.hub != "" || g.env.getenv("KUBERNETES_SERVICE_HOST") != "" {
-		o.registry.hub = own // it runs in a cluster, or --kubeconfig names one
-	}
-	o.registry.gitCAFile = o.git.caFile
-	computer, err := o.registry.computer(log, mode, nil, nil)
-	if err != nil {
-		return err
-	}
-	// By repository and branch: clusters of two fleets may have the same name.
-	rest, err := o.registry.cache(filepath.Join("checkpoints", sources.DigestOf([]byte(o.git.url+"\x00"+o.git.branch)).Short()))
-	if err != nil {
-		return err
-	}
 	fleet := apply.Fleet{Name: repository.Fleet(), Accepts: func(name string) bool { return slices.Contains(o.takeOver, name) }}
 	var daemon *reconcile.Daemon
 	fleet.Supersedes = func(ctx context.Context, commit, applied string) error {
 		return daemon.Supersedes(ctx, commit, applied)
 	}
 	turns := turn.New(16)
-	reach, err := kubeconfig.ParseReach(o.targets.addresses)
-	if err != nil {
-		return fmt.Errorf("--allow-addresses: %w", err)
-	}
 	spaces := new(etcdService)
 	if !o.once { // one pass provisions nothing
 		if spaces, err = o.etcd.start(ctx, fleet.Name, log); err != nil {
@@ -270,7 +280,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		board.EtcdNamespaces = spaces.proxy.Counts
 	}
 	daemon, err = reconcile.New(reconcile.Config{
-		Repository: target, Computer: computer, Board: board, Log: log,
+		Repository: repository, Computer: computer, Board: board, Log: log,
 		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
 		Checkpoints: &checkpoint.Store{Dir: rest}, Settings: o.settings(cmd.Flags()),
 		Connect: func(ctx context.Context, want *desired.Unit) (reconcile.Connection, error) {
