@@ -33,6 +33,10 @@ webhooks:
   rules: [{apiGroups: ["$NAME.example.org"], apiVersions: ["*"], operations: ["*"], resources: ["*"]}]
 `
 
+// closed is a webhook that fails closed. The condition is there since nothing answers.
+var closed = strings.Replace(webhook, "failurePolicy: Ignore", `failurePolicy: Fail
+  matchConditions: [{name: never, expression: "false"}]`, 1)
+
 // A webhook configuration is applied only when its server is ready.
 func TestWebhookWaits(t *testing.T) {
 	b := newBed(t)
@@ -68,15 +72,37 @@ apiVersion: $NAME.example.org/v1
 kind: Widget
 metadata: {name: w}
 `
-	// The condition is there since nothing answers.
-	closed := strings.Replace(webhook, "failurePolicy: Ignore", `failurePolicy: Fail
-  matchConditions: [{name: never, expression: "false"}]`, 1)
 	set := b.set(parts[0] + "---" + parts[3] + "---" + widgets + "---" + closed)
 	_, results := b.apply(set)
 	const waits = "waits for a ready endpoint of Service $NAME/web, which is to serve it"
 	b.want("results", results, "pending validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: "+waits,
 		"pending widget.$NAME.example.org/w: waits for validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME, which is to see it: "+waits)
 	set = b.set(parts[0] + "---" + parts[3] + "---" + parts[4] + "---" + widgets + "---" + closed)
+	b.applied(set)
+}
+
+// An object is not stored unchecked because its webhook could not be registered.
+func TestObjectWaitsForFailedWebhook(t *testing.T) {
+	b := newBedSerial(t)
+	f := newFaulty(b, 5*time.Second)
+	const gadgets = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gadgets.$NAME.example.org},
+  spec: {group: $NAME.example.org, scope: Cluster, names: {kind: Gadget, plural: gadgets}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}
+`
+	const gadget = "{apiVersion: $NAME.example.org/v1, kind: Gadget, metadata: {name: g}}"
+	b.applied(b.set(gadgets))
+	f.breaks(func(r *http.Request) bool {
+		return r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/validatingwebhookconfigurations/")
+	}, answers(http.StatusInternalServerError, nil, "not now"))
+	byURL := strings.Replace(closed, "service: {namespace: $NAME, name: web}", `url: "https://127.0.0.1:1/"`, 1)
+	set := b.set(gadgets + "---" + byURL + "---\n" + gadget)
+	_, results := b.apply(set)
+	const why = "the server answered 500 Internal Server Error"
+	b.wantPrefixes("results", results, "failed validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: ",
+		"pending gadget.$NAME.example.org/g: waits for validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME, which is to see it: "+why)
+	if b.get(gadget) != nil {
+		t.Error("the object is stored")
+	}
+	f.heals()
 	b.applied(set)
 }
 
@@ -126,6 +152,22 @@ webhooks:
 
 // withCA fills in a CA.
 func withCA(text string) string { return strings.ReplaceAll(text, "caBundle: CA", "caBundle: "+ca) }
+
+// New webhooks are not registered while the controller that has them is refused, although the
+// old one runs.
+func TestWebhookOfRefused(t *testing.T) {
+	b := newBed(t)
+	const account = "{apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: $NAME, labels: {gitopsd.dev/package: p}}}"
+	all := strings.Replace(withCA(packaged), "spec: {containers", "spec: {serviceAccountName: web, containers", 1) + "---\n" + account
+	before, _, _ := strings.Cut(all, "---\napiVersion: admissionregistration")
+	b.applied(b.set(before + "---\n" + account))
+	b.edit("other", account, `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":"applyset-other"}}}`)
+	_, results := b.apply(b.set(strings.Replace(all, "web:1", "web:2", 1)))
+	b.want("results", results, "pending validatingwebhookconfiguration.admissionregistration.k8s.io/$NAME: waits for deployment.apps/$NAME/web, which is to serve it: it would run as serviceaccount/$NAME/web, which is in conflict")
+	if b.get(webhook) != nil {
+		t.Error("it is registered")
+	}
+}
 
 // A package's webhooks are registered when its controller is ready, and pruned before it.
 // While the controller is replaced they stay, and take only changes that restrict nothing

@@ -31,14 +31,20 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	if kube.IsClusterWide(err) || ctx.Err() != nil {
 		return err
 	}
-	if err != nil {
+	if kube.ClassOf(err) == kube.Forbidden {
 		// Without the right to read Crossplane's packages others still work.
 		a.log.Warn("cannot tell whether Crossplane installs the same packages", "error", err)
+		err = nil
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if other, ok := live[repositoryOf(s.Object)]; ok && other != s.ID && s.Action.Writes() {
+		if repositoryOf(s.Object) == "" || !s.Action.Writes() {
+			continue
+		}
+		if other, ok := live[repositoryOf(s.Object)]; ok && other != s.ID {
 			s.Action, s.Reason = installedBy(p, other, s.ID.Is(manifest.Packages...))
+		} else if err != nil {
+			s.Action, s.Reason = plan.Wait, fmt.Sprintf("whether Crossplane installs the same package is not known: %v", err)
 		}
 	}
 	return nil

@@ -14,6 +14,8 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // faulty answers some requests otherwise than the API server would.
@@ -391,4 +393,57 @@ func TestFollowChatter(t *testing.T) {
 	status("stuck", "True", "done")
 	wait(t, notified)
 	b.quiet(set)
+}
+
+// The new version of a controller waits until it is known whether the old one was ready: it
+// could be rolled back to itself otherwise.
+func TestUnreadController(t *testing.T) {
+	b := newBedSerial(t)
+	f := newFaulty(b, 5*time.Second)
+	b.as("somebody", "{apiVersion: v1, kind: Namespace, metadata: {name: gitopsd-system}}")
+	deployment := func(version string) string {
+		return `{apiVersion: apps/v1, kind: Deployment, metadata: {name: $NAME, namespace: gitopsd-system, labels: {gitopsd.dev/package: $NAME}},
+  spec: {selector: {matchLabels: {a: $NAME}}, template: {metadata: {labels: {a: $NAME}}, spec: {containers: [{name: c, image: 'example.org/c:` + version + `'}]}}}}`
+	}
+	b.applied(b.set(deployment("v1")))
+	next := b.set(deployment("v2"))
+	f.breaks(endpoint(http.MethodGet, "/apis/apps/v1/namespaces/gitopsd-system/deployments/"+b.name), answers(http.StatusServiceUnavailable, nil, ""))
+	_, results := b.apply(next)
+	b.want("results", results, "pending deployment.apps/gitopsd-system/$NAME: not known yet: spec.template")
+	f.heals()
+	live := manifest.List(b.get(deployment("")), "spec", "template", "spec", "containers")[0].(map[string]any)
+	if image := live["image"]; image != "example.org/c:v1" {
+		t.Errorf("%v runs", image)
+	}
+	b.applied(next)
+	b.apply(b.set(""))
+}
+
+// While it is not known whether Crossplane installs a package, no second controller starts.
+func TestUnreadInstaller(t *testing.T) {
+	b := newBedSerial(t)
+	f := newFaulty(b, 5*time.Second)
+	b.as("somebody", `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: providers.pkg.crossplane.io},
+  spec: {group: pkg.crossplane.io, names: {kind: Provider, plural: providers}, scope: Cluster, versions: [{name: v1, served: true, storage: true,
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}`)
+	b.serves("pkg.crossplane.io", "Provider")
+	b.as("somebody", "{apiVersion: pkg.crossplane.io/v1, kind: Provider, metadata: {name: $NAME}, spec: {package: 'registry.example.org/acme/$NAME:v1'}}")
+	ref, err := sources.ParseRef("registry.example.org/acme/" + b.name + ":v1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := manifest.New(b.set("{apiVersion: v1, kind: ConfigMap, metadata: {name: $NAME, namespace: default, labels: {gitopsd.dev/package: p}}}").All()[0].Tree(),
+		manifest.Origin{Package: sources.Pin{Ref: ref}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, _ := manifest.NewSet([]*manifest.Object{o})
+	f.breaks(endpoint(http.MethodGet, "/apis/pkg.crossplane.io/v1/providers"), answers(http.StatusServiceUnavailable, nil, ""))
+	steps, _ := b.apply(set)
+	b.want("steps", steps, "wait configmap/default/$NAME whether Crossplane installs the same package is not known: cluster $NAME: list provider.pkg.crossplane.io: the server answered 503 Service Unavailable")
+	f.heals()
+	steps, _ = b.apply(set)
+	if len(steps) != 1 || !strings.HasPrefix(steps[0], "conflict configmap/default/$NAME Crossplane's provider.pkg.crossplane.io/$NAME installs the same package") {
+		t.Errorf("steps: %q", steps)
+	}
 }

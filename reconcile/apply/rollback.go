@@ -115,7 +115,10 @@ func (a *Applier) decideRollback(ctx context.Context, o *manifest.Object, applie
 				known.Deployment = map[string]any{}
 			case err != nil:
 				a.log.Debug("whether a controller got ready is not known", "object", id.String(), "error", err)
-				return rollback.Decision{Record: known.Record, Unknown: known.Record.Failed != ""}, due, nil
+				// A new revision waits: without a record of what was ready before it, it would
+				// count as that itself.
+				unknown := known.Record.Failed != "" || known.Record.Revision != rollback.Revision(o) && kube.ClassOf(err) != kube.Forbidden
+				return rollback.Decision{Record: known.Record, Unknown: unknown}, due, nil
 			}
 		case rollback.TheRevisions:
 			if known.Revisions, err = a.revisionsOf(ctx, o); err != nil {
@@ -202,7 +205,7 @@ func withRollbacks(all []Health, p *plan.Plan, g *plan.Gating) []Health {
 			}
 			h.Until = all[at].Until
 			all[at] = h
-		case at >= 0 && all[at].State == FailedState && strings.HasPrefix(all[at].Reason, rollback.Exceeded):
+		case at >= 0 && s.Rollback.Why != "" && all[at].State == FailedState && strings.HasPrefix(all[at].Reason, rollback.Exceeded):
 			all[at].Reason += "; not rolled back: " + s.Rollback.Why
 		case at >= 0 && !s.Rollback.Due.IsZero() && (all[at].Until.IsZero() || s.Rollback.Due.Before(all[at].Until)):
 			all[at].Until = s.Rollback.Due

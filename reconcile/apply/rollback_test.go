@@ -43,6 +43,11 @@ func TestHealthOfRollbacks(t *testing.T) {
 		},
 		{name: "nothing waits for it", action: plan.Unchanged, rollback: back, gating: plan.Gating{Gates: map[string]plan.Gates{"p": {}}}, want: []Health{{ID: o.ID(), State: FailedState, Package: "p", Reason: back.Why, Advice: advice, Passes: true}}},
 		{name: "to look at again", action: plan.Unchanged, rollback: plan.Rollback{Due: due}, health: progress, want: []Health{{ID: o.ID(), State: InProgress, Package: "p", Reason: progress[0].Reason, Until: due}}},
+		{
+			name: "failed, and to look at again", action: plan.Unchanged, rollback: plan.Rollback{Due: due},
+			health: []Health{{ID: o.ID(), State: FailedState, Reason: "Progress deadline exceeded; pod x"}},
+			want:   []Health{{ID: o.ID(), State: FailedState, Reason: "Progress deadline exceeded; pod x", Until: due}},
+		},
 		{name: "and ready by now", action: plan.Unchanged, rollback: plan.Rollback{Due: due}},
 		{name: "somebody else's", action: plan.Conflict, rollback: back},
 	} {

@@ -182,7 +182,7 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 
 // unguarded returns why a new object waits for a new webhook configuration that matches
 // it; "" if it does not. For a configuration that was registered in this run, it waits
-// until API servers know of it.
+// until API servers know of it. A configuration that nothing would serve is not waited for.
 func (x *execution) unguarded(ctx context.Context, s *plan.Step) (string, error) {
 	for i := range x.results {
 		// Only those of an earlier stage, which no other goroutine writes any more.
@@ -190,7 +190,7 @@ func (x *execution) unguarded(ctx context.Context, s *plan.Step) (string, error)
 		if !r.Step.ID.Is(manifest.Webhooks...) || r.Step.Object == nil || r.Step.UID != "" {
 			continue
 		}
-		waits := r.Outcome == Pending || x.awaited(r.Step)
+		waits := r.Outcome != Done && (r.Step.Action.Writes() || r.Step.Action == plan.Conflict || r.Step.Action == plan.Refused) || x.awaited(r.Step)
 		if !waits && r.Outcome != Done {
 			continue
 		}
@@ -264,7 +264,8 @@ func (x *execution) unavailable(ctx context.Context, o *manifest.Object) (string
 		r := &x.results[i]
 		switch {
 		case r.Step.ID != id:
-		case r.Step.Action.Writes() && r.Outcome != Done:
+		case r.Step.Action.Writes() && r.Outcome != Done, r.Step.Action == plan.Conflict, r.Step.Action == plan.Refused,
+			r.Step.Action == plan.Wait, r.Step.Action == plan.Held && !r.Step.Drift: // what runs is not what is desired
 			return x.because(r), nil
 		case r.Step.Rollback.Done: // what runs may not have the new webhooks
 			return "it is rolled back: " + r.Step.Rollback.Why, nil

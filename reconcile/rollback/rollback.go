@@ -440,10 +440,13 @@ func containerOf(template map[string]any, field, name string) map[string]any {
 
 // Apply returns the desired Deployment with the decision.
 func (d Decision) Apply(desired *manifest.Object) (*manifest.Object, error) {
-	if d.Record == (Record{}) {
+	tree := desired.Tree()
+	switch {
+	case d.Record != Record{}:
+		tree = desired.WithMetadata(nil, map[string]string{manifest.RollbackAnnotation: d.Record.String()}).Tree()
+	case !d.Unknown:
 		return desired, nil
 	}
-	tree := desired.WithMetadata(nil, map[string]string{manifest.RollbackAnnotation: d.Record.String()}).Tree()
 	switch {
 	case d.Unknown:
 		return desired.Complete(manifest.Without(tree, "spec", "template"), "spec.template")
