@@ -447,3 +447,33 @@ func TestUnreadInstaller(t *testing.T) {
 		t.Errorf("steps: %q", steps)
 	}
 }
+
+// If one object cannot be read, nothing is said about others of its kind.
+func TestHealthOfUnread(t *testing.T) {
+	b := newBedSerial(t)
+	f := newFaulty(b, 5*time.Second)
+	text := gizmos
+	for _, name := range []string{"one", "two", "three"} {
+		text += "\n---\n" + gizmo(name)
+	}
+	set := b.set(text)
+	b.follow()
+	status := func(message string) {
+		for _, name := range []string{"one", "two", "three"} {
+			b.rawAt(http.MethodPatch, b.set(gizmo(name)).All()[0], "/status", "fieldManager=somebody", "application/merge-patch+json",
+				[]byte(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"x","message":"`+message+`"}]}}`))
+		}
+	}
+	b.pass(t.Context(), set)
+	status("first")
+	eventually(t, "all are healthy", func(ctx context.Context) bool { return b.pass(ctx, set) == 0 })
+	status("second")
+	f.breaks(endpoint(http.MethodGet, "/apis/"+b.name+".example.org/v1/gizmos/two"), answers(http.StatusInternalServerError, nil, ""))
+	eventually(t, "two is unknown", func(ctx context.Context) bool {
+		list, err := b.applier.Health(ctx, b.plan(set, apply.PlanOptions{}))
+		if len(list) > 1 {
+			t.Fatalf("%+v", list)
+		}
+		return err == nil && len(list) == 1 && list[0].ID.Name == "two" && list[0].State == apply.UnknownState
+	})
+}

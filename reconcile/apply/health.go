@@ -257,14 +257,20 @@ func (a *Applier) lookAtHealth(ctx context.Context, l *healthLook, apiVersion st
 	return nil
 }
 
+// askHealth gets the objects to look at. One that cannot be read is unknown. The error is
+// about the cluster as a whole.
 func (a *Applier) askHealth(ctx context.Context, l *healthLook, t kube.Type) error {
-	for id := range l.health {
+	for id, h := range l.health {
 		tree, meta, err := a.cluster.Get(ctx, t, id)
-		if kube.IsMissing(err) {
+		switch {
+		case kube.IsMissing(err):
 			continue
-		}
-		if err != nil {
+		case kube.IsClusterWide(err):
 			return err
+		case err != nil:
+			h.State, h.Reason = UnknownState, err.Error()
+			l.health[id], l.again[id] = h, true
+			continue
 		}
 		if a.inv.Membership(id, &meta.ObjectMeta) != plan.Foreign {
 			l.take(t, tree)

@@ -6,9 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/migrate"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/types"
 )
 
@@ -30,6 +33,19 @@ spec:
 
 func storing(version string) string {
 	return strings.NewReplacer("$V1", map[bool]string{true: "true", false: "false"}[version == "v1"], "$V2", map[bool]string{true: "true", false: "false"}[version == "v2"]).Replace(stores)
+}
+
+// A definition that the API server refuses, in each pass, counts as written only once it is:
+// what was written is migrated without a pause.
+func TestMigrating(t *testing.T) {
+	crd := manifesttest.Objects(t, strings.ReplaceAll(storing("v1"), "$NAME", "x"))
+	step := &plan.Step{Action: plan.Configure, Object: crd[len(crd)-1], ID: crd[len(crd)-1].ID(), UID: "1"}
+	for outcome, written := range map[apply.Outcome]bool{apply.Done: true, apply.Failed: false, apply.Pending: false} {
+		have := migrating(&apply.Report{Results: []apply.Result{{Step: step, Outcome: outcome}}})
+		if len(have) != 1 || have[0].Written != written {
+			t.Errorf("%v: %+v", outcome, have)
+		}
+	}
 }
 
 // A definition that asks for it is migrated beside the attempts. Until that is known to

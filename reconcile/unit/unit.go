@@ -225,7 +225,7 @@ func (c *Connection) apply(ctx context.Context, want *desired.Unit) Outcome {
 	if err != nil {
 		return o.fail(err)
 	}
-	migrated := c.migrate(p)
+	migrated := c.migrate(report)
 	unhealthy, err := c.applier.Health(ctx, p)
 	if err != nil {
 		return o.fail(err)
