@@ -13,6 +13,10 @@ const (
 	RegistryFile = "clusters.yaml"
 )
 
+// ErrIgnored is in the chain of errors about a file or directory of a working tree that Git
+// ignores.
+var ErrIgnored = errors.New("is ignored by Git, so that no commit has it: `git add --force` it, or remove what names it")
+
 // ErrNotFound is in the chain of errors about content that a registry does not
 // have or does not show.
 var ErrNotFound = errors.New("not found")

@@ -232,7 +232,7 @@ func (in *inspection) kustomizationFile(dir string) (string, error) {
 	for _, name := range konfig.RecognizedKustomizationFileNames() {
 		file := path.Join(dir, name)
 		switch mode, err := in.mode(file); {
-		case errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, sources.ErrIgnored):
 		case err != nil:
 			return "", err
 		case !mode.IsDir():

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git/objects"
@@ -142,9 +143,24 @@ func (d *Directory) Uncommitted(ctx context.Context) (bool, error) {
 // git, and fails if git does.
 func (d *Directory) Sparse(ctx context.Context) (bool, error) { return wire.Sparse(ctx, d.Root) }
 
-// Ignored returns the files, below Path, that Git ignores. It asks git, and fails if git does.
-func (d *Directory) Ignored(ctx context.Context, files []string) ([]string, error) {
-	return wire.Ignored(ctx, filepath.Join(d.Root, filepath.FromSlash(d.Path)), files)
+// Ignored returns the files and directories below Path that Git ignores, relative to it; none
+// if Git ignores Path itself. It asks git, and fails if git does.
+func (d *Directory) Ignored(ctx context.Context) ([]string, error) {
+	// Below an ignored directory git ls-files fails, so it is run at the root.
+	all, err := wire.Ignored(ctx, d.Root)
+	if err != nil || d.Path == "." {
+		return all, err
+	}
+	var below []string
+	for _, name := range all {
+		if name == d.Path || strings.HasPrefix(d.Path, name+"/") {
+			return nil, nil
+		}
+		if rest, ok := strings.CutPrefix(name, d.Path+"/"); ok {
+			below = append(below, rest)
+		}
+	}
+	return below, nil
 }
 
 // Stages returns the versions of a file with a merge conflict: the common ancestor's,

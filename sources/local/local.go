@@ -11,13 +11,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"gitopsd.dev/sources"
 )
@@ -56,12 +54,12 @@ type Tree struct {
 
 	root *os.Root
 
-	mu   sync.Mutex
-	read map[string]bool // files that were read
+	ignored map[string]bool
 }
 
-// Open opens the working tree dir. The caller closes it.
-func Open(dir string) (*Tree, error) {
+// Open opens the working tree dir. Its files and directories that Git ignores are left out:
+// ignored has their names, with slashes. The caller closes the tree.
+func Open(dir string, ignored []string) (*Tree, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -70,7 +68,11 @@ func Open(dir string) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("working tree: %w", err)
 	}
-	return &Tree{Dir: abs, root: root, read: make(map[string]bool)}, nil
+	t := &Tree{Dir: abs, root: root, ignored: make(map[string]bool, len(ignored))}
+	for _, name := range ignored {
+		t.ignored[name] = true
+	}
+	return t, nil
 }
 
 // Close closes the tree. Its files must not be read afterwards.
@@ -80,30 +82,17 @@ func (t *Tree) Close() error { return t.root.Close() }
 // they are used.
 //
 // They are the files that a commit could have: regular files and directories
-// without .git and without other repositories, such as submodules. A symbolic link is
-// listed but not followed. Files that Git ignores are there; see Read.
+// without .git, without other repositories, such as submodules, and without what Git ignores
+// ([sources.ErrIgnored]). A symbolic link is listed but not followed.
 func (t *Tree) Commit() sources.Commit {
-	return sources.Commit{Subject: "working tree " + t.Dir, Files: files{root: t.root, fsys: t.root.FS(), tree: t}}
-}
-
-// Read returns the files that were read until now, sorted.
-func (t *Tree) Read() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Sorted(maps.Keys(t.read))
-}
-
-func (t *Tree) reads(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.read[name] = true
+	return sources.Commit{Subject: "working tree " + t.Dir, Files: files{root: t.root, fsys: t.root.FS(), ignored: t.ignored}}
 }
 
 // files is the file system of a Tree. The root allows no access outside.
 type files struct {
-	root *os.Root
-	fsys fs.FS
-	tree *Tree
+	root    *os.Root
+	fsys    fs.FS
+	ignored map[string]bool
 }
 
 // Optional interfaces that save an Open.
@@ -152,6 +141,8 @@ func (f files) checkOne(op, name string) (fs.FileInfo, error) {
 	switch mode := info.Mode(); {
 	case mode.IsDir() && f.isRepository(name):
 		return nil, &fs.PathError{Op: op, Path: name, Err: errRepository}
+	case f.ignored[name]:
+		return nil, &fs.PathError{Op: op, Path: name, Err: sources.ErrIgnored}
 	case mode.IsRegular(), mode.IsDir():
 		return info, nil
 	case mode&fs.ModeSymlink != 0:
@@ -190,7 +181,6 @@ func (f files) Open(name string) (fs.File, error) {
 		return nil, err
 	}
 	if !info.IsDir() {
-		f.tree.reads(name)
 		return file, nil
 	}
 	dir, ok := file.(fs.ReadDirFile)
@@ -220,7 +210,8 @@ func (d openDir) ReadDir(n int) ([]fs.DirEntry, error) {
 // visible returns the entries of a directory that a commit would list.
 func (f files) visible(dir string, list []fs.DirEntry) []fs.DirEntry {
 	return slices.DeleteFunc(list, func(e fs.DirEntry) bool {
-		return hidden(e.Name()) || strings.Contains(e.Name(), `\`) || e.IsDir() && f.isRepository(path.Join(dir, e.Name()))
+		name := path.Join(dir, e.Name())
+		return hidden(e.Name()) || strings.Contains(e.Name(), `\`) || f.ignored[name] || e.IsDir() && f.isRepository(name)
 	})
 }
 
@@ -244,7 +235,6 @@ func (f files) ReadFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	f.tree.reads(name)
 	content, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
 	if err == nil && len(content) > MaxFile {
 		err = &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("%d MiB is more than the %d MiB allowed for a file: %w", info.Size()>>20, MaxFile>>20, sources.ErrLimit)}

@@ -25,7 +25,7 @@ func write(t *testing.T, dir string, files map[string]string) {
 
 func open(t *testing.T, dir string) *Tree {
 	t.Helper()
-	tree, err := Open(dir)
+	tree, err := Open(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestFiles(t *testing.T) {
 	if content, err := fs.ReadFile(c.Files, "clusters.yaml"); err != nil || string(content) != "changed" {
 		t.Errorf("%q, %v", content, err)
 	}
-	if _, err := Open(filepath.Join(dir, "nope")); err == nil {
+	if _, err := Open(filepath.Join(dir, "nope"), nil); err == nil {
 		t.Error("a directory that is not there can be opened")
 	}
 }

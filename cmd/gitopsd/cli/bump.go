@@ -102,7 +102,7 @@ type bumpOutput struct {
 
 // runBump moves the package of a request, or all if it names none.
 func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request, prerelease bool, out bumpOutput) error {
-	tree, err := o.tree.open()
+	tree, err := o.tree.open(cmd.Context())
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func TestWriteBumpMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		write("prod/db.yaml", "v1")
-		tree, err := openTree(root)
+		tree, err := openTree(t.Context(), root)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -77,17 +77,18 @@ func completeFlag(cmd *cobra.Command, flag string, c completion) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, c) // an error means that the flag does not exist
 }
 
-// openForCompletion opens the working tree, nil if there is none.
+// openForCompletion opens the working tree, nil if there is none. It does not wait for git, so
+// that the tree has files that Git ignores.
 func (o *treeOptions) openForCompletion() *workingTree {
 	root, err := local.FindRoot(cmp.Or(o.repo, "."))
 	if err != nil {
 		return nil
 	}
-	tree, err := openTree(root)
+	tree, err := local.Open(root, nil)
 	if err != nil {
 		return nil
 	}
-	return tree
+	return &workingTree{root: root, commit: tree.Commit(), tree: tree}
 }
 
 // registered returns the names of the registered clusters, none if there is no working tree or

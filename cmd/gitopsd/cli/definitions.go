@@ -51,7 +51,7 @@ func (o *typesOptions) definitions(cmd *cobra.Command, g *global, source string)
 		return nil, errors.Join(err, unread)
 	}
 	if o.registry.vendor != "" {
-		tree, err := o.tree.open()
+		tree, err := o.tree.open(cmd.Context())
 		if err != nil {
 			return nil, err
 		}

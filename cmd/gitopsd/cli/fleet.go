@@ -12,7 +12,6 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
-	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git"
 	"gitopsd.dev/sources/local"
@@ -46,7 +45,7 @@ type fleet struct {
 // open computes the desired state of the working tree, for the named clusters or else for
 // all. Versions that the lock lacks are resolved, but not written.
 func (o *fleetOptions) open(cmd *cobra.Command, g *global, only ...string) (*fleet, error) {
-	tree, err := o.tree.open()
+	tree, err := o.tree.open(cmd.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -122,19 +121,18 @@ func belowRoot(root string) string {
 	return fmt.Sprintf("%s is in %s, and `gitopsd run` finds it only at the root of a Git repository: move the fleet there, or give it a repository of its own", sources.RegistryFile, repo.Path)
 }
 
-// ignoredFiles returns a note about files that were read in a working tree and that Git
-// ignores; else "".
-func ignoredFiles(ctx context.Context, tree *workingTree) string {
-	repo, err := git.OpenDir(tree.root)
+// ignored returns the files and directories below root that Git ignores; none outside of a
+// repository. Without git they are not known, and the note says so.
+func ignored(ctx context.Context, root string) (names []string, note string) {
+	repo, err := git.OpenDir(root)
 	if err != nil {
-		return "" // not in Git
+		return nil, "" // not in Git
 	}
 	defer repo.Close()
-	ignored, err := repo.Ignored(ctx, tree.tree.Read())
-	if err != nil || len(ignored) == 0 {
-		return "" // without git nothing is known
+	if names, err = repo.Ignored(ctx); err != nil {
+		return nil, fmt.Sprintf("files that Git ignores are read here, although `gitopsd run` works without them: git could not list them (%v)", err)
 	}
-	return fmt.Sprintf("Git ignores %s: no commit has it, and `gitopsd run` works without it; add it with `git add --force`, or remove what names it", prose.Some(ignored, 3))
+	return names, ""
 }
 
 // withoutFiles returns a note if the checkout of a fleet with this root is sparse; else "".
@@ -156,27 +154,30 @@ type workingTree struct {
 	root string
 	// commit is the tree as a commit, without a hash.
 	commit sources.Commit
-	tree   *local.Tree
+	// note says why the tree may have files that no commit has; else "".
+	note string
+	tree *local.Tree
 }
 
 // Close closes the directory.
 func (w *workingTree) Close() error { return w.tree.Close() }
 
 // open opens the working tree.
-func (o *treeOptions) open() (*workingTree, error) {
+func (o *treeOptions) open(ctx context.Context) (*workingTree, error) {
 	root, err := o.root()
 	if err != nil {
 		return nil, err
 	}
-	return openTree(root)
+	return openTree(ctx, root)
 }
 
-func openTree(root string) (*workingTree, error) {
-	t, err := local.Open(root)
+func openTree(ctx context.Context, root string) (*workingTree, error) {
+	names, note := ignored(ctx, root)
+	t, err := local.Open(root, names)
 	if err != nil {
 		return nil, err
 	}
-	return &workingTree{root: root, commit: t.Commit(), tree: t}, nil
+	return &workingTree{root: root, commit: t.Commit(), note: note, tree: t}, nil
 }
 
 // commitOf reads a revision of the repository that contains root. The commit has the files

@@ -103,7 +103,7 @@ func (o *healthOptions) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	if len(files) > 0 {
-		some, err := o.files(cmd.InOrStdin(), files)
+		some, err := o.files(cmd.Context(), cmd.InOrStdin(), files)
 		found, errs = append(found, some...), append(errs, err)
 	} else if f := cmd.Flags().Lookup("crds"); f.Changed && !annotated(f, fromVariable) {
 		return errors.New("--crds: the definitions of objects in clusters are read there; leave the flag out")
@@ -163,7 +163,7 @@ func sortArguments(args []string) (files, objects []string, err error) {
 }
 
 // files judges the objects in files.
-func (o *healthOptions) files(stdin io.Reader, names []string) ([]judged, error) {
+func (o *healthOptions) files(ctx context.Context, stdin io.Reader, names []string) ([]judged, error) {
 	rules := new(health.Custom)
 	var definitions []*manifest.Object
 	for _, name := range o.crds {
@@ -200,7 +200,7 @@ func (o *healthOptions) files(stdin io.Reader, names []string) ([]judged, error)
 		return nil, errors.New("--cluster: objects in files are judged by the rules of one cluster; name one")
 	}
 	if len(o.clusters) == 1 {
-		_, list, err := o.registry()
+		_, list, err := o.registry(ctx)
 		if len(list) == 0 {
 			return nil, err
 		}
@@ -260,7 +260,7 @@ func addRules(rules *health.Custom, cl clusters.Cluster, define func(manifest.Gr
 // objects judges objects in clusters. The error is about objects and clusters that cannot be
 // read.
 func (o *healthOptions) objects(cmd *cobra.Command, names []string) ([]judged, error) {
-	list, faults := o.places()
+	list, faults := o.places(cmd.Context())
 	progress := startProgress(cmd.ErrOrStderr())
 	defer progress.stop()
 	progress.step("reading %s", strings.Join(names, ", "))

@@ -116,7 +116,7 @@ func runGraph(cmd *cobra.Command, g *global, o *fleetOptions, format string) err
 }
 
 func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update lockUpdate, tidy bool) error {
-	tree, err := o.tree.open()
+	tree, err := o.tree.open(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	for _, ref := range state.Unasked {
 		fmt.Fprintf(cmd.ErrOrStderr(), "    %s\n", ref)
 	}
-	for _, note := range []string{belowRoot(tree.root), ignoredFiles(cmd.Context(), tree)} {
+	for _, note := range []string{belowRoot(tree.root), tree.note} {
 		if note != "" {
 			fmt.Fprintln(cmd.ErrOrStderr(), "Note: "+note)
 		}

@@ -54,7 +54,7 @@ func runLockVendor(cmd *cobra.Command, g *global, o *fleetOptions, dir string) e
 	if err != nil {
 		return err
 	}
-	tree, err := o.tree.open()
+	tree, err := o.tree.open(cmd.Context())
 	if err != nil {
 		return err
 	}

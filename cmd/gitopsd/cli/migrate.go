@@ -125,7 +125,7 @@ func (o *migrateOptions) run(cmd *cobra.Command, g *global, names []string) erro
 	if o.forget != "" && len(names) != 1 {
 		return errors.New("--forget is about a version of one CRD; name it as kubectl does, <plural>.<group>")
 	}
-	list, faults := o.places()
+	list, faults := o.places(cmd.Context())
 	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 	defer cancel()
 	progress := startProgress(cmd.ErrOrStderr())

@@ -103,7 +103,7 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 // list returns the versions of the packages. faults are the errors of the repository; the
 // packages without any are listed.
 func (o *outdatedOptions) list(cmd *cobra.Command, g *global, patterns []string) (all []*upgrade.Versions, faults, err error) {
-	tree, err := o.tree.open()
+	tree, err := o.tree.open(cmd.Context())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -33,8 +33,8 @@ func (o *placeOptions) register(cmd *cobra.Command) {
 
 // registry reads the registry of the working tree, and returns the clusters that --cluster
 // names, or all. Even with an error it returns the clusters that have none.
-func (o *placeOptions) registry() (*clusters.Registry, []clusters.Cluster, error) {
-	tree, err := o.tree.open()
+func (o *placeOptions) registry(ctx context.Context) (*clusters.Registry, []clusters.Cluster, error) {
+	tree, err := o.tree.open(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -66,7 +66,7 @@ type asked struct {
 
 // places returns the clusters to read objects from. An error may be about some clusters
 // while others are returned.
-func (o *placeOptions) places() (list []asked, err error) {
+func (o *placeOptions) places(ctx context.Context) (list []asked, err error) {
 	pairs := slices.DeleteFunc(slices.Clone(o.live.contexts), func(name string) bool {
 		if strings.Contains(name, "=") {
 			return false
@@ -85,7 +85,7 @@ func (o *placeOptions) places() (list []asked, err error) {
 	if err != nil {
 		return nil, err
 	}
-	registry, named, faults := o.registry()
+	registry, named, faults := o.registry(ctx)
 	if registry == nil {
 		return nil, faults
 	}

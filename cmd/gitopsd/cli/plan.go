@@ -51,7 +51,7 @@ func newPlan(g *global) *cobra.Command {
 		Use:   "plan",
 		Short: "Show what would change, without changing anything",
 		Long: `Plan shows what ` + "`gitopsd run`" + ` would do with the working tree of the fleet
-repository. It lists the types that each package adds, changes and removes, and
+repository, without the files that Git ignores. It lists the types that each package adds, changes and removes, and
 what that breaks; for each registered cluster the objects that would be created,
 changed or pruned, field by field as the API server answers a dry run; and the
 lines of clusters.lock that would change.
@@ -158,7 +158,7 @@ func (o *planOptions) planner(cmd *cobra.Command, g *global) (*planner, error) {
 		return nil, err
 	}
 	computer := published
-	if o.registry.local, err = localPackages(o.replace, lockedRepositories(root)); err != nil {
+	if o.registry.local, err = localPackages(o.replace, lockedRepositories(cmd.Context(), root)); err != nil {
 		return nil, err
 	}
 	if len(o.registry.local) > 0 {
@@ -193,8 +193,8 @@ func faults(f *preview.Fleet) []string {
 
 // lockedRepositories returns the repositories in the lock of a working tree, none if it cannot
 // be read, which the plan reports.
-func lockedRepositories(root string) []string {
-	tree, err := openTree(root)
+func lockedRepositories(ctx context.Context, root string) []string {
+	tree, err := openTree(ctx, root)
 	if err != nil {
 		return nil
 	}
@@ -247,7 +247,7 @@ type planner struct {
 
 // plan returns the plans of all clusters.
 func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
-	tree, err := openTree(p.root)
+	tree, err := openTree(ctx, p.root)
 	if err != nil {
 		return nil, err
 	}
@@ -291,8 +291,8 @@ func (p *planner) plan(ctx context.Context) (*preview.Fleet, error) {
 	if note := belowRoot(p.root); note != "" {
 		fleet.Notes = append(fleet.Notes, note)
 	}
-	if note := ignoredFiles(ctx, tree); note != "" {
-		fleet.Notes = append(fleet.Notes, note)
+	if tree.note != "" {
+		fleet.Notes = append(fleet.Notes, tree.note)
 	}
 	if slices.ContainsFunc(state.Clusters, func(c *desired.Unit) bool { return c.Err != nil }) {
 		if note := withoutFiles(ctx, p.root); note != "" {

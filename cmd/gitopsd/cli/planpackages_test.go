@@ -87,7 +87,7 @@ func TestRevisionOf(t *testing.T) {
 	}
 	revision := func() string {
 		t.Helper()
-		tree, err := openTree(dir)
+		tree, err := openTree(t.Context(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}

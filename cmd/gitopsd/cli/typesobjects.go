@@ -77,7 +77,7 @@ func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look looker
 		}, func() {}, nil
 	}
 	places := placeOptions{tree: t.tree, live: o.live, clusters: []string{o.source}}
-	list, err := places.places()
+	list, err := places.places(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--objects %s: it is no file or directory, and as a registered cluster: %w", o.source, err)
 	}

@@ -89,20 +89,25 @@ func Sparse(ctx context.Context, dir string) (bool, error) {
 	return strings.TrimSpace(string(out)) == "true", err
 }
 
-// Ignored returns the files below dir that git ignores: that match gitignore(5), and are not
-// tracked. It fails if git does.
-func Ignored(ctx context.Context, dir string, files []string) ([]string, error) {
+// Ignored returns the files and directories of a work tree that git ignores: that match
+// gitignore(5), and have nothing that is tracked. Of a directory it may name the entries too. It
+// fails if git does.
+func Ignored(ctx context.Context, dir string) ([]string, error) {
 	t, err := newProgramTransport(dir)
 	if err != nil {
 		return nil, err
 	}
-	cmd := t.command(ctx, "-C", dir, "check-ignore", "-z", "--stdin")
-	cmd.Stdin = strings.NewReader(strings.Join(files, "\x00"))
-	out, err := cmd.Output()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
-		return nil, nil // none
+	out, err := t.command(ctx, "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", dir,
+		"ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z").Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		text, _, _ := strings.Cut(strings.TrimSpace(string(exit.Stderr)), "\n")
+		return nil, fmt.Errorf("git ls-files: %s (%w)", text, err)
 	}
-	return strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 }), err
+	names := strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 })
+	for i, name := range names {
+		names[i] = strings.TrimSuffix(name, "/") // a directory
+	}
+	return names, err
 }
 
 // command returns a command of git, which is terminated when ctx ends.
