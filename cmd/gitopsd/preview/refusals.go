@@ -285,6 +285,26 @@ func (t textWriter) doubtful(s *plan.Step) bool {
 	return doubtful(s) || t.All && s.NotValidated != "" && s.Action.Writes()
 }
 
+// early writes why new objects could not be validated, unless each says so itself.
+func (t textWriter) early(steps []plan.Step) {
+	if t.All {
+		return
+	}
+	var reasons show.Groups[string, manifest.ID]
+	for i := range steps {
+		if s := &steps[i]; early(s) {
+			reasons.Add(s.NotValidated, s.ID)
+		}
+	}
+	shown, folded := t.Fold(len(reasons.Keys), shownNames)
+	for _, reason := range reasons.Keys[:shown] {
+		t.Say(show.Plain, fmt.Sprintf("  %d not validated: %s", len(reasons.Of(reason)), reason))
+	}
+	if folded > 0 {
+		t.Line("  … %s", prose.Count(folded, "more reason"))
+	}
+}
+
 // cause returns a step's reason, without the advice that [textWriter.allow] writes.
 func cause(s *plan.Step) string {
 	if s.Allow != nil {

@@ -175,6 +175,7 @@ func (t textWriter) body(a *alike) {
 		t.Line("  %s: unchanged", t.Paint(show.Bold, title(c, name)))
 		t.notes(c.Details[name])
 	}
+	t.early(c.Plan.Steps)
 	t.tried(c.Plan.Steps)
 	for _, gk := range slices.SortedFunc(maps.Keys(c.Plan.Unreadable), compareKinds) {
 		t.Say(show.Plain, fmt.Sprintf("  nothing is known of %s: %s", gk, c.Plan.Unreadable[gk]))

@@ -19,16 +19,16 @@ type counts struct {
 	by                        map[plan.Action]int
 	drift, rejected, cosmetic int
 
-	// doubtful is the number of steps that may be rejected. They are counted above as well.
-	doubtful int
+	// unvalidated is the number of steps that may be rejected. They are counted above as well.
+	unvalidated int
 }
 
 func count(p *plan.Plan) counts {
 	n := counts{by: make(map[plan.Action]int)}
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if doubtful(s) {
-			n.doubtful++
+		if doubtful(s) || early(s) {
+			n.unvalidated++
 		}
 		switch {
 		case s.Rejected != "":
@@ -65,7 +65,7 @@ func (n counts) text(least, most int) string {
 	add(n.by[plan.Conflict], "in conflict")
 	add(n.by[plan.Refused], "refused")
 	add(n.rejected, "rejected")
-	add(n.doubtful, "not validated")
+	add(n.unvalidated, "not validated")
 	if most > 0 {
 		unchanged := fmt.Sprintf("%d unchanged", least)
 		if least < most {
@@ -86,6 +86,12 @@ func (n counts) text(least, most int) string {
 // and not only because earlier steps of the plan bring what is missing.
 func doubtful(s *plan.Step) bool {
 	return s.NotValidated != "" && s.Action.Writes() && (!s.Premature || s.Action == plan.Configure)
+}
+
+// early reports whether a new object could be validated by nothing, since earlier steps of the
+// plan bring its namespace or type. The API server may reject it.
+func early(s *plan.Step) bool {
+	return s.NotValidated != "" && s.Action.Writes() && !doubtful(s) && !s.Checked
 }
 
 // generator is the annotation with the version of a definition's generator.
