@@ -2,14 +2,17 @@ package home
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/errgroup"
 )
@@ -54,6 +57,7 @@ func (h *Home) watch(ctx context.Context, kind Kind) (err error) {
 			err = recovered
 		}
 	}()
+	defer func() { err = h.verified(ctx, kind, err) }()
 	c := h.cfg.Client
 	t, err := c.Kind(ctx, kind.Group, kind.Kind)
 	if err != nil {
@@ -131,6 +135,27 @@ func (h *Home) saw(kind Kind, e kube.Event) {
 	}
 	h.mu.Unlock()
 	h.wake(kind)
+}
+
+// verified returns err, or an error of no class if err takes the kind for one that the cluster
+// does not serve, and nothing confirms that: something in front of the API server may have
+// answered. To believe it would be to take all objects of the kind for deleted.
+func (h *Home) verified(ctx context.Context, kind Kind, err error) error {
+	h.mu.Lock()
+	absent := kube.ClassOf(h.listings[kind].err) == kube.NoSuchType
+	h.mu.Unlock()
+	if absent || kube.ClassOf(err) != kube.NoSuchType {
+		return err
+	}
+	gk := schema.GroupKind(kind.GroupKind)
+	hidden, unclear := h.cfg.Client.Hidden(ctx, []schema.GroupKind{gk})
+	switch why := hidden[gk]; {
+	case unclear != nil:
+		return fmt.Errorf("%s (that is not known: %s)", problem.Message(err), problem.Message(unclear))
+	case why != "":
+		return fmt.Errorf("%s (%s)", problem.Message(err), why)
+	}
+	return err
 }
 
 // unknown notes why a kind cannot be followed. It drops the listing, which may be out of

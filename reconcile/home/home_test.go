@@ -4,12 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +22,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/clusters"
+	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -65,7 +69,7 @@ func newBed(t *testing.T) *bed {
 	t.Helper()
 	t.Parallel()
 	b := &bed{T: t, ns: strings.ToLower(t.Name()), told: make(chan []problem.Problem, 100)}
-	b.client = b.connect()
+	b.client = b.connect(nil)
 	t.Cleanup(b.client.Close)
 	namespaces := kube.Type{Version: "v1", Kind: "Namespace", Resource: "namespaces"}
 	if _, err := b.client.Create(t.Context(), namespaces, namespaces.ID("", b.ns), object(t, "Namespace", "", b.ns, nil)); err != nil {
@@ -74,13 +78,13 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-func (b *bed) connect() *kube.Client {
+func (b *bed) connect(wrap func(http.RoundTripper) http.RoundTripper) *kube.Client {
 	b.Helper()
 	kubeconfig, err := os.ReadFile(devcluster.Start(b.T, "home").Kubeconfig("home"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := kube.New(kube.Config{Name: "hub", Kubeconfig: kubeconfig})
+	c, err := kube.New(kube.Config{Name: "hub", Kubeconfig: kubeconfig, WrapTransport: wrap})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -113,7 +117,13 @@ func (b *bed) recorder(do func(ctx context.Context, v *View, call int) (time.Tim
 // run runs controllers until the function that it returns is called.
 func (b *bed) run(controllers ...Controller) (h *Home, stop func()) {
 	b.Helper()
-	h, err := New(Config{Client: b.connect(), Controllers: controllers, Log: slog.New(slog.DiscardHandler), Tell: func(p []problem.Problem) { b.told <- p }})
+	return b.runAs(b.connect(nil), controllers...)
+}
+
+// runAs runs controllers with a client.
+func (b *bed) runAs(client *kube.Client, controllers ...Controller) (h *Home, stop func()) {
+	b.Helper()
+	h, err := New(Config{Client: client, Controllers: controllers, Log: slog.New(slog.DiscardHandler), Tell: func(p []problem.Problem) { b.told <- p }})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -238,6 +248,88 @@ func TestNoSuchType(t *testing.T) {
 	b.run(r)
 	if class := <-classes; class != kube.NoSuchType {
 		t.Errorf("the class is %q", class)
+	}
+}
+
+// define makes a CRD, and waits until the cluster serves its kind.
+func (b *bed) define(kind, plural string) Kind {
+	b.Helper()
+	k := Kind{GroupKind: manifest.GroupKind{Group: "followed.example", Kind: kind}}
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": plural + "." + k.Group},
+		"spec": map[string]any{
+			"group": k.Group, "scope": "Namespaced", "names": map[string]any{"kind": kind, "plural": plural},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}},
+		},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	crds, err := b.client.Kind(b.Context(), manifest.CRD.Group, manifest.CRD.Kind)
+	if err == nil {
+		_, err = b.client.Create(b.Context(), crds, manifest.CRD.ID("", plural+"."+k.Group), text)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	await.True(b.T, kind+" is served", func() bool {
+		b.client.Forget(k.Group)
+		b.client.Refresh()
+		t, err := b.client.Kind(b.Context(), k.Group, kind)
+		if err == nil {
+			_, err = b.client.List(b.Context(), t, kube.ListOptions{}, nil)
+		}
+		return err == nil
+	})
+	return k
+}
+
+// paged answers the first request for the list of a resource with the page of a proxy that has no
+// route, whose text is an API server's for a kind that it does not serve.
+type paged struct {
+	http.RoundTripper
+	resource string
+	answered *atomic.Bool
+}
+
+func (p paged) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !strings.HasSuffix(r.URL.Path, "/"+p.resource) || p.answered.Swap(true) {
+		return p.RoundTripper.RoundTrip(r)
+	}
+	return &http.Response{
+		StatusCode: http.StatusNotFound, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {"text/plain"}},
+		Body: io.NopCloser(strings.NewReader("404 page not found\n")), Request: r,
+	}, nil
+}
+
+// A page of something in front of the API server does not make a kind look unserved, which
+// would have no objects.
+func TestPageOfProxy(t *testing.T) {
+	b := newBed(t)
+	b.make("first")
+	for _, tt := range []struct {
+		kind     Kind
+		resource string
+	}{
+		{b.recorder(nil).kind, "configmaps"},
+		{b.define("Follow", "follows"), "follows"},
+	} {
+		var answered atomic.Bool
+		r := b.recorder(nil)
+		r.kind = tt.kind
+		seen := make(chan error, 1000)
+		r.do = func(_ context.Context, v *View, _ int) (time.Time, error) {
+			_, err := v.Objects(r.kind)
+			seen <- err
+			return time.Time{}, nil
+		}
+		b.runAs(b.connect(func(next http.RoundTripper) http.RoundTripper { return paged{next, tt.resource, &answered} }), r)
+		if err := <-seen; err == nil || kube.ClassOf(err) == kube.NoSuchType {
+			t.Errorf("%s after a page: %v", tt.resource, err)
+		}
+		if err := <-seen; err != nil {
+			t.Errorf("%s afterwards: %v", tt.resource, err)
+		}
 	}
 }
 

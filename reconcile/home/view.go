@@ -82,9 +82,9 @@ func (v *View) Report(p problem.Problem) {
 var errNotListed = errors.New("the kind is not followed")
 
 // Objects returns the metadata of the objects of a kind, sorted by namespace and name;
-// read-only. The controller follows the kind. If the cluster does not serve the kind, the
-// error is of class [kube.NoSuchType]. After any other error nothing is known: an object
-// that is missing may exist.
+// read-only. The controller follows the kind. If the cluster does not serve the kind, and
+// nothing there defines it, the error is of class [kube.NoSuchType]. After any other error nothing
+// is known: an object that is missing may exist.
 func (v *View) Objects(kind Kind) ([]*metav1.PartialObjectMetadata, error) {
 	v.home.mu.Lock()
 	defer v.home.mu.Unlock()
