@@ -20,11 +20,11 @@
 // and reconcile/target keeps targets and their connection Secrets. This package reads only
 // the labels, the condition Ready and the Secret of a target.
 //
-// What is durable when: the finalizer is on the application, and its placement in its
-// status, before the first object is applied to the target's cluster. When an application
-// moves, status.leftTargetRefs lists the former target before anything is applied to the new
-// one, and until the objects in the former one are gone. A daemon that was killed anywhere
-// goes on from these.
+// What is durable when: the placement of an application is in its status, and then in an
+// annotation with the finalizer, before the first object is applied to the target's cluster.
+// When an application moves, status.leftTargetRefs lists the former target before anything
+// is applied to the new one, and until the objects in the former one are gone. A daemon that
+// was killed anywhere goes on from these.
 package applications
 
 import (
@@ -101,9 +101,10 @@ type known struct {
 	app  *application.Application
 	// err is the error in its fields.
 	err error
-	// seen is when it was read first, and status its status then.
-	seen   time.Time
-	status map[string]any
+	// seen is when it was read first, and status and version its status and resourceVersion then.
+	seen    time.Time
+	status  map[string]any
+	version string
 	// decision is where it runs.
 	decision placement.Decision
 	// contains are the applications among its objects.
@@ -177,6 +178,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 				errs = append(errs, err)
 				continue
 			}
+			w.saw(k.meta.ResourceVersion)
 			w.give(j)
 		}
 	}
@@ -284,9 +286,9 @@ func (c *Controller) read(meta *metav1.PartialObjectMetadata, tree map[string]an
 	k.contains = contained(k.app)
 	if before := c.apps[string(meta.UID)]; before != nil {
 		k.app.Placed, k.app.Rescheduled, k.app.Left = before.app.Placed, before.app.Rescheduled, before.app.Left
-		k.seen, k.status, k.decision = before.seen, before.status, before.decision
+		k.seen, k.status, k.version, k.decision = before.seen, before.status, before.version, before.decision
 	} else {
-		k.status = manifest.Mapping(tree, "status")
+		k.status, k.version = manifest.Mapping(tree, "status"), meta.ResourceVersion
 	}
 	c.apps[string(meta.UID)] = k
 }
@@ -337,9 +339,10 @@ type job struct {
 	app *application.Application
 	err error
 	// deleting reports whether the application is to go, deleted is since when, and finalized
-	// reports whether it carries the finalizer.
+	// reports whether it carries the finalizer. placed is its manifest.PlacedAnnotation.
 	deleting, finalized bool
 	deleted             time.Time
+	placed              string
 	decision            placement.Decision
 	// targets are those of the namespace, by name.
 	targets map[string]*target
@@ -360,6 +363,7 @@ func newJob(v *home.View, k *known, targets map[string]*target, places []string,
 	j := &job{
 		app: k.app, err: k.err, deleting: k.meta.DeletionTimestamp != nil, decision: k.decision, targets: targets, decisions: decisions, around: around,
 		finalized: slices.Contains(k.meta.Finalizers, manifest.RemoteObjectsFinalizer),
+		placed:    k.meta.Annotations[manifest.PlacedAnnotation],
 	}
 	if j.deleting {
 		j.deleted = k.meta.DeletionTimestamp.Time
@@ -378,7 +382,7 @@ func newJob(v *home.View, k *known, targets map[string]*target, places []string,
 		}
 	}
 	var key strings.Builder
-	fmt.Fprintf(&key, "%s %v %v %s %v", j.of, j.finalized, j.decisions, j.decided, j.around)
+	fmt.Fprintf(&key, "%s %v %q %v %s %v", j.of, j.finalized, j.placed, j.decisions, j.decided, j.around)
 	if j.decision.Target == "" || j.decision.Stuck {
 		key.WriteString(" " + j.decision.Why)
 	}

@@ -38,10 +38,10 @@ func (w *worker) attempt(ctx context.Context, j *job) result {
 		s.observed = j.app.Generation
 		return w.end(ctx, j, s, result{again: w.cfg.Mirror, problems: []problem.Problem{trouble(j.app, j.decision.Why)}})
 	}
-	if err := w.finalize(ctx, j); err != nil {
+	if err := w.move(ctx, j, s); err != nil {
 		return w.fail(j, err)
 	}
-	if err := w.move(ctx, j, s); err != nil {
+	if err := w.finalize(ctx, j); err != nil {
 		return w.fail(j, err)
 	}
 	s = w.status.next(j.app)
@@ -346,18 +346,18 @@ func (w *worker) fail(j *job, err error) result {
 	return result{failed: true, problems: []problem.Problem{trouble(j.app, problem.Message(err))}}
 }
 
-// finalize puts the finalizer on the application.
+// finalize puts the finalizer on the application, and the annotation with its target.
 func (w *worker) finalize(ctx context.Context, j *job) error {
-	if j.finalized {
+	placed := j.app.PlacedOn(j.decision.Target)
+	if j.finalized && j.placed == placed {
 		return nil
 	}
-	return w.finalizers(ctx, func(list []string) []string {
-		return append(list, manifest.RemoteObjectsFinalizer)
-	})
+	return w.mark(ctx, placed, manifest.RemoteObjectsFinalizer)
 }
 
-// finalizers changes the finalizers of the application.
-func (w *worker) finalizers(ctx context.Context, change func([]string) []string) error {
+// mark sets the application's manifest.PlacedAnnotation, and which finalizers of gitopsd's it
+// has. An empty annotation is removed.
+func (w *worker) mark(ctx context.Context, placed string, finalizers ...string) error {
 	t, err := w.home.Kind(ctx, w.app.Group, w.app.Kind)
 	if err != nil {
 		return err
@@ -369,9 +369,13 @@ func (w *worker) finalizers(ctx context.Context, change func([]string) []string)
 	case string(meta.UID) != w.uid:
 		return errors.New("another application of its name took its place")
 	}
-	now := change(slices.DeleteFunc(slices.Clone(meta.Finalizers), func(f string) bool { return f == manifest.RemoteObjectsFinalizer }))
-	if slices.Equal(now, meta.Finalizers) {
+	now := append(slices.DeleteFunc(slices.Clone(meta.Finalizers), func(f string) bool { return f == manifest.RemoteObjectsFinalizer }), finalizers...)
+	if slices.Equal(now, meta.Finalizers) && meta.Annotations[manifest.PlacedAnnotation] == placed {
 		return nil
 	}
-	return w.home.Patch(ctx, t, w.app, map[string]any{"metadata": map[string]any{"finalizers": now}}, meta.ResourceVersion)
+	annotations := map[string]any{manifest.PlacedAnnotation: nil}
+	if placed != "" {
+		annotations[manifest.PlacedAnnotation] = placed
+	}
+	return w.home.Patch(ctx, t, w.app, map[string]any{"metadata": map[string]any{"finalizers": now, "annotations": annotations}}, meta.ResourceVersion)
 }

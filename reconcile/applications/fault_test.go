@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/render/application"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/target/placement"
 	"gitopsd.dev/sources"
 )
@@ -89,7 +91,7 @@ spec:
 	w := newWorker(Config{Connect: remote, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1), Timeout: defaultTimeout, Mirror: time.Second},
 		&home.View{Cluster: "home", Client: at, Log: slog.New(slog.DiscardHandler)}, &known{meta: meta, app: app, status: manifest.Mapping(tree, "status")})
 	defer w.disconnect()
-	j := &job{app: app, finalized: true, decisions: true, decision: placement.Decision{Target: "one", Why: "of the test"}, targets: map[string]*target{
+	j := &job{app: app, finalized: true, placed: app.PlacedOn("one"), decisions: true, decision: placement.Decision{Target: "one", Why: "of the test"}, targets: map[string]*target{
 		"one": {name: "one", uid: "1", secret: "one", secretVersion: manifest.Text(secret, "metadata", "resourceVersion")},
 	}}
 	eventually(t, func() error {
@@ -453,6 +455,64 @@ func TestFinalizerPutBack(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A status that somebody writes over is written again.
+func TestStatusPutBack(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}", "")
+	tree := tm.is("web", "Submitted", "one", `"type":"Ready"`)
+	uid := manifest.Text(tree, "metadata", "uid")
+	if placed := manifest.Text(tree, "metadata", "annotations", manifest.PlacedAnnotation); placed != "one/"+uid {
+		t.Errorf("the second record is %q", placed)
+	}
+	typ, err := tm.home.Kind(t.Context(), manifest.Application.Group, manifest.Application.Kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := manifest.AppendJSON(nil, map[string]any{
+		"apiVersion": typ.APIVersion(), "kind": typ.Kind, "metadata": map[string]any{"namespace": tm.name, "name": "web", "uid": uid},
+		"status": map[string]any{"state": "Pending"},
+	})
+	// As the daemon, so that nothing of its status stays.
+	if _, err := tm.home.Apply(t.Context(), typ, manifest.Application.ID(tm.name, "web"), body, kube.ApplyOptions{Force: true, Status: true}); err != nil {
+		t.Fatal(err)
+	}
+	tm.is("web", "Submitted", "one", `"type":"Ready"`)
+}
+
+// A daemon that starts knows where an application has objects, whatever became of its status. A
+// copy of the application was never placed.
+func TestStatusLost(t *testing.T) {
+	for name, tt := range map[string]struct {
+		annotation, status string
+		placed, at         string
+	}{
+		"as it was":     {"one/1", "{targetRef: {name: one}, rescheduled: now}", "one", "one"},
+		"lost":          {"one/1", "{}", "one", "one"},
+		"from a backup": {"one/1", "{targetRef: {name: two}, rescheduled: now}", "two", "one two"},
+		"moving":        {"one/1", "{targetRef: {name: two}, leftTargetRefs: [{name: one}], rescheduled: now}", "two", "one two"},
+		"older":         {"", "{targetRef: {name: one}, rescheduled: now}", "one", "one"},
+		"a copy":        {"one/2", "{}", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := New(Config{Connect: connect, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(1)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tree := manifesttest.Tree(t, "{metadata: {namespace: team, name: web, uid: '1', annotations: {gitopsd.dev/reschedule: now, gitopsd.dev/placed: '"+tt.annotation+"'}}, status: "+tt.status+"}")
+			c.read(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: "1", ResourceVersion: "1"}}, tree, false)
+			k := c.apps["1"]
+			w := newWorker(c.cfg, &home.View{Log: slog.New(slog.DiscardHandler)}, k)
+			if p := k.app.Placement(); p.Placed != tt.placed || p.Moves != (tt.placed == "") {
+				t.Errorf("placed on %q, moves: %t", p.Placed, p.Moves)
+			}
+			if at := strings.Join(slices.Sorted(slices.Values(w.places())), " "); at != tt.at || w.status.target != tt.placed {
+				t.Errorf("on %q, objects at %q, want %q", w.status.target, at, tt.at)
+			}
+		})
+	}
 }
 
 // What was asked for while an application had errors is done when it has none.

@@ -45,7 +45,7 @@ func (w *worker) remove(ctx context.Context, j *job) result {
 		s.set(readyCondition, false, deleting, message)
 		return w.end(ctx, j, s, result{failed: true, problems: []problem.Problem{trouble(j.app, message)}})
 	}
-	err = w.finalizers(ctx, func(list []string) []string { return list })
+	err = w.mark(ctx, "")
 	if err != nil && kube.ClassOf(err) != kube.NotFound {
 		return w.fail(j, err)
 	}

@@ -154,6 +154,20 @@ func (s *state) targets() []string {
 	return names
 }
 
+// add adds a target whose cluster may have objects of the application, and reports whether it
+// was missing.
+func (s *state) add(target string) bool {
+	switch {
+	case target == "" || slices.Contains(s.targets(), target):
+		return false
+	case s.target == "":
+		s.target = target
+	default:
+		s.left = append(s.left, site{target: target})
+	}
+	return true
+}
+
 // leaving returns the index of a target among those that are left; negative if it is not.
 func (s *state) leaving(target string) int {
 	return slices.IndexFunc(s.left, func(p site) bool { return p.target == target })
@@ -279,11 +293,14 @@ func (s *state) tree() map[string]any {
 	return tree
 }
 
-// publish writes the status if it has changed.
+// publish writes the status if it has changed, or somebody wrote to the application.
 func (w *worker) publish(ctx context.Context, s *state) error {
 	before, now := manifest.AppendJSON(nil, w.status.tree()), manifest.AppendJSON(nil, s.tree())
-	if bytes.Equal(before, now) {
-		w.stands(s)
+	w.mu.Lock()
+	written := w.written()
+	w.mu.Unlock()
+	if bytes.Equal(before, now) && !written {
+		w.stands(s, w.version)
 		return nil
 	}
 	t, err := w.home.Kind(ctx, w.app.Group, w.app.Kind)
@@ -294,17 +311,18 @@ func (w *worker) publish(ctx context.Context, s *state) error {
 		"apiVersion": t.APIVersion(), "kind": w.app.Kind, "status": s.tree(),
 		"metadata": map[string]any{"namespace": w.app.Namespace, "name": w.app.Name, "uid": w.uid}, // not of another application of the name
 	})
-	if _, err := w.home.Apply(ctx, t, w.app, body, kube.ApplyOptions{Force: true, Status: true}); err != nil {
+	answer, err := w.home.Apply(ctx, t, w.app, body, kube.ApplyOptions{Force: true, Status: true})
+	if err != nil {
 		return err
 	}
-	w.stands(s)
+	w.stands(s, answer.Meta.ResourceVersion)
 	return nil
 }
 
-// stands notes the status that the application has now.
-func (w *worker) stands(s *state) {
+// stands notes the status that the application has now, at a resourceVersion.
+func (w *worker) stands(s *state, version string) {
 	w.status = s
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.at = s.targets()
+	w.at, w.version = s.targets(), version
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/kube"
@@ -29,8 +31,9 @@ type worker struct {
 	uid  string
 	box  chan *job
 	quit context.CancelFunc
-	// woken has a token when something in the target's cluster changed.
-	woken chan struct{}
+	// woken has a token when something in the target's cluster changed, and touched when
+	// somebody wrote to the application.
+	woken, touched chan struct{}
 
 	mu       sync.Mutex
 	given    *job               // last
@@ -38,6 +41,8 @@ type worker struct {
 	cancel   context.CancelFunc // cancels it
 	problems []problem.Problem
 	at       []string // targets with clusters that may have its objects
+	seen     string   // the application's last resourceVersion
+	version  string   // the one at which it had status; empty if that is to be written
 
 	// Only the worker's goroutine uses the fields below.
 	status *state
@@ -71,13 +76,16 @@ const (
 const longestName = 63
 
 func newWorker(c Config, v *home.View, k *known) *worker {
-	app, status := k.app, readState(k.status)
+	app, status, version := k.app, readState(k.status), k.version
+	if status.add(app.Noted) { // the status was lost, or is from a backup
+		version = ""
+	}
 	name := strings.TrimRight(app.Name[:min(len(app.Name), longestName)], "-.") // it must end a DNS label
 	return &worker{
 		cfg: c, home: v.Client, log: v.Log.With("application", app.String()), app: manifest.Application.ID(app.Namespace, app.Name), uid: app.UID,
 		id:     desired.ID{Cluster: v.Cluster, Name: app.Namespace + "." + name + "." + app.UID},
-		status: status, at: status.targets(),
-		box: make(chan *job, 1), woken: make(chan struct{}, 1), links: make(map[string]*link),
+		status: status, at: status.targets(), version: version,
+		box: make(chan *job, 1), woken: make(chan struct{}, 1), touched: make(chan struct{}, 1), links: make(map[string]*link),
 	}
 }
 
@@ -97,6 +105,30 @@ func (w *worker) give(j *job) {
 	default:
 	}
 	w.box <- j
+}
+
+// saw notes the application's resourceVersion. If somebody else wrote to it, its status may be
+// lost, and the worker writes that again.
+func (w *worker) saw(version string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if version == w.seen {
+		return
+	}
+	if w.seen = version; !w.written() {
+		return
+	}
+	select {
+	case w.touched <- struct{}{}:
+	default: // touched already
+	}
+}
+
+// written reports whether the application may have another status than w.status, since it was
+// written to later; guarded by mu.
+func (w *worker) written() bool {
+	c, _ := resourceversion.CompareResourceVersion(w.seen, w.version)
+	return w.version == "" || c > 0
 }
 
 // troubles returns the problems of the application.
@@ -143,6 +175,10 @@ func (w *worker) run(ctx context.Context) {
 				return
 			case j = <-w.box:
 			case <-time.After(w.brake):
+			}
+		case <-w.touched:
+			if j == nil {
+				continue
 			}
 		case <-timer.C:
 			if j == nil {

@@ -50,9 +50,11 @@ type Application struct {
 	// Adopt is the value of manifest.AdoptAnnotation: the owners whose objects it takes over.
 	// It is empty for "true", which is about the application itself.
 	Adopt string
-	// Placed is the target in its status, and Rescheduled the value of Reschedule at the
-	// last placement.
+	// Placed is the target in its status, or else Noted, and Rescheduled the value of Reschedule
+	// at the last placement.
 	Placed, Rescheduled string
+	// Noted is the target in its manifest.PlacedAnnotation; empty if there is none.
+	Noted string
 	// Left are former targets that still have some of its objects.
 	Left []string
 }
@@ -70,6 +72,9 @@ type Resource struct {
 
 // String returns "namespace/name".
 func (a *Application) String() string { return a.Namespace + "/" + a.Name }
+
+// PlacedOn returns the value of [manifest.PlacedAnnotation] for a target.
+func (a *Application) PlacedOn(target string) string { return target + "/" + a.UID }
 
 // Placement returns the application in the form for [placement.Decide].
 func (a *Application) Placement() placement.Application {
@@ -89,6 +94,12 @@ func Read(tree map[string]any) (*Application, error) {
 		Reschedule: manifest.Text(meta, "annotations", manifest.RescheduleAnnotation),
 		AllowPrune: manifest.Text(meta, "annotations", manifest.AllowPruneAnnotation),
 		Placed:     manifest.Text(tree, "status", "targetRef", "name"), Rescheduled: manifest.Text(tree, "status", "rescheduled"),
+	}
+	if target, uid, _ := strings.Cut(manifest.Text(meta, "annotations", manifest.PlacedAnnotation), "/"); uid != "" && uid == a.UID {
+		a.Noted = target
+	}
+	if a.Placed == "" && a.Noted != "" { // the status was lost
+		a.Placed, a.Rescheduled = a.Noted, a.Reschedule
 	}
 	a.Generation, _ = meta["generation"].(int64)
 	if from := manifest.Text(meta, "annotations", manifest.AdoptAnnotation); from != "true" {

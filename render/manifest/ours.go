@@ -154,6 +154,9 @@ const (
 	// cluster, names the application: "<namespace>/<name>". It is for people; gitopsd does
 	// not read it.
 	ApplicationAnnotation = Group + "/application"
+	// PlacedAnnotation, on a KubernetesApplication, is a second record of the target where it
+	// runs, since its status may be lost: "<target>/<UID>". By its UID a copy is not taken for it.
+	PlacedAnnotation = Group + "/placed"
 	// EtcdAnnotation, on an object with [EtcdLabel], names the object and the
 	// EtcdNamespace that it was written for. So a copy is not taken for gitopsd's.
 	EtcdAnnotation = EtcdLabel
@@ -191,8 +194,8 @@ var annotations = []string{
 	DependsOnAnnotation, GatesAnnotation, HealthAnnotation, InjectCAAnnotation, ImmutableAnnotation, InstallAnnotation, KeepEditsAnnotation,
 	MigrateStorageAnnotation, PerClusterAnnotation, ReplaceAnnotation, RescheduleAnnotation, ServingCertAnnotation, PinAnnotation,
 
-	AppliedAnnotation, ApplicationAnnotation, ConnectionLabel, EtcdAnnotation, RollbackAnnotation, ConversionStashAnnotation, ConversionAnnotation,
-	TypesAnnotation, HistoryAnnotation, FleetAnnotation, CommitAnnotation,
+	AppliedAnnotation, ApplicationAnnotation, ConnectionLabel, PlacedAnnotation, EtcdAnnotation, RollbackAnnotation, ConversionStashAnnotation,
+	ConversionAnnotation, TypesAnnotation, HistoryAnnotation, FleetAnnotation, CommitAnnotation,
 }
 
 // UnknownAnnotations returns a text for each unknown annotation of gitopsd's group, or of
