@@ -18,9 +18,11 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/target/connection"
 	"gitopsd.dev/reconcile/turn"
+	"gitopsd.dev/render/application"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 	published "gitopsd.dev/render/target"
+	"gitopsd.dev/render/target/placement"
 	"gitopsd.dev/testscripts/await"
 	"gitopsd.dev/testscripts/devcluster"
 )
@@ -492,6 +494,36 @@ func TestBothGone(t *testing.T) {
 	}
 }
 
+// Whether they were deleted together does not depend on what was wrong with the application before.
+func TestTogether(t *testing.T) {
+	tm := newTeam(t)
+	v := &home.View{Cluster: "home", Client: tm.home, Log: slog.New(slog.DiscardHandler)}
+	app := &application.Application{Namespace: tm.name, Name: "web", UID: "1"}
+	const before = "{targetRef: {name: one}, conditions: [{type: Synced, status: 'False', reason: NotSubmitted, lastTransitionTime: '2026-01-01T00:00:00Z'}]}"
+	w := newWorker(Config{}, v, &known{app: app, status: manifesttest.Tree(t, before)})
+	j := &job{app: app, decision: placement.Decision{Target: "one"}, deleting: true}
+	together := func(after time.Duration) bool {
+		t.Helper()
+		j.deleted = time.Now().Add(after)
+		together, err := w.together(t.Context(), j, "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return together
+	}
+	if !together(time.Hour) {
+		t.Error("the status has not said that the target is missing")
+	}
+	for range 2 { // the time is that of the first
+		s := w.status.next(app)
+		w.submit(t.Context(), j, s)
+		w.stands(s, "1")
+	}
+	if !together(0) || together(time.Hour) {
+		t.Errorf("together at once: %t, after an hour: %t", together(0), together(time.Hour))
+	}
+}
+
 // Nothing is left behind if another target leads to the same cluster.
 func TestTargetReplaced(t *testing.T) {
 	tm := newTeam(t)
@@ -508,7 +540,7 @@ func TestTargetReplaced(t *testing.T) {
 		if left := manifest.List(tree, "status", "leftTargetRefs"); err == nil && left != nil {
 			return fmt.Errorf("it is still leaving %v", left)
 		}
-		if err == nil && manifest.Condition(tree, leftCondition) != nil {
+		if err == nil && (manifest.Condition(tree, leftCondition) != nil || manifest.Condition(tree, missingCondition) != nil) {
 			t.Errorf("status %v", tree["status"])
 		}
 		return err

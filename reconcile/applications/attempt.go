@@ -24,6 +24,9 @@ import (
 // attempt brings the application's objects to the state of its job.
 func (w *worker) attempt(ctx context.Context, j *job) result {
 	s := w.status.next(j.app)
+	if s.target != j.decision.Target || j.targets[s.target] != nil {
+		s.unset(missingCondition)
+	}
 	switch {
 	case j.err != nil:
 		s.state = failed
@@ -83,7 +86,9 @@ func (w *worker) move(ctx context.Context, j *job, s *state) error {
 func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 	t := j.targets[s.target]
 	if t == nil {
-		return w.unsynced(j, s, targetMissing, fmt.Sprintf("KubernetesTarget %s does not exist; the objects in its cluster stay as they are: create it again, or move the application with the annotation %s", s.target, manifest.RescheduleAnnotation))
+		message := fmt.Sprintf("KubernetesTarget %s does not exist; the objects in its cluster stay as they are: create it again, or move the application with the annotation %s", s.target, manifest.RescheduleAnnotation)
+		s.set(missingCondition, true, targetMissing, message)
+		return w.unsynced(j, s, targetMissing, message)
 	}
 	l, err := w.connect(ctx, j.app, t)
 	if err != nil {

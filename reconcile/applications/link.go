@@ -199,7 +199,7 @@ func (s *state) tellLost(j *job) {
 	s.lost = slices.DeleteFunc(s.lost, func(uid string) bool { return uid == s.cluster.system || uid == s.cluster.inventory })
 	s.lost = s.lost[max(0, len(s.lost)-mostLost):]
 	if len(s.lost) == 0 {
-		s.conditions = slices.DeleteFunc(s.conditions, func(c condition) bool { return c.kind == leftCondition })
+		s.unset(leftCondition)
 		return
 	}
 	s.set(leftCondition, true, "Disconnected", fmt.Sprintf("a target of the application is gone, or leads to another cluster than before. In the former cluster its objects stay, and nobody looks after them (the UID of the namespace kube-system there, or of the inventory: %s): delete there what has the annotation %s: %s, or connect the target to that cluster again",

@@ -186,8 +186,8 @@ const moment = 2 * time.Second
 // application, by one command or one commit, or with their namespace. It was not if the status
 // has said that the objects stay.
 func (w *worker) together(ctx context.Context, j *job, name string) (bool, error) {
-	c := w.status.condition(syncedCondition)
-	if name != w.status.target || c.reason != targetMissing {
+	c := w.status.condition(missingCondition)
+	if name != w.status.target || !c.true {
 		return true, nil
 	}
 	if since, err := time.Parse(time.RFC3339, c.since); err == nil && j.deleted.Sub(since) <= moment {

@@ -36,6 +36,9 @@ const (
 	// leftCondition exists only while objects may be left in a cluster that no target of the
 	// application leads to any more.
 	leftCondition = "LeftBehind"
+	// missingCondition exists only while the target does not exist, and has the time since
+	// when the status says that its objects stay. Synced may be False for longer.
+	missingCondition = targetMissing
 )
 
 // Bounds of messages: of a condition, of a resource, and of all resources together. A status
@@ -193,6 +196,11 @@ func (s *state) set(kind string, holds bool, reason, message string) {
 		c.since = before.since
 	}
 	s.conditions[i] = c
+}
+
+// unset removes a condition.
+func (s *state) unset(kind string) {
+	s.conditions = slices.DeleteFunc(s.conditions, func(c condition) bool { return c.kind == kind })
 }
 
 func (s *state) index(kind string) int {
