@@ -81,7 +81,7 @@ func (f *fixture) gitServer() (*gitserver.Server, error) {
 // publish builds the package in a directory, and pushes it to repositories of a new
 // registry in this process.
 func (f *fixture) publish(ctx context.Context, dir string, repositories ...string) (host string, digest sources.Digest, err error) {
-	image, err := xpkg.Build(os.DirFS(dir))
+	image, err := xpkg.Build(os.DirFS(dir), nil)
 	if err != nil {
 		return "", "", err
 	}

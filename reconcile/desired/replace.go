@@ -55,7 +55,7 @@ func (c *Computer) replace(cfg *resolve.Config, files fs.FS) {
 			dir, b.err = fs.Sub(files, name)
 		}
 		if b.err == nil {
-			b.image, b.err = xpkg.Build(dir)
+			b.image, b.err = xpkg.Build(dir, nil)
 		}
 		images[name] = b
 		return b.image, b.err

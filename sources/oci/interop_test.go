@@ -120,7 +120,7 @@ func TestCrossplaneFile(t *testing.T) {
 // from a file and from a registry.
 func TestCrossplaneReads(t *testing.T) {
 	t.Parallel()
-	built, err := xpkg.Build(fstest.MapFS{"crossplane.yaml": {Data: []byte(packageYAML)}})
+	built, err := xpkg.Build(fstest.MapFS{"crossplane.yaml": {Data: []byte(packageYAML)}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

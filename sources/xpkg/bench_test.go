@@ -99,7 +99,7 @@ func BenchmarkPull(b *testing.B) {
 	if err := upstream.Write(b.Context(), upstream.ProviderAWS, upstream.ProviderAWSVersion, dir, os.Stderr); err != nil {
 		b.Fatal(err)
 	}
-	img, err := Build(os.DirFS(dir))
+	img, err := Build(os.DirFS(dir), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func BenchmarkPull(b *testing.B) {
 func BenchmarkResolve(b *testing.B) {
 	const references = 100
 	host := registryProcess(b)
-	img, err := Build(mapFS("crossplane.yaml", testMeta))
+	img, err := Build(mapFS("crossplane.yaml", testMeta), nil)
 	if err != nil {
 		b.Fatal(err)
 	}

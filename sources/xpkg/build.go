@@ -18,6 +18,10 @@ import (
 	"gitopsd.dev/sources/rules"
 )
 
+// Check returns what is wrong with an object that a package is to hold: texts that begin with
+// the field.
+type Check func(tree map[string]any) []string
+
 // Build makes a package from a directory of YAML files. One document, usually in
 // crossplane.yaml, is the meta object; the package installs all others. The
 // directory examples at the root, directories with names that start with a dot, and
@@ -27,10 +31,10 @@ import (
 // package.yaml. That consists of the unchanged files: first the one with the meta object,
 // then the others sorted by path. The same files give the same digest.
 //
-// The error for invalid files is an [*InvalidError] with file and line. Other errors are
-// the file system's.
-func Build(dir fs.FS) (*Image, error) {
-	stream, meta, err := packageStream(dir)
+// The error for invalid files, and for what check finds in them, is an [*InvalidError] with file
+// and line. Other errors are the file system's. check may be nil.
+func Build(dir fs.FS, check Check) (*Image, error) {
+	stream, meta, err := packageStream(dir, check)
 	if err != nil {
 		return nil, named("", err)
 	}
@@ -42,7 +46,7 @@ func Build(dir fs.FS) (*Image, error) {
 }
 
 // packageStream makes package.yaml, and returns its meta object.
-func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
+func packageStream(dir fs.FS, check Check) ([]byte, sources.PackageMeta, error) {
 	var meta sources.PackageMeta
 	files, err := readFiles(dir)
 	if err != nil {
@@ -69,7 +73,16 @@ func packageStream(dir fs.FS) ([]byte, sources.PackageMeta, error) {
 	if err := lintRetractions(docs, places); err != nil {
 		return nil, meta, err
 	}
-	if problems := lintMeta(docs, places); len(problems) > 0 {
+	problems := lintMeta(docs, places)
+	for i, d := range docs {
+		if check == nil {
+			break
+		}
+		for _, text := range check(d.Tree) {
+			problems = append(problems, fmt.Sprintf("%s: %s: %s", places[i], describe(d), text))
+		}
+	}
+	if len(problems) > 0 {
 		return nil, meta, &InvalidError{Problems: problems}
 	}
 	slices.SortStableFunc(files, func(a, b file) int {

@@ -35,7 +35,8 @@ func TestBuild(t *testing.T) {
 		"sub/.hidden/x.yaml", "on: push",
 		"README.md", "# read me",
 		"values.json", "{",
-	))
+	), nil)
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,8 @@ func TestBuildWebhooks(t *testing.T) {
 	const hooks = "apiVersion: admissionregistration.k8s.io/v1\nkind: %KWebhookConfiguration\nmetadata:\n  name: %N\nwebhooks:\n- name: mapplication.kb.io\n  clientConfig:\n    caBundle: ${CA_BUNDLE}\n    service:\n      name: webhook-service\n"
 	of := func(kind, name string) string { return strings.NewReplacer("%K", kind, "%N", name).Replace(hooks) }
 	img, err := Build(mapFS("crossplane.yaml", testMeta, "crds/a.yaml", testCRD,
-		"webhookconfigurations/mutating.yaml", of("Mutating", "config"), "webhookconfigurations/validating.yaml", of("Validating", "config")))
+		"webhookconfigurations/mutating.yaml", of("Mutating", "config"), "webhookconfigurations/validating.yaml", of("Validating", "config")), nil)
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +107,7 @@ func TestBuildErrors(t *testing.T) {
 			"b.yaml is not a regular file"},
 	}
 	for name, test := range tests {
-		img, err := Build(test.dir)
+		img, err := Build(test.dir, nil)
 		if img != nil || err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
@@ -138,7 +140,7 @@ func TestPushInvalid(t *testing.T) {
 // damage is found when it is opened.
 func TestFile(t *testing.T) {
 	t.Parallel()
-	img, err := Build(mapFS("a.yaml", testMeta, "b.yaml", testCRD))
+	img, err := Build(mapFS("a.yaml", testMeta, "b.yaml", testCRD), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,8 +35,8 @@ type Runtime struct {
 //
 // Uncompressed layers of the runtime are compressed. Other layers, its entrypoint, user
 // and environment stay as they are.
-func BuildWithRuntime(ctx context.Context, dir fs.FS, runtime Runtime) (*Image, error) {
-	stream, meta, err := packageStream(dir)
+func BuildWithRuntime(ctx context.Context, dir fs.FS, runtime Runtime, check Check) (*Image, error) {
+	stream, meta, err := packageStream(dir, check)
 	if err != nil {
 		return nil, named("", err)
 	}

@@ -46,7 +46,7 @@ func TestBuildWithRuntime(t *testing.T) {
 	plain, zst, gz := tarOf(noiseEntry), zstandard(tarOf(noiseEntry)), gzipped(tarOf(noiseEntry))
 	runtime := m.runtimeImage(m.add("application/vnd.docker.image.rootfs.diff.tar", plain), m.add("application/vnd.docker.image.rootfs.diff.tar.zstd", zst), m.add("application/vnd.docker.image.rootfs.diff.tar.gzip", gz))
 	dir := mapFS("a.yaml", testMeta, "b.yaml", testCRD)
-	img, err := BuildWithRuntime(t.Context(), dir, Runtime{Source: m.img, Digest: runtime.Digest})
+	img, err := BuildWithRuntime(t.Context(), dir, Runtime{Source: m.img, Digest: runtime.Digest}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestBuildWithRuntime(t *testing.T) {
 			t.Errorf("layer %d is %+v", i, l)
 		}
 	}
-	bare, err := Build(dir)
+	bare, err := Build(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestBuildWithRuntime(t *testing.T) {
 	if json.Unmarshal(have, &haveConfig) != nil || json.Unmarshal([]byte(want), &wantConfig) != nil || !reflect.DeepEqual(haveConfig, wantConfig) || !bytes.Contains(have, []byte("9007199254740993")) {
 		t.Errorf("configuration %s\nwant %s", have, want)
 	}
-	again, err := BuildWithRuntime(t.Context(), dir, Runtime{Source: m.img, Digest: runtime.Digest})
+	again, err := BuildWithRuntime(t.Context(), dir, Runtime{Source: m.img, Digest: runtime.Digest}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestBuildWithRuntimes(t *testing.T) {
 	t.Parallel()
 	m := newMaker()
 	runtime := m.index(on(m.runtimeImage(m.layer(noiseEntry)), "linux", "amd64", ""), on(m.runtimeImage(m.layer(otherEntry)), "linux", "arm64", "v8"), on(m.layer(noiseEntry), "unknown", "unknown", ""))
-	img, err := BuildWithRuntime(t.Context(), mapFS("a.yaml", testMeta), Runtime{Source: m.img, Digest: runtime.Digest})
+	img, err := BuildWithRuntime(t.Context(), mapFS("a.yaml", testMeta), Runtime{Source: m.img, Digest: runtime.Digest}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestBuildWithRuntimeErrors(t *testing.T) {
 		"broken files":     {"a: [", good, "a.yaml: line 1"},
 	}
 	for name, test := range tests {
-		img, err := BuildWithRuntime(t.Context(), mapFS("a.yaml", test.meta), Runtime{Source: m.img, Digest: test.runtime.Digest})
+		img, err := BuildWithRuntime(t.Context(), mapFS("a.yaml", test.meta), Runtime{Source: m.img, Digest: test.runtime.Digest}, nil)
 		if img != nil || err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
@@ -197,7 +197,7 @@ func TestBundle(t *testing.T) {
 	write := func(name, yaml, arch string) string {
 		m := newMaker()
 		runtime := m.imageOf(m.add(mediaOCIConfig, asJSON(map[string]any{"os": "linux", "architecture": arch, "config": map[string]any{"Cmd": []string{arch}}})), m.layer(entry{name: arch, content: arch}))
-		img, err := BuildWithRuntime(t.Context(), mapFS("a.yaml", yaml), Runtime{Source: m.img, Digest: runtime.Digest})
+		img, err := BuildWithRuntime(t.Context(), mapFS("a.yaml", yaml), Runtime{Source: m.img, Digest: runtime.Digest}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -57,11 +57,11 @@ func TestPublish(t *testing.T) {
 		"examples/ignored.yaml": {Data: []byte("kind: Secret\n")},
 		"README.md":             {Data: []byte("not YAML\n")},
 	}
-	img, err := xpkg.Build(dir)
+	img, err := xpkg.Build(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := xpkg.Build(dir)
+	again, err := xpkg.Build(dir, nil)
 	if err != nil || again.Digest() != img.Digest() {
 		t.Fatalf("built twice: %v and %v, %v", img.Digest(), again.Digest(), err)
 	}
@@ -137,7 +137,7 @@ func TestRuntimeFromRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := fstest.MapFS{"crossplane.yaml": {Data: []byte(strings.Replace(meta, "  controller:\n    image: registry.example.org/controller:v1\n", "", 1))}, "crd.yaml": {Data: []byte(crd)}}
-	img, err := xpkg.BuildWithRuntime(t.Context(), dir, xpkg.Runtime{Source: client, Repository: ref.Repository, Digest: sources.DigestOf([]byte(raw))})
+	img, err := xpkg.BuildWithRuntime(t.Context(), dir, xpkg.Runtime{Source: client, Repository: ref.Repository, Digest: sources.DigestOf([]byte(raw))}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestRegistryFaults(t *testing.T) {
 	t.Parallel()
 	reg := registry.Start(t, registry.Config{TLS: true, Auth: registry.BasicAuth, Username: "alice", Password: "secret"})
 	client := newClient(t, reg)
-	img, err := xpkg.Build(fstest.MapFS{"crossplane.yaml": {Data: []byte(meta)}, "crd.yaml": {Data: []byte(crd)}})
+	img, err := xpkg.Build(fstest.MapFS{"crossplane.yaml": {Data: []byte(meta)}, "crd.yaml": {Data: []byte(crd)}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 
 func build(t *testing.T, name string) *xpkg.Image {
 	t.Helper()
-	img, err := xpkg.Build(fstest.MapFS{"crossplane.yaml": {Data: []byte("apiVersion: meta.pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: " + name + "}\n")}})
+	img, err := xpkg.Build(fstest.MapFS{"crossplane.yaml": {Data: []byte("apiVersion: meta.pkg.crossplane.io/v1\nkind: Provider\nmetadata: {name: " + name + "}\n")}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

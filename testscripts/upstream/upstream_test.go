@@ -28,7 +28,7 @@ func TestWrite(t *testing.T) {
 				if name == ProviderAWS {
 					return
 				}
-				if _, err := xpkg.Build(os.DirFS(dir)); err != nil {
+				if _, err := xpkg.Build(os.DirFS(dir), nil); err != nil {
 					t.Fatal(err)
 				}
 			})

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/validate"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/sources/rules"
@@ -38,7 +40,8 @@ func newPackageBuild(g *global) *cobra.Command {
 		Long: `Build makes a package from the YAML files in a directory. One of them is the
 package's metadata (kind Provider, Configuration or Function of
 meta.pkg.crossplane.io, by custom in crossplane.yaml), the others are its content.
-The same files give the same bytes, and so the same digest.
+The same files give the same bytes, and so the same digest. A CustomResourceDefinition
+that no API server would accept is an error.
 
 With --runtime-image the package is added to the image of its controller, so that one
 image is both. The flag names a file that "docker save" or another tool wrote, or a
@@ -106,7 +109,7 @@ func checkBuild(dir, output string) error {
 // buildPackage builds a directory, on top of a runtime image if one is named.
 func buildPackage(cmd *cobra.Command, g *global, registry *registryOptions, dir, runtime string) (*xpkg.Image, error) {
 	if runtime == "" {
-		image, err := xpkg.Build(os.DirFS(dir))
+		image, err := xpkg.Build(os.DirFS(dir), checkDefinition)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
@@ -142,11 +145,32 @@ func buildPackage(cmd *cobra.Command, g *global, registry *registryOptions, dir,
 		}
 		from = xpkg.Runtime{Source: client, Repository: ref.Repository, Digest: digest}
 	}
-	image, err := xpkg.BuildWithRuntime(cmd.Context(), os.DirFS(dir), from)
+	image, err := xpkg.BuildWithRuntime(cmd.Context(), os.DirFS(dir), from, checkDefinition)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return image, nil
+}
+
+// checkDefinition returns the reasons why an API server would refuse an object of a package, if it
+// is a CustomResourceDefinition.
+func checkDefinition(tree map[string]any) []string {
+	if manifest.KindOf(tree) != manifest.CRD {
+		return nil
+	}
+	causes, err := validate.Definition(tree)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var texts []string
+	for _, c := range causes {
+		text := c.Why
+		if c.Path != "" {
+			text = c.Path + ": " + text
+		}
+		texts = append(texts, text)
+	}
+	return texts
 }
 
 func newPackagePush(g *global) *cobra.Command {
