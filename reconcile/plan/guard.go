@@ -151,6 +151,10 @@ func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, ke
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
 			holdBehind(s, maybeWanted)
 		case (c.opts.Bare || c.desired.Len() == 0) && !c.opts.RemoveAll && !target.Made(s.ID, label(s.ID, target.AutomaticLabel)):
+			if c.opts.Broken {
+				holdBehind(s, "kept: packages of the cluster have errors, and its directory renders no other objects")
+				continue
+			}
 			holdFor(s, "kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}
 	}
