@@ -49,6 +49,9 @@ func TestUpdateWorkTree(t *testing.T) {
 			run(t, dir, "commit", "--quiet", "--message", "No lock")
 			write(t, filepath.Join(dir, sources.LockFile))
 		}},
+		{name: "locked index", has: "lock 1\n", want: "If .git/index.lock is there, another git process works in the repository, or one has crashed: remove that file", change: func(t *testing.T, dir string) {
+			write(t, filepath.Join(dir, ".git/index.lock"))
+		}},
 		{name: "rebase", has: "lock 0\n", want: "currently checked out; finish the rebase or bisect", change: func(t *testing.T, dir string) {
 			run(t, dir, "-c", "sequence.editor=echo break >", "rebase", "--interactive", "HEAD~1")
 		}},

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -74,6 +75,7 @@ func Parse(content []byte, context string, accept Accept) (*Entry, error) {
 	if !ok {
 		return nil, fmt.Errorf("kubeconfig: context %q: there is no user %q; it has %s", context, ctx.AuthInfo, names(loaded.AuthInfos))
 	}
+	user.Token = strings.TrimSpace(user.Token) // as client-go does for a tokenFile; a header may not end with a newline
 	if err := errors.Join(checkCluster(ctx.Cluster, cluster), checkUser(ctx.AuthInfo, user, accept)); err != nil {
 		return nil, err
 	}
@@ -166,6 +168,9 @@ func checkUser(name string, u *api.AuthInfo, accept Accept) error {
 			has, lacks = lacks, has
 		}
 		refuse("it has %s but no %s; a client certificate needs both: add the other, or use a token", has, lacks)
+	}
+	if strings.ContainsFunc(u.Token, unicode.IsSpace) {
+		refuse("its token has a space or a line break in it, which no HTTP header may have; copy the token as one line")
 	}
 	if u.Impersonate == "" && (u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0) {
 		refuse("as-groups, as-uid or as-user-extra without \"as\" impersonates nobody")

@@ -44,6 +44,8 @@ func (e *RefusedError) Error() string {
 		s += "; commit or stash them, or let gitopsd use a bare repository"
 	case strings.HasPrefix(e.Reason, checkedOut):
 		s += "; finish the rebase or bisect that is under way, or let gitopsd use a bare repository"
+	case e.Local && strings.HasPrefix(e.Reason, locked):
+		s += "; it cannot write the index of the work tree. If .git/index.lock is there, another git process works in the repository, or one has crashed: remove that file if no git is running"
 	case e.Text != "":
 		s += "\n" + e.Text
 	}
@@ -54,6 +56,8 @@ func (e *RefusedError) Error() string {
 const (
 	uncommitted = "Working directory has "
 	checkedOut  = "branch is currently checked out"
+	// The index of the work tree cannot be written. Git does not say why.
+	locked = "Up-to-date check failed"
 )
 
 // ByHook reports whether a hook or a rule refused the push, and would again.
