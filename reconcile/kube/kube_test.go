@@ -62,6 +62,7 @@ func TestKubeconfig(t *testing.T) {
 		{name: "password in URL", from: "https://", to: "https://a:hunter2@", want: "has credentials in it"},
 		{name: "proxy", from: server, to: server + `, proxy-url: "ftp://x"`, want: "proxy-url must be an http, https or socks5 URL"},
 		{name: "groups", from: user, to: "as-groups: [a]", want: `as-groups, as-uid or as-user-extra without "as"`},
+		{name: "token of two lines", from: user, to: `token: "hunter2\nx"`, want: "its token has a space or a line break in it"},
 		{name: "all at once", from: user, to: "exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Never}, tokenFile: /y", want: "tokenFile names"},
 		{name: "not YAML", from: fleetFile, to: "}hunter2", want: "it is not a kubeconfig file"},
 		{name: "empty", from: fleetFile, want: "it is empty"},
@@ -97,6 +98,15 @@ func TestKubeconfig(t *testing.T) {
 				t.Fatalf("error %v, want one with %q and no secret", err, tt.want)
 			}
 		})
+	}
+}
+
+// A token that was read from a file, and ends with a newline, fits into a header.
+func TestTokenOfALine(t *testing.T) {
+	t.Parallel()
+	cfg, err := restConfig(Config{Name: "a", Kubeconfig: []byte(strings.Replace(fleetFile, "token: hunter2", `token: "hunter2\n"`, 1))})
+	if err != nil || cfg.BearerToken != "hunter2" {
+		t.Errorf("the token is %q, %v", cfg.BearerToken, err)
 	}
 }
 
