@@ -413,6 +413,10 @@ func identify(tree any) (manifest.ID, error) {
 	// Kustomize reads YAML 1.1's booleans (y, on, no) as strings. Such a name is valid, but
 	// not known here.
 	if _, isBool := meta["name"].(bool); name == "" && !isBool {
+		switch n := meta["name"].(type) {
+		case int64, float64, json.Number:
+			return manifest.ID{}, fmt.Errorf("%s: metadata.name is the number %v: quote it", kind, n)
+		}
 		return manifest.ID{}, fmt.Errorf("%s: metadata.name is missing", kind)
 	}
 	group, _ := manifest.GroupVersion(manifest.Text(m, "apiVersion"))

@@ -197,6 +197,7 @@ func TestBuildFaults(t *testing.T) {
 		{"directory as patch", "-- a/kustomization.yaml --\nresources: []\npatches: [{path: b}]\n-- a/b/x.yaml --\n", `a/kustomization.yaml:2: patches.path: "b" is a directory, want a file`},
 		{"no object", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\n" + configMap + "---\nx: 1\n", "a/b.yaml:5: is not a Kubernetes object: kind is missing"},
 		{"no name", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\n\nkind: ConfigMap\n", "a/b.yaml:2: ConfigMap: metadata.name is missing"},
+		{"number as name", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\nkind: ConfigMap\nmetadata: {name: 123}\n", "a/b.yaml:1: ConfigMap: metadata.name is the number 123: quote it"},
 		{"no apiVersion", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\n\nkind: ConfigMap\nmetadata: {name: a}\n", "a/b.yaml:2: apiVersion: is missing"},
 		{"number as label", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\nkind: A\napiVersion: v1\nmetadata: {name: a, labels: {x: 1}}\n", "a/b.yaml:1: a/a: metadata.labels: x: want a string, have 1; quote it"},
 		{"mapping as annotation", "-- a/kustomization.yaml --\nresources: [b.yaml]\n-- a/b.yaml --\n" + configMap + "---\nkind: Secret\napiVersion: v1\nmetadata:\n  name: a\n  annotations:\n    a: 1\n    c: {x: hunter2}\n", "a/b.yaml:11: secret/a: metadata.annotations: c: want a string, have a mapping, which would be lost"},
