@@ -1,21 +1,26 @@
 package kustomize
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"reflect"
+	"sort"
 	"strings"
 	"sync"
 
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/kustomize/api/konfig"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/openapi"
+	"sigs.k8s.io/kustomize/kyaml/resid"
 
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/remote"
@@ -122,9 +127,65 @@ func (b *Builder) Sweep() {
 func (in *inspection) build(dir string) ([]*manifest.Object, error) {
 	rm, err := run(in.given, dir, in.schema)
 	if err != nil {
-		return nil, explain(dir, err, in.written)
+		explained := explain(dir, err, in.written)
+		if place, patch := in.blame(dir, err); patch != "" {
+			_, text, _ := strings.Cut(explained.Error(), ": ")
+			return nil, at(place.File, place.Line, fmt.Errorf("%s: %s", patch, text))
+		}
+		return nil, explained
 	}
 	return objectsOf(rm, newOrigins(in.written, manifest.Origin{File: dir}))
+}
+
+// blame returns the patch that an error of kustomize comes from, as "patches[1] (p.yaml, for kind:
+// Pod)", and its place; "" if it comes from none. Kustomize does not name the patch. So blame
+// builds again with fewer patches of the kustomization that failed: they apply in order, and the
+// error is gone without the one. It takes three builds, and the logarithm of the patches.
+func (in *inspection) blame(dir string, failure error) (place manifest.Origin, patch string) {
+	where, _ := strip(dir, failure.Error())
+	var file string
+	for _, name := range konfig.RecognizedKustomizationFileNames() {
+		if name = path.Join(where, name); in.given.files[name] != nil {
+			file = name
+		}
+	}
+	content := in.given.files[file]
+	docs, err := sources.DecodeYAML(bytes.NewReader(content), sources.Limits{})
+	if err != nil || len(docs) != 1 {
+		return place, ""
+	}
+	for _, name := range []string{"patchesStrategicMerge", "patches", "patchesJson6902"} {
+		list := manifest.List(docs[0].Tree, name)
+		fails := func(n int) bool { // with the first n patches
+			fewer := &snapshot{files: maps.Clone(in.given.files), dirs: in.given.dirs}
+			fewer.files[file] = manifest.AppendJSON(nil, manifest.With(docs[0].Tree, list[:n], name))
+			_, err := run(fewer, dir, in.schema)
+			return err != nil && err.Error() == failure.Error()
+		}
+		if len(list) == 0 || fails(0) {
+			continue
+		}
+		i := sort.Search(len(list)-1, func(i int) bool { return fails(i + 1) })
+		entry, _ := list[i].(map[string]any)
+		var about []string
+		if name := manifest.Text(entry, "path"); name != "" {
+			about = append(about, name)
+		}
+		if text, ok := list[i].(string); ok && in.given.files[path.Join(where, text)] != nil {
+			about = append(about, text)
+		}
+		if t := manifest.Mapping(entry, "target"); t != nil {
+			field := func(name string) string { return manifest.Text(t, name) }
+			id := resid.ResId{Gvk: resid.Gvk{Group: field("group"), Version: field("version"), Kind: field("kind")}, Name: field("name"), Namespace: field("namespace")}
+			about = append(about, "for "+target(&types.Selector{ResId: id, LabelSelector: field("labelSelector"), AnnotationSelector: field("annotationSelector")}))
+		}
+		patch = fmt.Sprintf("%s[%d]", name, i)
+		if len(about) > 0 {
+			patch += " (" + strings.Join(about, ", ") + ")"
+		}
+		return manifest.Origin{File: file, Line: linesOfTargets(content, name)(i)}, patch
+	}
+	return place, ""
 }
 
 // run runs `kustomize build` on a directory of a snapshot. If the build sets a schema, run
