@@ -62,7 +62,7 @@ func TestKubeconfig(t *testing.T) {
 		{name: "password in URL", from: "https://", to: "https://a:hunter2@", want: "has credentials in it"},
 		{name: "proxy", from: server, to: server + `, proxy-url: "ftp://x"`, want: "proxy-url must be an http, https or socks5 URL"},
 		{name: "groups", from: user, to: "as-groups: [a]", want: `as-groups, as-uid or as-user-extra without "as"`},
-		{name: "token of two lines", from: user, to: `token: "hunter2\nx"`, want: "its token has a space or a line break in it"},
+		{name: "token of two lines", from: user, to: `token: "hunter2\nx"`, want: "its token has a line break or another control character in it"},
 		{name: "all at once", from: user, to: "exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Never}, tokenFile: /y", want: "tokenFile names"},
 		{name: "not YAML", from: fleetFile, to: "}hunter2", want: "it is not a kubeconfig file"},
 		{name: "empty", from: fleetFile, want: "it is empty"},

@@ -169,8 +169,8 @@ func checkUser(name string, u *api.AuthInfo, accept Accept) error {
 		}
 		refuse("it has %s but no %s; a client certificate needs both: add the other, or use a token", has, lacks)
 	}
-	if strings.ContainsFunc(u.Token, unicode.IsSpace) {
-		refuse("its token has a space or a line break in it, which no HTTP header may have; copy the token as one line")
+	if strings.ContainsFunc(u.Token, unicode.IsControl) {
+		refuse("its token has a line break or another control character in it, which no HTTP header may have; copy the token as one line")
 	}
 	if u.Impersonate == "" && (u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0) {
 		refuse("as-groups, as-uid or as-user-extra without \"as\" impersonates nobody")
