@@ -44,7 +44,8 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 		if other, ok := live[repositoryOf(s.Object)]; ok && other != s.ID {
 			s.Action, s.Reason = installedBy(p, other, s.ID.Is(manifest.Packages...))
 		} else if err != nil {
-			s.Action, s.Reason = plan.Wait, fmt.Sprintf("whether Crossplane installs the same package is not known: %v", err)
+			// Refused, so that prunes wait for what may replace their objects.
+			s.Action, s.Reason = plan.Refused, fmt.Sprintf("whether Crossplane installs the same package is not known: %v", err)
 		}
 	}
 	return nil

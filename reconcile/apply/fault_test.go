@@ -440,7 +440,7 @@ func TestUnreadInstaller(t *testing.T) {
 	set, _ := manifest.NewSet([]*manifest.Object{o})
 	f.breaks(endpoint(http.MethodGet, "/apis/pkg.crossplane.io/v1/providers"), answers(http.StatusServiceUnavailable, nil, ""))
 	steps, _ := b.apply(set)
-	b.want("steps", steps, "wait configmap/default/$NAME whether Crossplane installs the same package is not known: cluster $NAME: list provider.pkg.crossplane.io: the server answered 503 Service Unavailable")
+	b.want("steps", steps, "refused configmap/default/$NAME whether Crossplane installs the same package is not known: cluster $NAME: list provider.pkg.crossplane.io: the server answered 503 Service Unavailable")
 	f.heals()
 	steps, _ = b.apply(set)
 	if len(steps) != 1 || !strings.HasPrefix(steps[0], "conflict configmap/default/$NAME Crossplane's provider.pkg.crossplane.io/$NAME installs the same package") {

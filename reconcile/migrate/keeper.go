@@ -47,9 +47,10 @@ type KeeperConfig struct {
 type Wanted struct {
 	// Name is the name of the CRD.
 	Name string
-	// Written reports whether the CRD was just written, so that its storage version may have
-	// changed.
-	Written bool
+	// Tried reports whether a write of the CRD was just tried, so that its storage version may
+	// have changed, even if the write seems to have failed. Written reports whether it was
+	// done: that ends the pause after a failed attempt.
+	Tried, Written bool
 }
 
 // Keeper migrates CRDs of one cluster in the background, one after the other. A CRD that is
@@ -71,8 +72,8 @@ type Keeper struct {
 // kept is one CRD.
 type kept struct {
 	name string
-	// settled: no object is stored in an old version. written: the CRD was written since the
-	// last attempt began.
+	// settled: no object is stored in an old version. written: the CRD may have been written
+	// since the last attempt began.
 	settled, written bool
 	failures         int
 	due              time.Time
@@ -100,8 +101,11 @@ func (k *Keeper) Keep(all []Wanted) {
 		if c == nil {
 			c = &kept{name: w.Name}
 		}
+		if w.Tried || w.Written {
+			c.settled, c.written = false, true
+		}
 		if w.Written {
-			c.settled, c.written, c.due = false, true, time.Time{}
+			c.due = time.Time{}
 		}
 		k.kept[w.Name] = c
 	}

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
@@ -184,4 +185,44 @@ func TestKeeperFails(t *testing.T) {
 	b.remove(manifest.ValidatingPolicyBinding, b.group)
 	await.True(b, "it is done at last", k.Settled)
 	b.want([]string{"v1"}, map[string]int{"v1": 12})
+}
+
+// Only a write of the definition that is done ends the pause after a failed attempt. One that
+// was tried has the definition looked at again.
+func TestKeeperPauses(t *testing.T) {
+	t.Parallel()
+	cluster, err := kube.New(kube.Config{Name: "prod", Kubeconfig: []byte(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: a, user: {token: x}}]}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	for _, tt := range []struct {
+		then    Wanted
+		failed  bool // the first attempt
+		attempt bool // another follows at once
+	}{
+		{Wanted{}, true, false},
+		{Wanted{Tried: true}, true, false},
+		{Wanted{Tried: true, Written: true}, true, true},
+		{Wanted{}, false, false},
+		{Wanted{Tried: true}, false, true},
+		{Wanted{Tried: true, Written: true}, false, true},
+	} {
+		k, err := NewKeeper(KeeperConfig{Cluster: cluster, Log: slog.New(slog.DiscardHandler), Report: func([]status.Migration) {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Keep([]Wanted{{Name: "widgets.acme.example"}})
+		c, _ := k.take(time.Now(), func() {})
+		var failure error
+		if tt.failed {
+			failure = errors.New("1 object was not stored again")
+		}
+		k.note(t.Context(), c, Result{}, failure)
+		tt.then.Name = c.name
+		k.Keep([]Wanted{tt.then})
+		if c, _ := k.take(time.Now(), func() {}); (c != nil) != tt.attempt {
+			t.Errorf("%+v: another attempt follows at once: %t", tt, c != nil)
+		}
+	}
 }

@@ -24,7 +24,8 @@ func migrating(report *apply.Report) []migrate.Wanted {
 	for _, r := range report.Results {
 		s := r.Step
 		if plan.Migrates(s.Object) && s.Action != plan.Conflict && s.UID != "" {
-			all = append(all, migrate.Wanted{Name: s.ID.Name, Written: s.Action.Writes() && r.Outcome == apply.Done})
+			tried := s.Action.Writes()
+			all = append(all, migrate.Wanted{Name: s.ID.Name, Tried: tried, Written: tried && r.Outcome == apply.Done})
 		}
 	}
 	return all
