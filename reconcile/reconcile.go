@@ -50,8 +50,8 @@ import (
 	"gitopsd.dev/sources/resolve"
 )
 
-// Repository is the fleet repository. It is safe for concurrent use: the loop is in
-// one of the methods at a time, and workers are in Head and Parent meanwhile.
+// Repository is the fleet repository. It is safe for concurrent use: a poll is under way
+// while the loop is in one of the other methods, and workers are in Head and Parent.
 type Repository interface {
 	// Poll returns the newest commit of the branch, and reports whether it differs
 	// from last. If not, the commit is zero. It fails if the repository cannot be
