@@ -178,9 +178,16 @@ func TestPinsToOtherDigests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var code int
+	var answer map[string]any
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("the last answer:", code, answer)
+		}
+	})
 	eventually(t, "they are known", func(context.Context) bool {
 		o := b.set(fmt.Sprintf("{apiVersion: $NAME.example.org/v1, kind: Parcel, metadata: {name: p, annotations: {gitopsd.dev/type: '%s'}}}", before[0].Digest)).All()[0]
-		code, _ := b.send(http.MethodPatch, o, "", "fieldManager=somebody&dryRun=All", "application/apply-patch+yaml", o.AppendJSON(nil))
+		code, answer = b.send(http.MethodPatch, o, "", "fieldManager=somebody&dryRun=All", "application/apply-patch+yaml", o.AppendJSON(nil))
 		return code == http.StatusUnprocessableEntity
 	})
 	const n = 40
