@@ -137,11 +137,12 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 		return time.Time{}, err
 	}
 	var errs []error
+	var unread map[string]bool
 	if len(apps) > 0 {
-		if err := c.readTargets(ctx, v); err != nil {
-			return time.Time{}, err // placements need all targets
+		if unread, err = c.readTargets(ctx, v); err != nil && len(unread) == 0 {
+			return time.Time{}, err
 		}
-		errs = append(errs, c.readApplications(ctx, v, apps))
+		errs = append(errs, err, c.readApplications(ctx, v, apps))
 	} else {
 		clear(c.apps)
 	}
@@ -162,6 +163,9 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 	}
 	var again time.Time
 	for namespace, all := range byNamespace {
+		if unread[namespace] {
+			continue // placements need all targets
+		}
 		targets := c.targetsOf(namespace)
 		until := c.settle(namespace, all, targets, time.Now())
 		if !until.IsZero() && (again.IsZero() || until.Before(again)) {

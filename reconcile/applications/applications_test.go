@@ -3,8 +3,10 @@ package applications
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -71,14 +73,14 @@ func start(t *testing.T) *world {
 		return shared.world
 	}
 	w := new(world)
-	client := func(cluster string) *kube.Client {
-		c, err := kube.New(kube.Config{Name: cluster, Kubeconfig: kubeconfigOf(t, cluster)})
+	client := func(cluster string, wrap func(http.RoundTripper) http.RoundTripper) *kube.Client {
+		c, err := kube.New(kube.Config{Name: cluster, Kubeconfig: kubeconfigOf(t, cluster), WrapTransport: wrap})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	w.home, w.other = client("home"), client("other")
+	w.home, w.other = client("home", nil), client("other", nil)
 	all, err := published.Definitions()
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +98,7 @@ func start(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	h, err := home.New(home.Config{
-		Client: client("home"), Controllers: []home.Controller{controller}, Tell: func([]problem.Problem) {},
+		Client: client("home", unreadable), Controllers: []home.Controller{controller}, Tell: func([]problem.Problem) {},
 		Log: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		// All tests share this home, which is as busy as they are together.
 		Busy: time.Second, Absent: time.Second,
@@ -108,6 +110,20 @@ func start(t *testing.T) *world {
 	shared.world = w
 	return w
 }
+
+// unreadable refuses to show targets of the name unreadable.
+func unreadable(next http.RoundTripper) http.RoundTripper {
+	return roundTrip(func(req *http.Request) (*http.Response, error) {
+		if strings.HasSuffix(req.URL.Path, "/kubernetestargets/unreadable") && req.Method == http.MethodGet {
+			return nil, errors.New("not for you")
+		}
+		return next.RoundTrip(req)
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // serves waits until a cluster serves kinds.
 func serves(t *testing.T, c *kube.Client, kinds ...manifest.GroupKind) {

@@ -421,6 +421,29 @@ func TestDenied(t *testing.T) {
 	}
 }
 
+// A target that cannot be read keeps the applications of its own namespace from being placed, and no
+// others.
+func TestUnreadableTarget(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("unreadable", "other")
+	tm.target("one", "other")
+	tm.app("here", "targetRef: {name: one}", "")
+	eventually(t, func() error {
+		if log := tm.log.String(); !strings.Contains(log, tm.name+"/unreadable") {
+			return errors.New("nobody tried")
+		}
+		return nil
+	})
+	elsewhere := &team{tm.world, t, tm.name + "-elsewhere"}
+	elsewhere.put(tm.home, "apiVersion: v1\nkind: Namespace\nmetadata: {name: $TEAM}\n")
+	elsewhere.target("one", "other")
+	elsewhere.app("there", "targetRef: {name: one}", "")
+	elsewhere.is("there", "Submitted", "one", "")
+	tm.is("here", "", "", "")
+	tm.remove(tm.home, manifest.Target, tm.name, "unreadable")
+	tm.is("here", "Submitted", "one", "")
+}
+
 // A finalizer that somebody removes, as kubectl replace does, is put back; the name of the
 // inventory is valid whatever the application's is.
 func TestFinalizerPutBack(t *testing.T) {

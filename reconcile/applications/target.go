@@ -34,13 +34,14 @@ func (t *target) key() string {
 	return fmt.Sprintf("%s/%s/%s/%s/%s", t.name, t.uid, t.secret, t.secretVersion, t.profile)
 }
 
-// readTargets reads the targets that changed.
-func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
+// readTargets reads the targets that changed. unread are the namespaces with targets that could
+// not be read; their errors are in err.
+func (c *Controller) readTargets(ctx context.Context, v *home.View) (unread map[string]bool, err error) {
 	metas, err := objects(v, targetKind)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	there := make(map[manifest.ID]bool, len(metas))
+	there, unread := make(map[manifest.ID]bool, len(metas)), make(map[string]bool)
 	var errs []error
 	for _, meta := range metas {
 		id := targetKind.ID(meta.Namespace, meta.Name)
@@ -50,14 +51,14 @@ func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
 		if t == nil || t.version != meta.ResourceVersion || t.uid != string(meta.UID) {
 			kind, err := v.Client.Kind(ctx, manifest.Target.Group, manifest.Target.Kind)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			tree, now, err := v.Client.Get(ctx, kind, id)
 			if kube.ClassOf(err) == kube.NotFound {
 				delete(there, id)
 				continue
 			} else if err != nil {
-				errs = append(errs, err)
+				errs, unread[id.Namespace] = append(errs, err), true
 				continue
 			}
 			t = readTarget(tree)
@@ -72,7 +73,7 @@ func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
 		if current.secretVersion = ""; t.secret != "" {
 			secret, err := v.Object(home.Secrets, meta.Namespace, t.secret)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if secret != nil {
 				current.secretVersion = secret.ResourceVersion
@@ -82,7 +83,7 @@ func (c *Controller) readTargets(ctx context.Context, v *home.View) error {
 		c.targets[id] = &current
 	}
 	maps.DeleteFunc(c.targets, func(id manifest.ID, _ *target) bool { return !there[id] })
-	return errors.Join(errs...)
+	return unread, errors.Join(errs...)
 }
 
 // readTarget reads a target, without its metadata.
