@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"gitopsd.dev/reconcile/desired"
@@ -53,7 +54,7 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, of *revision)
 	ctx, cancel := context.WithCancel(ctx)
 	c := &computation{commit: commit, started: time.Now(), of: of, cancel: cancel, done: make(chan struct{})}
 	d.computing = c
-	earlier := d.earlier()
+	earlier, now := d.earlier(), d.now
 	go func() {
 		defer close(c.done)
 		defer cancel()
@@ -63,8 +64,54 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, of *revision)
 				c.state, c.err = nil, errgroup.Recovered(v)
 			}
 		}()
-		c.state, c.err = d.cfg.Computer.Compute(ctx, commit, earlier)
+		if c.err = d.lockLost(ctx, commit, now); c.err == nil {
+			c.state, c.err = d.cfg.Computer.Compute(ctx, commit, earlier)
+		}
 	}()
+}
+
+// maxLockLook bounds how many commits are read to find a lock that a commit has lost.
+const maxLockLook = 10
+
+// lockLost returns an error if a commit has no lock although the revision in charge or one of
+// the commit's last ancestors has. With an empty one, any tag that was moved since would be
+// taken for a new one.
+func (d *Daemon) lockLost(ctx context.Context, commit sources.Commit, now *revision) error {
+	has, err := hasLock(commit)
+	if has || err != nil {
+		return err
+	}
+	lost := func(by string) error {
+		return &problem.Error{Lasting: true, Err: fmt.Errorf("%s is missing, and commit %[2]s has it: without it, a tag that was moved since would pass; restore it (git checkout %[2]s -- %[1]s), or run `gitopsd lock`, and have its digests reviewed", sources.LockFile, sources.ShortHash(by))}
+	}
+	if now != nil && len(now.committed.Format()) > 0 {
+		return lost(now.commit.Hash)
+	}
+	for last, n := commit.Hash, 0; n < maxLockLook && last != d.lockless; n++ {
+		parent, ok, err := d.cfg.Repository.Parent(ctx, last)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		if has, err = hasLock(parent); err != nil {
+			return err
+		} else if has {
+			return lost(parent.Hash)
+		}
+		last = parent.Hash
+	}
+	d.lockless = commit.Hash
+	return nil
+}
+
+func hasLock(commit sources.Commit) (bool, error) {
+	text, err := fs.ReadFile(commit.Files, sources.LockFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return len(text) > 0, err
 }
 
 // computed returns a channel that is closed when the computation under way ends; nil if

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/resolve"
 )
 
@@ -286,4 +288,37 @@ func TestPanicWhileComputing(t *testing.T) {
 			t.Error("the log has no stack")
 		}
 	})
+}
+
+// A commit without the lock that the revision in charge has is not used, whatever is between them.
+func TestLockLost(t *testing.T) {
+	t.Parallel()
+	lock, err := lockfile.Parse("clusters.lock", []byte("reg.example.org/p v1 "+string(sources.DigestOf([]byte("v1")))+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func(hash string, files fstest.MapFS) sources.Commit { return sources.Commit{Hash: hash, Files: files} }
+	without := commit("2222222222", fstest.MapFS{})
+	for _, tt := range []struct {
+		name   string
+		commit sources.Commit
+		lock   *lockfile.File // of the revision in charge; nil for none
+		want   string
+	}{
+		{name: "the first commit", commit: without},
+		{name: "there was none", commit: without, lock: new(lockfile.File)},
+		{name: "it is there", commit: commit("2222222222", fstest.MapFS{"clusters.lock": {Data: lock.Format()}}), lock: lock},
+		{name: "it is lost", commit: without, lock: lock, want: "clusters.lock is missing, and commit 1111111111 has it"},
+		{name: "it is empty", commit: commit("2222222222", fstest.MapFS{"clusters.lock": {}}), lock: lock, want: "commit 1111111111 has it"},
+	} {
+		var now *revision
+		if tt.lock != nil {
+			now = &revision{commit: sources.Commit{Hash: "1111111111"}, committed: tt.lock}
+		}
+		d := &Daemon{cfg: Config{Repository: new(branch)}}
+		err := d.lockLost(t.Context(), tt.commit, now)
+		if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) || err != nil && !problem.Lasts(err) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
 }

@@ -199,6 +199,9 @@ type Daemon struct {
 	due       bool
 	computing *computation
 	givenUp   int
+	// lockless is a commit without a lock that none of its last ancestors has either. Only
+	// computations use it.
+	lockless string
 }
 
 // New checks the configuration and makes a daemon. It starts nothing.
