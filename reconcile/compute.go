@@ -74,11 +74,11 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, of *revision)
 const maxLockLook = 10
 
 // lockLost returns an error if a commit has no lock although the revision in charge or one of
-// the commit's last ancestors has. With an empty one, any tag that was moved since would be
+// the commit's last ancestors has. Without it, any tag that was moved since would be
 // taken for a new one.
 func (d *Daemon) lockLost(ctx context.Context, commit sources.Commit, now *revision) error {
-	has, err := hasLock(commit)
-	if has || err != nil {
+	_, there, err := lockOf(commit)
+	if there || err != nil {
 		return err
 	}
 	lost := func(by string) error {
@@ -95,23 +95,28 @@ func (d *Daemon) lockLost(ctx context.Context, commit sources.Commit, now *revis
 		if !ok {
 			break
 		}
-		if has, err = hasLock(parent); err != nil {
+		text, there, err := lockOf(parent)
+		switch {
+		case err != nil:
 			return err
-		} else if has {
+		case len(text) > 0:
 			return lost(parent.Hash)
 		}
-		last = parent.Hash
+		if last = parent.Hash; there {
+			break // a fleet without packages
+		}
 	}
 	d.lockless = commit.Hash
 	return nil
 }
 
-func hasLock(commit sources.Commit) (bool, error) {
-	text, err := fs.ReadFile(commit.Files, sources.LockFile)
+// lockOf returns the text of a commit's lock, and reports whether it has one.
+func lockOf(commit sources.Commit) (text []byte, there bool, err error) {
+	text, err = fs.ReadFile(commit.Files, sources.LockFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return nil, false, nil
 	}
-	return len(text) > 0, err
+	return text, err == nil, err
 }
 
 // computed returns a channel that is closed when the computation under way ends; nil if

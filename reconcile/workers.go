@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,6 +81,8 @@ type worker struct {
 	// gone: the unit has left the fleet. done is closed when the worker has ended.
 	gone atomic.Bool
 	done chan struct{}
+	// served is [clusters.Spec.Served] of the unit's last document. Only assign uses it.
+	served []string
 	// woken has a token when the unit itself asks for attention.
 	woken  chan struct{}
 	mu     sync.Mutex
@@ -142,6 +145,9 @@ func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID
 		switch {
 		case jobs[id] != nil:
 		case of.state.Removed(id):
+			if served := w.served; id.Name == "" && len(served) > 0 {
+				ws.cfg.Log.Warn("the cluster left the registry while its API servers need the daemon, which serves nothing for it any more; register it again, and withdraw this before", "cluster", id.String(), "fields", strings.Join(served, ", "))
+			}
 			ws.cfg.Log.Info("the cluster left the registry; its objects stay as they are", "cluster", id.String(),
 				"to have them removed", "register it again, with the annotation "+clusters.RemoveAnnotation+": "+id.Cluster)
 			w.gone.Store(true)
@@ -167,6 +173,7 @@ func (ws *workers) assign(ctx context.Context, of *revision, held map[desired.ID
 		if w == nil {
 			w = ws.start(ctx, u.ID)
 		}
+		w.served = u.Spec.Served()
 		tried = append(tried, w.give(j).tried)
 	}
 	return tried

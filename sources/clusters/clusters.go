@@ -172,8 +172,19 @@ type Etcd struct {
 
 // NeedsDaemon reports whether API servers of the cluster, or in it, are served by the daemon
 // itself.
-func (s *Spec) NeedsDaemon() bool {
-	return s.Conversion != nil && s.Conversion.URL != "" || s.Etcd != nil && s.Etcd.Proxy != nil && s.Etcd.Proxy.URL != ""
+func (s *Spec) NeedsDaemon() bool { return len(s.Served()) > 0 }
+
+// Served returns the fields by which the daemon itself serves API servers of the cluster, or in
+// it.
+func (s *Spec) Served() []string {
+	var fields []string
+	if s.Conversion != nil && s.Conversion.URL != "" {
+		fields = append(fields, "spec.conversion")
+	}
+	if s.Etcd != nil && s.Etcd.Proxy != nil && s.Etcd.Proxy.URL != "" {
+		fields = append(fields, "spec.etcd.proxy")
+	}
+	return fields
 }
 
 // EtcdProxy is the daemon, if URL is set, or a Deployment beside each EtcdNamespace, if

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -26,6 +27,7 @@ import (
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/reconcile/upgrade"
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
 	"gitopsd.dev/sources/local"
 	"gitopsd.dev/sources/lockfile"
 	"gitopsd.dev/sources/resolve"
@@ -316,10 +318,14 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 	defer progress.stop()
 	progress.step("looking at %s", prose.Count(len(state.Clusters), "cluster"))
 	fleet.Clusters = make([]preview.ClusterPlan, len(state.Clusters))
-	before := p.committed(state)
+	before, registered := p.committed(state)
 	for _, name := range before.Clusters() {
 		if state.Registry.Removed(name) {
-			fleet.Notes = append(fleet.Notes, leaves(name, "objects applied by gitopsd stay"))
+			c, there := registered.Get(name)
+			if !there {
+				c.Name = name
+			}
+			fleet.Notes = append(fleet.Notes, leaves(c, "objects applied by gitopsd stay"))
 		}
 	}
 	var wg sync.WaitGroup
@@ -371,17 +377,23 @@ func (n *notes) lines() []string {
 
 // committed returns the lock at HEAD: it has the versions in the clusters, even if the
 // working tree's lock was updated already. Without a HEAD it returns the working tree's lock.
-func (p *planner) committed(state *desired.State) *lockfile.File {
+// registered is the registry at HEAD, empty if it cannot be read.
+func (p *planner) committed(state *desired.State) (lock *lockfile.File, registered *clusters.Registry) {
+	registered = new(clusters.Registry)
 	commit, repo, err := commitOf(p.root, "HEAD")
 	if err != nil {
-		return state.Committed
+		return state.Committed, registered
 	}
 	defer repo.Close()
-	lock, err := desired.ReadLock(commit.Files)
-	if err != nil {
-		return state.Committed
+	if text, err := fs.ReadFile(commit.Files, sources.RegistryFile); err == nil {
+		if r, err := clusters.Parse(sources.RegistryFile, text); err == nil {
+			registered = r
+		}
 	}
-	return lock
+	if lock, err = desired.ReadLock(commit.Files); err != nil {
+		return state.Committed, registered
+	}
+	return lock, registered
 }
 
 // one returns the plan for a cluster, and the installed packages by name.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -79,15 +80,20 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	fleet.Notes = append(fleet.Notes, planNotes(fleet)...)
 	for _, c := range before.Clusters {
 		if state.Registry.Removed(c.Name) && c.Objects != nil {
-			fleet.Notes = append(fleet.Notes, leaves(c.Name, prose.Agree(c.Objects.Len(), "object stays", "objects stay")))
+			fleet.Notes = append(fleet.Notes, leaves(c.Cluster, prose.Agree(c.Objects.Len(), "object stays", "objects stay")))
 		}
 	}
 	return nil
 }
 
-// leaves returns a note on a cluster that is no longer registered.
-func leaves(cluster, stay string) string {
-	return fmt.Sprintf("cluster %s leaves the registry: %s in place; to remove them, keep the document with the annotation %s: %[1]s until that is done", cluster, stay, clusters.RemoveAnnotation)
+// leaves returns a note on a cluster that is no longer registered. Of its document only the name
+// may be known.
+func leaves(c clusters.Cluster, stay string) string {
+	note := fmt.Sprintf("cluster %s leaves the registry: %s in place; to remove them, keep the document with the annotation %s: %[1]s until that is done", c.Name, stay, clusters.RemoveAnnotation)
+	if served := c.Spec.Served(); len(served) > 0 {
+		note += "; the daemon serves nothing for it any more, and its API servers need that: withdraw " + strings.Join(served, " and ") + " before"
+	}
+	return note
 }
 
 // find returns a function that finds a type in the states of some clusters.
