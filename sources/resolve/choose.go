@@ -100,7 +100,7 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 			return sources.Ref{}, fmt.Errorf("a digest and a range cannot both be satisfied: %s; declare the package with the version you want", chain(wanted))
 		}
 		ref := sources.Ref{Repository: repo, Digest: digest}
-		if e := p.cfg.Rules.Excluded(ref); e != nil && !slices.Contains(locked, string(digest)) {
+		if e := p.exclusion(ref); e != nil && !slices.Contains(locked, string(digest)) {
 			return sources.Ref{}, fmt.Errorf("%s is %s, and is what %s asks for", ref, e, chain(wanted))
 		}
 		return ref, nil
@@ -131,7 +131,7 @@ func (p *pass) choose(ctx context.Context, req Request, repo string, locked []st
 	if best, err := highest(open, ranges); err == nil && best != "" {
 		ref := sources.Ref{Repository: repo, Tag: best}
 		l := p.load(ctx, ref, nil, req.Images)
-		if !errors.Is(l.err, sources.ErrNotFound) && p.cfg.Rules.Excluded(l.pinned()) == nil {
+		if !errors.Is(l.err, sources.ErrNotFound) && p.exclusion(l.pinned()) == nil {
 			return ref, nil
 		}
 	}
@@ -176,7 +176,7 @@ func (p *pass) selectedVersion(ctx context.Context, req Request, s *rules.Select
 		if ref.Digest == "" {
 			ref.Digest = p.peekDependency(ctx, req, ref)
 		}
-		if e := p.cfg.Rules.Excluded(ref); e != nil {
+		if e := p.exclusion(ref); e != nil {
 			return sources.Ref{}, fmt.Errorf("%s selects %s %s, which is %s; change one of the two", s.Place, s.Ref.Repository, s.Ref.Version(), e)
 		}
 	}
@@ -193,7 +193,8 @@ func (p *pass) selectedVersion(ctx context.Context, req Request, s *rules.Select
 // highestOpen returns the highest version in a registry that satisfies all dependents and
 // is neither excluded nor retracted, or else the highest retracted one.
 func (p *pass) highestOpen(ctx context.Context, req Request, repo string, tags []string, wanted []edge) (string, error) {
-	open, why := p.allowed(repo, tags)
+	// An alias may be an excluded or retracted version.
+	open, why := p.allowed(repo, versions.Lasting(tags))
 	left := slices.Clone(open)
 	var all []rules.Retraction
 	highestRetracted, reason, read := "", "", false
@@ -213,7 +214,7 @@ func (p *pass) highestOpen(ctx context.Context, req Request, repo string, tags [
 		r, bad := rules.Retracted(all, ref)
 		if !bad {
 			ref.Digest = p.peekDependency(ctx, req, ref)
-			if e := p.cfg.Rules.Excluded(ref); e != nil {
+			if e := p.exclusion(ref); e != nil {
 				why = append(why, fmt.Sprintf("%s is %s", best, e))
 				continue
 			}
@@ -244,7 +245,7 @@ func (p *pass) highestElsewhere(ctx context.Context, req Request, repo string, w
 		}
 		ref := sources.Ref{Repository: repo, Tag: best}
 		ref.Digest = p.peekDependency(ctx, req, ref)
-		if p.cfg.Rules.Excluded(ref) == nil {
+		if p.exclusion(ref) == nil {
 			return best, nil
 		}
 		left = slices.DeleteFunc(left, func(tag string) bool { return tag == best })

@@ -74,7 +74,7 @@ func (p *pass) allowed(repository string, tags []string) (allowed, why []string)
 		ref := sources.Ref{Repository: repository, Tag: tag}
 		by := p.cfg.Rules.Replaced(ref)
 		ref.Digest, _ = p.before.Digest(repository, tag)
-		if e := p.cfg.Rules.Excluded(ref); e != nil && by == nil {
+		if e := p.exclusion(ref); e != nil && by == nil {
 			why = append(why, fmt.Sprintf("%s is %s", tag, e))
 			continue
 		}
@@ -157,7 +157,7 @@ func (p *pass) notes(out *Resolution) []string {
 	for _, s := range out.Selected {
 		ref := s.Pin.Ref
 		ref.Digest = s.Pin.Digest
-		if e := p.cfg.Rules.Excluded(ref); e != nil {
+		if e := p.exclusion(ref); e != nil {
 			notes = append(notes, fmt.Sprintf("%s %s is %s; it stays, since %s has it: `gitopsd lock --update=%s` chooses another version",
 				ref.Repository, s.Pin.Ref.Version(), e, sources.LockFile, ref.Repository))
 			continue

@@ -44,6 +44,8 @@ func TestRules(t *testing.T) {
 	if l := string(locked.Format()); !strings.Contains(l, "@dev reg.io/base v1.2.0 <- reg.io/app") {
 		t.Fatal(l)
 	}
+	s.packages["reg.io/base:v1.2"] = s.packages["reg.io/base:v1.2.0"]
+	aliased := resolve(t, s.config(), new(lockfile.File), request("prod", "reg.io/base:v1.2"), request("stage", "reg.io/base:v1.2.0")).Lock
 	choose := func(ref string) rules.Select {
 		return rules.Select{Ref: declare(ref)[0].Ref, Place: "clusters.yaml:9"}
 	}
@@ -53,6 +55,7 @@ func TestRules(t *testing.T) {
 		retract string // by base v2.0.0
 		lock    *lockfile.File
 		update  bool
+		alias   bool // v1.2 is base v1.2.0, too
 		declare []string
 		want    string // selected
 		err     string
@@ -95,12 +98,19 @@ func TestRules(t *testing.T) {
 		{name: "a retracted version is kept", retract: "v1.2.0: wrong default", lock: locked, want: "app:v1.0.0 base:v1.2.0"},
 		{name: "nothing but a retracted version suits", retract: "[v1.0.0, v1.2.0]: wrong default", declare: []string{"reg.io/exact:v1.0.0"}, want: "base:v1.2.0 exact:v1.0.0",
 			note: "reg.io/base v1.2.0 is retracted: wrong default; no other version satisfies all packages that depend on it"},
+		{name: "an alias of an excluded version", alias: true, rules: rules.Rules{Excludes: []rules.Exclude{exclude(t, "reg.io/base", "v1.2.0")}}, want: "app:v1.0.0 base:v1.1.0"},
+		{name: "an alias of an excluded range", alias: true, rules: rules.Rules{Excludes: []rules.Exclude{exclude(t, "reg.io/base", ">=1.2.0 <1.2.4")}}, want: "app:v1.0.0 base:v1.1.0"},
+		{name: "an alias of a retracted version", alias: true, retract: "v1.2.0: wrong default", want: "app:v1.0.0 base:v1.1.0"},
+		{name: "an alias that another cluster has", alias: true, lock: aliased, rules: rules.Rules{Excludes: []rules.Exclude{exclude(t, "reg.io/base", "v1.2.0")}}, want: "app:v1.0.0 base:v1.1.0"},
 		{name: "a malformed retraction", retract: "v1.2.0", want: "app:v1.0.0 base:v1.2.0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := bases()
 			if tt.retract != "" {
 				s.retract("reg.io/base:v2.0.0", tt.retract)
+			}
+			if tt.alias {
+				s.packages["reg.io/base:v1.2"] = s.packages["reg.io/base:v1.2.0"]
 			}
 			cfg := s.config()
 			cfg.Rules = tt.rules

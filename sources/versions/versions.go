@@ -197,6 +197,19 @@ func Highest(tags []string, accept func(*semver.Version) (bool, error)) (string,
 	return best.Original(), nil
 }
 
+// Lasting returns the tags without the aliases that move: v1 and v1.2 of a repository with v1.2.3.
+func Lasting(tags []string) []string {
+	full := make(map[string]bool) // the beginnings of full versions
+	for _, tag := range tags {
+		if v, err := parse(tag); err == nil && v.Prerelease() == "" {
+			full[fmt.Sprint(v.Major())], full[fmt.Sprintf("%d.%d", v.Major(), v.Minor())] = true, true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(tags), func(tag string) bool {
+		return beginning.MatchString(tag) && full[strings.TrimPrefix(tag, "v")]
+	})
+}
+
 // higher compares versions for a list with the highest first.
 func higher(a, b *semver.Version) int {
 	numbers := func(v *semver.Version) int { return min(strings.Count(v.Original(), "."), 2) }

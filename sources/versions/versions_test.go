@@ -1,6 +1,7 @@
 package versions
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +89,18 @@ func TestList(t *testing.T) {
 	}
 	if have := List([]string{"stable"}); have != "no tag that is a semantic version" {
 		t.Error(have)
+	}
+}
+
+func TestLasting(t *testing.T) {
+	for _, tt := range []struct{ tags, want []string }{
+		{[]string{"v1", "1", "v1.2", "1.2", "v1.2.0"}, []string{"v1.2.0"}},
+		{[]string{"v1.2", "v1.3", "v1.2.0-rc.1", "1.3.0", "v2", "v10", "stable"}, []string{"v1.2", "v1.2.0-rc.1", "1.3.0", "v2", "v10", "stable"}},
+		{[]string{"v1", "v1.2", "20240102"}, []string{"v1", "v1.2", "20240102"}},
+	} {
+		if have := Lasting(tt.tags); !slices.Equal(have, tt.want) {
+			t.Errorf("of %q last %q, want %q", tt.tags, have, tt.want)
+		}
 	}
 }
 
