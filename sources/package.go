@@ -21,6 +21,10 @@ var ErrIgnored = errors.New("is ignored by Git, so that no commit has it: `git a
 // have or does not show.
 var ErrNotFound = errors.New("not found")
 
+// ErrUnfit is in the chain of errors about a package that cannot be used as it was
+// published: it is invalid, or lacks a required signature.
+var ErrUnfit = errors.New("unfit")
+
 // ErrLate is in the chain of errors about a registry that did not answer in
 // time.
 var ErrLate = errors.New("late")

@@ -298,7 +298,7 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 			listed = true
 		}
 		if named {
-			u.refuse(ctx, state, r, version)
+			_, _ = u.refuse(ctx, state, r, version) // a missing digest is an error of the new state
 		}
 		if why := r.why(version); why != "" && isTag(b.Repository, version) {
 			if e := r.rules.Excluded(sources.Ref{Repository: b.Repository, Tag: version, Digest: r.digests[version]}); e != nil {
@@ -307,8 +307,16 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 			b.note("", Note{Text: fmt.Sprintf("%s is %s", version, why)}) // a person asks for it by name
 		}
 		tag, note, err := u.version(t, version, list, listErr, r)
-		for err == nil && !named && u.refuse(ctx, state, r, tag) {
-			tag, note, err = u.version(t, version, list, listErr, r)
+		for again := !named; again && err == nil; {
+			if again, err = u.refuse(ctx, state, r, tag); again {
+				tag, note, err = u.version(t, version, list, listErr, r)
+			}
+		}
+		if err == nil && tag != "" && r.unknown != nil {
+			if tag != version {
+				return fmt.Errorf("%s: %w", b.Repository, r.unknown)
+			}
+			b.note("", Note{Text: fmt.Sprintf("it is unknown whether %s is retracted: %v", tag, r.unknown)})
 		}
 		if stays, ok := errors.AsType[unversioned](err); ok && req.all {
 			b.note("", Note{Text: stays.Error()})

@@ -214,9 +214,16 @@ func (u *Upgrader) candidates(ctx context.Context, state *desired.State, p *Vers
 	r := u.ruling(ctx, state, p, tags)
 	p.Excluded, p.Retracted = r.about(p.current())
 	opts := versions.Options{Needs: p.needs, Prerelease: u.cfg.Prerelease}
-	newer, err := versions.Find(r.open, p.Current, opts)
-	for err == nil && (u.refuse(ctx, state, r, newer.Update) || u.refuse(ctx, state, r, newer.Latest)) {
-		newer, err = versions.Find(r.open, p.Current, opts)
+	var newer versions.Newer
+	err := r.unknown
+	for again := err == nil; again && err == nil; {
+		if newer, err = versions.Find(r.open, p.Current, opts); err != nil {
+			break
+		}
+		again, err = u.refuse(ctx, state, r, newer.Update)
+		if err == nil && !again {
+			again, err = u.refuse(ctx, state, r, newer.Latest)
+		}
 	}
 	switch {
 	case errors.Is(err, versions.ErrNotVersion):

@@ -21,49 +21,42 @@ type ruling struct {
 	retracted  []rules.Retraction
 	// open are the tags that are neither excluded nor retracted.
 	open []string
-	// newest is the package with the retractions; nil if it could not be read or is the
-	// current one.
+	// unknown is why the retractions could not be read; nil if they could.
+	unknown error
+	// newest is the package with the retractions; nil if there is none.
 	newest *sources.Package
 	// digests are the digests of tags that refuse looked up.
 	digests map[string]sources.Digest
 }
 
 // ruling applies the fleet's rules and the publisher's retractions to a repository's tags. The
-// retractions are from the highest version that is not excluded. If that lacks a required
-// signature or cannot be read, there are none, and it has an error as a candidate.
+// retractions are as [resolve.Retractions] reads them from the versions that are not excluded.
 func (u *Upgrader) ruling(ctx context.Context, state *desired.State, p *Versions, tags []string) *ruling {
 	r := &ruling{repository: p.Repository, rules: &state.Registry.Rules, digests: make(map[string]sources.Digest)}
 	allowed := slices.DeleteFunc(slices.Clone(tags), func(tag string) bool {
 		return r.rules.Excluded(sources.Ref{Repository: r.repository, Tag: tag}) != nil
 	})
-	highest := sources.Ref{Repository: p.Repository, Tag: resolve.Latest(allowed)}
-	switch {
-	case highest.Tag == "":
-	case highest.Tag == p.Current && p.pkg != nil:
-		r.retracted = rules.Retractions(p.pkg)
-	default:
-		if r.newest = u.read(ctx, state, p.Clusters, highest); r.newest != nil {
-			r.retracted = rules.Retractions(r.newest)
+	r.retracted, r.unknown = resolve.Retractions(allowed, func(tag string) (_ *sources.Package, err error) {
+		r.newest = p.pkg
+		if tag != p.Current || p.pkg == nil {
+			r.newest, err = u.read(ctx, state, p.Clusters, sources.Ref{Repository: p.Repository, Tag: tag})
 		}
-	}
+		return r.newest, err
+	})
 	r.open = slices.DeleteFunc(allowed, func(tag string) bool { return r.why(tag) != "" })
 	return r
 }
 
-// read returns a package; nil if it cannot be read or lacks a required signature.
-func (u *Upgrader) read(ctx context.Context, state *desired.State, clusters []string, ref sources.Ref) *sources.Package {
+// read returns a package that is signed as the clusters require.
+func (u *Upgrader) read(ctx context.Context, state *desired.State, clusters []string, ref sources.Ref) (*sources.Package, error) {
 	d, err := u.digest(ctx, state, ref)
 	if err == nil {
 		err = u.signed(ctx, state, clusters, ref, d)
 	}
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	pkg, err := u.cfg.Fetch(ctx, state.Origin(ref.Repository), d)
-	if err != nil {
-		return nil
-	}
-	return pkg
+	return u.cfg.Fetch(ctx, state.Origin(ref.Repository), d)
 }
 
 // excluded returns a declared package that the fleet excludes, by its records in the lock:
@@ -110,19 +103,19 @@ func (r *ruling) about(ref sources.Ref) (excluded, retracted string) {
 
 // refuse removes a tag from open and returns true if its digest is excluded or retracted. It
 // sends no request unless some entry names a digest.
-func (u *Upgrader) refuse(ctx context.Context, state *desired.State, r *ruling, tag string) bool {
+func (u *Upgrader) refuse(ctx context.Context, state *desired.State, r *ruling, tag string) (bool, error) {
 	if tag == "" || !r.namesDigest() {
-		return false
+		return false, nil
 	}
 	d, err := u.digest(ctx, state, sources.Ref{Repository: r.repository, Tag: tag})
 	if err != nil {
-		return false // the candidate has the error
+		return false, err
 	}
 	if r.digests[tag] = d; r.why(tag) == "" {
-		return false
+		return false, nil
 	}
 	r.open = slices.DeleteFunc(r.open, func(other string) bool { return other == tag })
-	return true
+	return true, nil
 }
 
 // namesDigest reports whether a version is excluded or retracted by its digest.

@@ -16,6 +16,7 @@ import (
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/resolve"
+	"gitopsd.dev/sources/rules"
 )
 
 // shelf is a registry: "repository:tag" -> a package.
@@ -68,7 +69,7 @@ func (s shelf) upgraderWith(t *testing.T, prerelease bool, computer desired.Conf
 		Verify: func(_ context.Context, from sources.Origin, d sources.Digest, policy *sources.Verification) (string, error) {
 			for ref, pkg := range s {
 				if pkg.Repository == from.Repository && pkg.Digest == d && !strings.HasSuffix(ref, ":v1.0.0") {
-					return "", fmt.Errorf("%s: not signed by %s", ref, policy.Authorities[0].Name)
+					return "", fmt.Errorf("%s: not signed by %s: %w", ref, policy.Authorities[0].Name, sources.ErrUnfit)
 				}
 			}
 			return "signed", nil
@@ -469,6 +470,46 @@ func TestExcludedInUse(t *testing.T) {
 	}
 }
 
+// While it is unknown which versions are retracted, none is proposed, and a person may name
+// one. The highest version that is a package has the retractions.
+func TestUnknownRetractions(t *testing.T) {
+	s := packages()
+	s.put("reg.io/acme/db:v3.0.0", "Db:class")
+	s["reg.io/acme/db:v2.0.0"].Meta.Document.Tree = map[string]any{"metadata": map[string]any{"annotations": map[string]any{rules.RetractAnnotation: "v1.1.0: loses data"}}}
+	commit := sources.Commit{Files: fleet(map[string]string{"a/db.yaml": declare("db", db1)})}
+	unknown := "reg.io/acme/db: it is unknown which versions the publisher retracts; name a version, or correct this first: connection refused"
+	for _, tt := range []struct {
+		err            error  // of reading v3.0.0
+		outdated, bump string // errors
+		edits          int
+		note           string // of a bump to v1.1.0
+	}{
+		{err: fmt.Errorf("not a package: %w", sources.ErrUnfit), note: "v1.1.0 is retracted: loses data"},
+		{err: errors.New("connection refused"), outdated: unknown, bump: unknown, note: "it is unknown whether v1.1.0 is retracted: "},
+	} {
+		u := s.upgrader(t, false)
+		fetch := u.cfg.Fetch
+		u.cfg.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+			if d == s["reg.io/acme/db:v3.0.0"].Digest {
+				return nil, tt.err
+			}
+			return fetch(ctx, from, d)
+		}
+		all, _, err := u.Outdated(t.Context(), commit, nil)
+		if err != nil || len(all) != 1 || all[0].Error != tt.outdated || all[0].Update != nil {
+			t.Errorf("%v: outdated has %+v, %v, want %q", tt.err, all, err, tt.outdated)
+		}
+		b, err := u.Bump(t.Context(), commit, Request{Package: "db"})
+		if text := fmt.Sprint(err); err == nil && (tt.bump != "" || len(b.Edits) > 0) || err != nil && text != tt.bump {
+			t.Errorf("%v: bump has %+v, %v, want %q", tt.err, b, err, tt.bump)
+		}
+		b, err = u.Bump(t.Context(), commit, Request{Package: "db", Version: "v1.1.0"})
+		if err != nil || len(b.Edits) != 1 || len(b.Notes) != 1 || !strings.HasPrefix(b.Notes[0].Text, tt.note) {
+			t.Errorf("%v: bump to v1.1.0 has %+v, %v, want a note %q", tt.err, b, err, tt.note)
+		}
+	}
+}
+
 func candidates(p *Versions) (all []*Candidate) {
 	for _, c := range []*Candidate{p.Update, p.Latest} {
 		if c != nil && !slices.Contains(all, c) {
@@ -488,7 +529,7 @@ func TestSigned(t *testing.T) {
 	if err := errors.Join(err, state.Err()); err != nil || len(all) != 1 || all[0].Update == nil {
 		t.Fatalf("%v, %v", all, err)
 	}
-	if have, want := all[0].Update.Error, "reg.io/acme/db:v1.1.0: not signed by ci"; have != want || len(all[0].Update.Changes) > 0 {
+	if have, want := all[0].Update.Error, "reg.io/acme/db:v1.1.0: not signed by ci: unfit"; have != want || len(all[0].Update.Changes) > 0 {
 		t.Errorf("error %q with %v, want %q", have, all[0].Update.Changes, want)
 	}
 	_, err = packages().upgrader(t, false).Bump(t.Context(), sources.Commit{Files: files}, Request{Package: "db"})

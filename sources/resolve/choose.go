@@ -174,7 +174,7 @@ func (p *pass) selectedVersion(ctx context.Context, req Request, s *rules.Select
 	if p.cfg.Rules.Replaced(s.Ref) == nil {
 		ref := s.Ref
 		if ref.Digest == "" {
-			ref.Digest = p.peekDependency(ctx, req, ref)
+			ref.Digest, _ = p.peekDependency(ctx, req, ref) // loading it has the error again
 		}
 		if e := p.exclusion(ref); e != nil {
 			return sources.Ref{}, fmt.Errorf("%s selects %s %s, which is %s; change one of the two", s.Place, s.Ref.Repository, s.Ref.Version(), e)
@@ -208,12 +208,17 @@ func (p *pass) highestOpen(ctx context.Context, req Request, repo string, tags [
 		}
 		left = slices.DeleteFunc(left, func(tag string) bool { return tag == best })
 		if !read {
-			all, read = p.retractions(ctx, req, repo, open), true
+			if all, err = p.retractions(ctx, req, repo, open); err != nil {
+				return "", err
+			}
+			read = true
 		}
 		ref := sources.Ref{Repository: repo, Tag: best}
 		r, bad := rules.Retracted(all, ref)
 		if !bad {
-			ref.Digest = p.peekDependency(ctx, req, ref)
+			if ref.Digest, err = p.peekDependency(ctx, req, ref); err != nil {
+				return "", err
+			}
 			if e := p.exclusion(ref); e != nil {
 				why = append(why, fmt.Sprintf("%s is %s", best, e))
 				continue
@@ -244,7 +249,9 @@ func (p *pass) highestElsewhere(ctx context.Context, req Request, repo string, w
 			return "", err
 		}
 		ref := sources.Ref{Repository: repo, Tag: best}
-		ref.Digest = p.peekDependency(ctx, req, ref)
+		if ref.Digest, err = p.peekDependency(ctx, req, ref); err != nil {
+			return "", err
+		}
 		if p.exclusion(ref) == nil {
 			return best, nil
 		}
@@ -268,23 +275,18 @@ func (p *pass) list(ctx context.Context, images sources.ImageConfigs, repo strin
 	return tags()
 }
 
-// peekDependency returns the digest of a version that may be chosen, or "" if it is
-// unknown. Loading that version has the error then.
-func (p *pass) peekDependency(ctx context.Context, req Request, ref sources.Ref) sources.Digest {
+// peekDependency returns the digest of a version that may be chosen.
+func (p *pass) peekDependency(ctx context.Context, req Request, ref sources.Ref) (sources.Digest, error) {
 	if d, ok := p.before.Digest(ref.Repository, ref.Tag); ok {
-		return d
+		return d, nil
 	}
 	from, err := req.Images.Origin(ref, nil)
 	if err != nil {
-		return ""
+		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
-	d, err := p.now(ctx, &load{asked: ref, ref: ref, origin: from})
-	if err != nil {
-		return ""
-	}
-	return d
+	return p.now(ctx, &load{asked: ref, ref: ref, origin: from})
 }
 
 // highest returns the highest version among tags that satisfies all dependents,

@@ -42,7 +42,7 @@ type pass struct {
 	unasked   map[sources.Ref]bool
 
 	// For the choice of versions (rules.go), by one goroutine at a time.
-	retracted map[retracted][]rules.Retraction
+	retracted map[retracted]retractions
 	avoided   map[sources.Ref]string // reasons for the retraction of chosen versions
 
 	// tagged are the tags that are declared (digests.go). No others are added once the
@@ -58,7 +58,7 @@ func newPass(cfg Config, lock, hint *lockfile.File) *pass {
 		before: lock, hint: hint, lines: lock.AllSelections(), lock: lock.Clone(), forgotten: make(map[sources.Ref]bool),
 		loads: make(map[loadKey]*load), uses: make(map[sources.Ref]*use),
 		tags: make(map[sources.Origin]func() ([]string, error)), tagged: make(map[sources.Ref]*tagged),
-		late: make(map[string]bool), unasked: make(map[sources.Ref]bool), retracted: make(map[retracted][]rules.Retraction),
+		late: make(map[string]bool), unasked: make(map[sources.Ref]bool), retracted: make(map[retracted]retractions),
 		fetched: make(map[content]*sources.Package), unfetched: make(map[content]bool), avoided: make(map[sources.Ref]string), lost: make(map[sources.Ref]string), peeks: make(map[peeked]sources.Digest),
 	}
 	p.cfg = p.timed(cfg)

@@ -1,8 +1,10 @@
 package resolve
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -180,6 +182,74 @@ func TestUnknownRules(t *testing.T) {
 	}
 }
 
+// While it is unknown which versions are retracted, none is chosen from the registry, and
+// what is locked stays. A tag that is no package, or is gone, does not hide retractions.
+func TestUnknownRetractions(t *testing.T) {
+	s := bases()
+	locked := resolve(t, s.config(), new(lockfile.File), request("old", "reg.io/exact:v1.0.0")).Lock
+	s.retract("reg.io/base:v2.0.0", "v1.2.0: loses data")
+	s.put("reg.io/base:v3.0.0", "x")
+	for i := range maxUnfit {
+		s.put(fmt.Sprintf("reg.io/many:v3.0.%d", i), "x")
+	}
+	s.put("reg.io/many:v1.0.0", "x")
+	s.put("reg.io/of-many:v1.0.0", "x", "reg.io/many ^1")
+	down := errors.New("connection refused")
+	for _, tt := range []struct {
+		name        string
+		digest, err error // of v3.x, its digest and its content
+		lock        *lockfile.File
+		declare     string
+		want, fails string
+	}{
+		{name: "no package", err: sources.ErrUnfit, want: "app:v1.0.0 base:v1.1.0"},
+		{name: "gone", digest: sources.ErrNotFound, want: "app:v1.0.0 base:v1.1.0"},
+		{name: "unreachable", digest: down, fails: "it is unknown which versions the publisher retracts; name a version, or correct this first: connection refused"},
+		{name: "unreachable content", err: down, fails: "correct this first: connection refused"},
+		{name: "locked", digest: down, lock: locked, declare: "reg.io/exact:v1.0.0", want: "base:v1.2.0 exact:v1.0.0"},
+		{name: "many that are no packages", err: sources.ErrUnfit, declare: "reg.io/of-many:v1.0.0", want: "many:v1.0.0 of-many:v1.0.0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := s.config()
+			digest, fetch := cfg.Digest, cfg.Fetch
+			cfg.Digest = func(ctx context.Context, from sources.Origin, tag string) (sources.Digest, error) {
+				if strings.HasPrefix(tag, "v3.") && tt.digest != nil {
+					return "", tt.digest
+				}
+				return digest(ctx, from, tag)
+			}
+			cfg.Fetch = func(ctx context.Context, from sources.Origin, d sources.Digest) (*sources.Package, error) {
+				for ref, pkg := range s.packages {
+					if strings.Contains(ref, ":v3.") && pkg.Digest == d {
+						return nil, tt.err
+					}
+				}
+				return fetch(ctx, from, d)
+			}
+			lock, ref := cmp.Or(tt.lock, new(lockfile.File)), cmp.Or(tt.declare, "reg.io/app:v1.0.0")
+			cluster := "new"
+			if tt.lock != nil {
+				cluster = "old"
+			}
+			res := resolve(t, cfg, lock, request(cluster, ref))
+			if err := faults(res); tt.fails == "" && err != nil || tt.fails != "" && !strings.Contains(fmt.Sprint(err), tt.fails) {
+				t.Errorf("error %v, want %q", err, tt.fails)
+			}
+			if have := selected(res, cluster); tt.fails == "" && have != tt.want {
+				t.Errorf("selected %s, want %s", have, tt.want)
+			}
+		})
+	}
+	tags := []string{"v1.0.0"}
+	for i := range maxUnfit + 1 {
+		tags = append(tags, fmt.Sprintf("v3.0.%d", i))
+	}
+	_, err := Retractions(tags, func(string) (*sources.Package, error) { return nil, sources.ErrUnfit })
+	if err == nil {
+		t.Error("too many tags are passed over without an error")
+	}
+}
+
 // Retractions count only if they are signed as the package must be, and cost no
 // package that is wanted.
 func TestRetractionsOfOthers(t *testing.T) {
@@ -198,7 +268,7 @@ func TestRetractionsOfOthers(t *testing.T) {
 func verifyAllBut(d sources.Digest) VerifyFunc {
 	return func(_ context.Context, _ sources.Origin, have sources.Digest, _ *sources.Verification) (string, error) {
 		if have == d {
-			return "", errors.New("is not signed")
+			return "", fmt.Errorf("is not signed: %w", sources.ErrUnfit)
 		}
 		return "by somebody", nil
 	}

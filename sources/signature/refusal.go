@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+
+	"gitopsd.dev/sources"
 )
 
 // Refusal is the error for a package that no authority has signed. It is a security
@@ -24,6 +26,9 @@ type Refusal struct {
 func (r *Refusal) Error() string {
 	return fmt.Sprintf(refusalText, r.Subject, r.ImageConfig, indent("wanted", "or", r.Wanted), indent("found", "and", r.Found), r.Subject, r.ImageConfig)
 }
+
+// Is reports whether target is [sources.ErrUnfit].
+func (r *Refusal) Is(target error) bool { return target == sources.ErrUnfit }
 
 func indent(first, next string, lines []string) string {
 	var b strings.Builder

@@ -120,6 +120,9 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return e.cause }
 
+// Is reports whether target is [sources.ErrUnfit].
+func (e *InvalidError) Is(target error) bool { return target == sources.ErrUnfit }
+
 // invalid is an [InvalidError] without its package.
 type invalid struct {
 	text  string
