@@ -481,14 +481,17 @@ func (p *pass) runtime(ctx context.Context, l *load, items map[string]string) er
 }
 
 // replacesController reports whether a package that is built from a directory replaces one
-// with a controller, by the lock. The directory has only the types of the package to be
-// published, which will have a controller too.
+// with a controller, by any version in the lock: a dependency has none of its own, and a
+// declared one may be new. The directory has only the types of the package to be published,
+// which will have a controller too.
 func (p *pass) replacesController(l *load) bool {
 	if l.by == nil || l.by.Directory == "" {
 		return false
 	}
-	_, recorded := p.before.Lookup(lockfile.Key{Repository: l.asked.Repository, Version: l.asked.Version(), Item: lockfile.ItemRuntime})
-	return recorded
+	return slices.ContainsFunc(p.before.Versions(l.asked.Repository), func(version string) bool {
+		_, recorded := p.before.Lookup(lockfile.Key{Repository: l.asked.Repository, Version: version, Item: lockfile.ItemRuntime})
+		return recorded
+	})
 }
 
 // image resolves a controller image that is not the package itself. Its platforms are

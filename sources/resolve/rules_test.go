@@ -378,6 +378,43 @@ func TestReplace(t *testing.T) {
 	}
 }
 
+// A directory without a controller does not replace a package that has one, be it declared, in a
+// version that the lock has or a new one, or a dependency.
+func TestDirectoryWithoutController(t *testing.T) {
+	s := bases()
+	for _, p := range s.packages {
+		if p.Repository == "reg.io/base" {
+			p.Meta.Kind, p.Runnable = sources.Provider, true
+		}
+	}
+	built := s.put("reg.io/base:built", "built")
+	s.packages["reg.io/base:built"].Meta.Kind = sources.Provider
+	provider := func(ref string) Request {
+		req := request("dev", ref)
+		req.Declarations[0].Kind = sources.Provider
+		return req
+	}
+	for _, tt := range []struct{ was, now Request }{
+		{provider("reg.io/base:v1.1.0"), provider("reg.io/base:v1.1.0")},
+		{provider("reg.io/base:v1.1.0"), provider("reg.io/base:v1.2.0")},
+		{request("dev", "reg.io/app:v1.0.0"), request("dev", "reg.io/app:v1.0.0")},
+	} {
+		before := resolve(t, s.config(), new(lockfile.File), tt.was).Lock
+		cfg := s.config()
+		cfg.Approve = true
+		cfg.Rules.Replaces = []rules.Replace{{Repository: "reg.io/base", Directory: "packages/base", Place: "clusters.yaml:9"}}
+		cfg.Directory = func(context.Context, string) (sources.Digest, error) { return built, nil }
+		res := resolve(t, cfg, before, tt.now)
+		if err := faults(res); err == nil || !strings.Contains(err.Error(), "is built from the directory packages/base, which holds no controller") || string(res.Lock.Format()) != string(before.Format()) {
+			t.Errorf("%s, then %s: %v, lock\n%s", tt.was.Declarations[0].Ref, tt.now.Declarations[0].Ref, err, res.Lock.Format())
+		}
+		cfg.Rules.Replaces[0].Local = true // for a plan, the published package will have one
+		if res := resolve(t, cfg, before, tt.now); faults(res) != nil || !slices.ContainsFunc(res.Clusters["dev"].Selected, func(s sources.Selected) bool { return s.Runtime != "" }) {
+			t.Errorf("%s, then %s for a plan: %v", tt.was.Declarations[0].Ref, tt.now.Declarations[0].Ref, faults(res))
+		}
+	}
+}
+
 // A dependency keeps its version when it is replaced, if there is the same.
 func TestReplacedKeepsVersion(t *testing.T) {
 	app := request("dev", "reg.io/app:v1.0.0")
