@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -148,7 +149,7 @@ func (c ImageConfigs) Origin(ref Ref, pullSecrets []string) (Origin, error) {
 		return o, err
 	}
 	if by != nil {
-		rest, ok := strings.CutPrefix(ref.Repository, prefix)
+		rest, ok := after(ref.Repository, prefix)
 		if !ok {
 			return o, fmt.Errorf("ImageConfig %s: prefix %q reaches into the version of %s, and rewriteImage is for repositories", by.Name, prefix, ref)
 		}
@@ -181,8 +182,7 @@ func (c ImageConfigs) Runtime(ref Ref, o Origin) (string, error) {
 
 // Verification returns who must have signed a package, or nil for nobody. As in
 // Crossplane the name of the origin decides. If no ImageConfig applies to that, the
-// declared name does, so that a mirror is no way around a signature; nor is another name
-// of the same registry. It fails as Origin does.
+// declared name does, so that a mirror is no way around a signature. It fails as Origin does.
 func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
 	has := func(i *ImageConfig) string {
 		if i.Verification == nil {
@@ -194,34 +194,17 @@ func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
 	if by == nil && err == nil {
 		by, _, err = c.find(ref, "verification", has)
 	}
-	if by == nil && err == nil {
-		c, ref, o.Repository = c.usual(), at(ref, Origin{Repository: usualHost(ref.Repository)}), usualHost(o.Repository)
-		by, _, err = c.find(at(ref, o), "verification", has)
-	}
-	if by == nil && err == nil {
-		by, _, err = c.find(ref, "verification", has)
-	}
 	if by == nil {
 		return nil, err
 	}
 	return by.Verification, nil
 }
 
-// usualHost returns a repository, or its beginning, with the usual name of its registry.
-func usualHost(repository string) string {
-	named, path, whole := strings.Cut(repository, "/")
-	host := usualRegistry(named)
-	if host == named && !whole {
-		return repository // perhaps the beginning of a name
-	}
-	return host + "/" + path
-}
-
-// usualRegistry returns the usual name of a registry. Docker Hub has several, 443 is the
+// UsualRegistry returns the usual name of a registry. Docker Hub has several, 443 is the
 // port without another, and zeros before a port mean nothing.
-func usualRegistry(host string) string {
+func UsualRegistry(host string) string {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 && i > strings.LastIndexByte(host, ']') {
-		port := strings.TrimLeft(host[i+1:], "0")
+		port := cmp.Or(strings.TrimLeft(host[i+1:], "0"), "0")
 		if host = host[:i]; port != "443" {
 			host += ":" + port
 		}
@@ -240,19 +223,7 @@ func SameRepository(a, b string) bool {
 	}
 	hostA, pathA, _ := strings.Cut(a, "/")
 	hostB, pathB, _ := strings.Cut(b, "/")
-	return pathA == pathB && usualRegistry(hostA) == usualRegistry(hostB)
-}
-
-// usual returns the ImageConfigs with usual names in their prefixes.
-func (c ImageConfigs) usual() ImageConfigs {
-	c = slices.Clone(c)
-	for i := range c {
-		c[i].Prefixes = slices.Clone(c[i].Prefixes)
-		for j, p := range c[i].Prefixes {
-			c[i].Prefixes[j] = usualHost(p)
-		}
-	}
-	return c
+	return pathA == pathB && UsualRegistry(hostA) == UsualRegistry(hostB)
 }
 
 func at(ref Ref, o Origin) Ref {
@@ -260,12 +231,38 @@ func at(ref Ref, o Origin) Ref {
 	return ref
 }
 
+// after returns what follows a prefix in a reference, and reports whether the reference has
+// the prefix under any name of its registry.
+func after(ref, prefix string) (rest string, ok bool) {
+	host, path, _ := strings.Cut(ref, "/")
+	names := []string{UsualRegistry(host)}
+	if before, path, whole := strings.Cut(prefix, "/"); whole {
+		prefix = UsualRegistry(before) + "/" + path
+	} else { // perhaps the beginning of a name
+		names = append(names, otherNames(names[0])...)
+	}
+	for _, name := range names {
+		if rest, ok := strings.CutPrefix(name+"/"+path, prefix); ok {
+			return rest, true
+		}
+	}
+	return "", false
+}
+
+// otherNames returns the names of a registry besides its usual one.
+func otherNames(usual string) []string {
+	others := []string{usual + ":443"}
+	if usual == "docker.io" {
+		others = append(others, "index.docker.io", "registry-1.docker.io")
+	}
+	return slices.DeleteFunc(others, func(name string) bool { return UsualRegistry(name) != usual })
+}
+
 // find returns the ImageConfig that sets a setting of a reference, or nil, and the prefix
 // that matches.
 func (c ImageConfigs) find(ref Ref, setting string, value func(*ImageConfig) string) (*ImageConfig, string, error) {
-	image := ref.String()
 	var found, rival *ImageConfig // by the longest prefix so far
-	longest := ""
+	longest, least := "", 0       // what follows the longest prefix has the least length
 	for i := range c {
 		cfg := &c[i]
 		if cfg.Err == nil && value(cfg) == "" {
@@ -276,10 +273,11 @@ func (c ImageConfigs) find(ref Ref, setting string, value func(*ImageConfig) str
 			prefixes = []string{""}
 		}
 		for _, p := range prefixes {
+			rest, ok := after(ref.String(), p)
 			switch {
-			case !strings.HasPrefix(image, p), found != nil && len(p) < len(longest):
-			case found == nil || len(p) > len(longest) || cfg.Err != nil:
-				found, rival, longest = cfg, nil, p
+			case !ok, found != nil && len(rest) > least:
+			case found == nil || len(rest) < least || cfg.Err != nil:
+				found, rival, longest, least = cfg, nil, p, len(rest)
 			case rival == nil && value(found) != value(cfg):
 				rival = cfg
 			}
@@ -345,7 +343,10 @@ func (c ImageConfigs) Idle(refs []Ref) []string {
 			continue
 		}
 		for _, p := range cfg.Prefixes {
-			if !slices.ContainsFunc(refs, func(r Ref) bool { return strings.HasPrefix(r.String(), p) }) {
+			if !slices.ContainsFunc(refs, func(r Ref) bool {
+				_, ok := after(r.String(), p)
+				return ok
+			}) {
 				idle = append(idle, fmt.Sprintf("ImageConfig %s: no package of this cluster begins with %q, so its verification applies to none", cfg.Name, p))
 			}
 		}

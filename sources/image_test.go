@@ -41,6 +41,11 @@ func TestOrigin(t *testing.T) {
 			err: `ImageConfigs mirror and twin both have rewriteImage for xpkg.example.org/a:v1 by the prefix "xpkg.example.org/"`},
 		{name: "same prefix and value", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{mirror, {Name: "twin", Prefixes: []string{"xpkg.example.org/"}, Rewrite: mirror.Rewrite}},
 			want: Origin{Repository: "mirror.example.org/x/a", RewrittenBy: "mirror"}},
+		{name: "another name of the registry", ref: "index.docker.io/acme/a:v1", configs: ImageConfigs{{Name: "hub", Prefixes: []string{"docker.io/"}, Rewrite: "mirror.example.org/"}}, want: Origin{Repository: "mirror.example.org/acme/a", RewrittenBy: "hub"}},
+		{name: "another name in the prefix", ref: "docker.io/acme/a:v1", configs: ImageConfigs{{Name: "hub", Prefixes: []string{"index.docker.io"}, Rewrite: "mirror.example.org"}}, want: Origin{Repository: "mirror.example.org/acme/a", RewrittenBy: "hub"}},
+		{name: "the default port in the prefix", ref: "xpkg.example.org/acme/a:v1", configs: ImageConfigs{mirror, {Name: "port", Prefixes: []string{"xpkg.example.org:443/acme/"}, Rewrite: "b.example.org/"}}, want: Origin{Repository: "b.example.org/a", RewrittenBy: "port"}},
+		{name: "longest prefix under another name", ref: "docker.io/acme/a:v1", configs: ImageConfigs{{Name: "long", Prefixes: []string{"index.docker.io/acme/"}, Rewrite: "b.example.org/"}, {Name: "longer", Prefixes: []string{"docker.io/acme/a"}, Rewrite: "c.example.org/a"}},
+			want: Origin{Repository: "c.example.org/a", RewrittenBy: "longer"}},
 		{name: "version in the prefix", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{{Name: "c", Prefixes: []string{"xpkg.example.org/a:v1"}, Rewrite: "b"}}, err: "reaches into the version"},
 		{name: "a broken one that concerns it", ref: "xpkg.example.org/a:v1", configs: ImageConfigs{mirror, {Name: "broken", Prefixes: []string{"xpkg.example.org/"}, Err: errors.New("x")}},
 			err: "ImageConfig broken applies to it and has errors"},
@@ -162,6 +167,26 @@ func TestVerificationWhateverTheName(t *testing.T) {
 			if v, err := configs.Verification(ref, o); err != nil || (v != nil) != tt.want {
 				t.Errorf("prefix %s, package %s from %s: policy %v, error %v, want a policy: %t", prefix, ref, o, v, err, tt.want)
 			}
+		}
+	}
+}
+
+// A reference has the usual name of its registry.
+func TestParseRefUsualName(t *testing.T) {
+	for in, want := range map[string]string{
+		"Index.Docker.io/acme/w:v1":           "docker.io/acme/w:v1",
+		"registry-1.docker.io:443/acme/w:v1":  "docker.io/acme/w:v1",
+		"registry.example.org:0443/acme/w:v1": "registry.example.org/acme/w:v1",
+		"registry.example.org:5000/acme/w:v1": "registry.example.org:5000/acme/w:v1",
+		"registry.example.org:00/acme/w:v1":   "registry.example.org:0/acme/w:v1",
+		"[::1]:443/acme/w:v1":                 "[::1]/acme/w:v1",
+	} {
+		ref, err := ParseRef(in)
+		if err != nil || ref.String() != want {
+			t.Errorf("%s is %s, %v, want %s", in, ref, err, want)
+		}
+		if again, err := ParseRef(ref.String()); err != nil || again != ref {
+			t.Errorf("%s is read as %s, %v", ref, again, err)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 // ("tag@digest": the digest decides, the tag is for people). Refs are
 // comparable.
 type Ref struct {
-	// Repository is the registry's host, in lower case, and the path, for
-	// instance "xpkg.upbound.io/upbound/provider-aws".
+	// Repository is the registry's host, by its usual name and in lower case, and the
+	// path, for instance "xpkg.upbound.io/upbound/provider-aws".
 	Repository string
 	// Tag may be empty when Digest is not.
 	Tag string
@@ -32,7 +32,7 @@ var (
 
 // ParseRef parses "[registry/]path[:tag][@digest]". A reference with neither
 // tag nor digest is an error rather than "latest". A repository without a registry
-// gets [DefaultRegistry].
+// gets [DefaultRegistry], and a registry its usual name ([UsualRegistry]).
 func ParseRef(s string) (Ref, error) {
 	fail := func(format string, args ...any) (Ref, error) {
 		return Ref{}, fmt.Errorf("package reference %q: %s", s, fmt.Sprintf(format, args...))
@@ -65,8 +65,8 @@ func ParseRef(s string) (Ref, error) {
 	if !registryHost.MatchString(host) {
 		return fail("%q is not a registry's host[:port]", host)
 	}
-	// Hosts ignore case, and the lock and policies must see one package.
-	r.Repository = strings.ToLower(host) + "/" + path
+	// The lock, mirrors and policies must see one package under all names of a registry.
+	r.Repository = UsualRegistry(strings.ToLower(host)) + "/" + path
 	if !repositoryPath.MatchString(path) {
 		return fail("%q is not a repository path: lower-case letters, digits and single separators", path)
 	}

@@ -60,14 +60,14 @@ func New(cfg Config) (*Upgrader, error) {
 // without the default registry, by the repository's last part, or by the name of its
 // declaration.
 func Matches(pattern, repository, name string) bool {
-	return pattern == repository || sources.DefaultRegistry+"/"+pattern == repository || pattern == path.Base(repository) || pattern == name
+	return sources.SameRepository(pattern, repository) || sources.DefaultRegistry+"/"+pattern == repository || pattern == path.Base(repository) || pattern == name
 }
 
 // Named returns the repository, of several, that a pattern names by [Matches]; "" if it names
 // none. It fails if the pattern may be more than one of them.
 func Named(pattern string, repositories []string) (string, error) {
-	if slices.Contains(repositories, pattern) {
-		return pattern, nil // a full name is never ambiguous
+	if i := slices.IndexFunc(repositories, func(r string) bool { return sources.SameRepository(pattern, r) }); i >= 0 {
+		return repositories[i], nil // a full name is never ambiguous
 	}
 	var found []string
 	for _, r := range repositories {

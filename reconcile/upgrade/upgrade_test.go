@@ -205,6 +205,7 @@ func TestNamed(t *testing.T) {
 		{"db", "db", ""},
 		{"app", "xpkg.crossplane.io/acme/app", ""},
 		{"acme/app", "xpkg.crossplane.io/acme/app", ""},
+		{"reg.io:443/acme/db", "reg.io/acme/db", ""},
 		{"none", "", ""},
 	} {
 		if have, err := Named(tt.pattern, all); have != tt.want || err != nil {

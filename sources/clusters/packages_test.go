@@ -83,7 +83,7 @@ func TestPackagesFaults(t *testing.T) {
 		{"replaced from outside", spec("  replace:", "  - {package: reg.io/a, directory: '../a'}"), `spec.replace.0.directory: "../a" leaves the repository`},
 		{"replaced from anywhere", spec("  replace:", "  - {package: reg.io/a, directory: '/etc'}"), `spec.replace.0.directory: "/etc" leaves the repository`},
 		{"a range is replaced", spec("  replace:", "  - {package: reg.io/a, version: '>=1', directory: a}"), `spec.replace.0.version: ">=1" is no tag`},
-		{"replaced twice under two names", spec("  replace:", "  - {package: docker.io/a, directory: a}", "  - {package: index.docker.io/a, with: reg.io/b}"), "clusters.yaml:6: spec.replace.1: index.docker.io/a is replaced at clusters.yaml:5 already"},
+		{"replaced twice under two names", spec("  replace:", "  - {package: docker.io/a, directory: a}", "  - {package: index.docker.io/a, with: reg.io/b}"), "clusters.yaml:6: spec.replace.1: docker.io/a is replaced at clusters.yaml:5 already"},
 		{"replaced twice", spec("  replace:", "  - {package: reg.io/a, directory: a}", "  - {package: reg.io/a, with: reg.io/b}"), "clusters.yaml:6: spec.replace.1: reg.io/a is replaced at clusters.yaml:5 already"},
 		{"unknown key", spec("  exlude: []"), "clusters.yaml:4: exlude: is not a field here; did you mean exclude?"},
 		{"unknown key of an entry", spec("  exclude:", "  - {pakcage: reg.io/a}"), "clusters.yaml:5: pakcage: is not a field here; did you mean package?"},

@@ -89,6 +89,19 @@ func TestParseFaults(t *testing.T) {
 	}
 }
 
+// A registry is one under all its names, which the first locks had as declared. Lines that differ
+// are contested as any.
+func TestParseUsualNames(t *testing.T) {
+	f := parsed(t, "@dev Reg.io/a v1\n@dev index.docker.io/b v1 <- REG.io:443/a\nReg.io/a v1 "+digestA+"\nreg.io/a v1 "+digestA+"\nreg.io:443/a v2 "+digestA+"\nreg.io/a v2 "+digestB+"\n")
+	want := "@dev docker.io/b v1 <- reg.io/a\n@dev reg.io/a v1\nreg.io/a v1 " + digestA + "\nreg.io/a v2 " + digestB + "\nreg.io/a v2 " + digestA + "\n"
+	if have := string(f.Format()); have != want {
+		t.Errorf("have\n%s\nwant\n%s", have, want)
+	}
+	if f.Contested("reg.io/a", "v1") != nil || f.Contested("reg.io/a", "v2") == nil {
+		t.Errorf("contested: %v", f.Contradictions())
+	}
+}
+
 func TestMendKeepsBothSides(t *testing.T) {
 	in := "@dev reg.io/a v1\n<<<<<<< ours\n@dev reg.io/b v1\nreg.io/b v1 " + digestA + "\n||||||| base\n@dev reg.io/gone v1\n=======\n" +
 		"@dev reg.io/c v1\nreg.io/c v1 " + digestB + "\n>>>>>>> theirs\nreg.io/a v1 " + digestA + "\n"

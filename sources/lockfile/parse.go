@@ -137,15 +137,15 @@ func parseSelection(text string) (Selection, error) {
 	if !clusterName.MatchString(cluster) {
 		return Selection{}, fmt.Errorf("%q is not a cluster's name", cluster)
 	}
-	s := Selection{Cluster: cluster, Repository: fields[0], Version: fields[1]}
+	s := Selection{Cluster: cluster, Version: fields[1]}
+	var err error
+	if s.Repository, err = parseRepository(fields[0]); err != nil {
+		return Selection{}, err
+	}
 	if len(fields) == 4 {
-		s.Parent = fields[3]
-		if err := checkRepository(s.Parent); err != nil {
+		if s.Parent, err = parseRepository(fields[3]); err != nil {
 			return Selection{}, err
 		}
-	}
-	if err := checkRepository(s.Repository); err != nil {
-		return Selection{}, err
 	}
 	return s, checkVersion(s.Version)
 }
@@ -155,11 +155,12 @@ func parseRecord(text string) (Key, string, error) {
 	if len(fields) != 3 {
 		return Key{}, "", fmt.Errorf("%q is not a record: want REPOSITORY VERSION[/ITEM] SUM", text)
 	}
-	k := Key{Repository: fields[0]}
-	k.Version, k.Item, _ = strings.Cut(fields[1], "/")
-	if err := checkRepository(k.Repository); err != nil {
+	var k Key
+	var err error
+	if k.Repository, err = parseRepository(fields[0]); err != nil {
 		return Key{}, "", err
 	}
+	k.Version, k.Item, _ = strings.Cut(fields[1], "/")
 	if err := checkVersion(k.Version); err != nil {
 		return Key{}, "", err
 	}
@@ -169,15 +170,17 @@ func parseRecord(text string) (Key, string, error) {
 	return k, fields[2], checkSum(k, fields[2])
 }
 
-func checkRepository(s string) error {
-	ref, err := sources.ParseRef(s + ":v0")
-	if err != nil || !strings.Contains(s, "/") {
-		return fmt.Errorf("%q is not a repository", s)
+// parseRepository returns a repository as in references. The first locks had hosts as
+// declared.
+func parseRepository(s string) (string, error) {
+	repository, ok := sources.ParseRepository(s)
+	if !ok || !strings.Contains(s, "/") {
+		return "", fmt.Errorf("%q is not a repository", s)
 	}
-	if !strings.EqualFold(ref.Repository, s) { // the first locks had hosts as declared
-		return fmt.Errorf("%q names no registry; restore the line from Git, or write %s", s, ref.Repository)
+	if strings.Count(repository, "/") != strings.Count(s, "/") {
+		return "", fmt.Errorf("%q names no registry; restore the line from Git, or write %s", s, repository)
 	}
-	return nil
+	return repository, nil
 }
 
 func checkVersion(s string) error {

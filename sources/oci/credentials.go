@@ -75,7 +75,7 @@ func (c *Credentials) lookup(repo name.Repository) (authn.AuthConfig, bool) {
 	var found bool
 	for where := range c.auths {
 		host, prefix, _ := strings.Cut(where, "/")
-		if !matchHost(host, repo.RegistryStr()) {
+		if registry := repo.RegistryStr(); !matchHost(host, registry) && sources.UsualRegistry(host) != sources.UsualRegistry(registry) {
 			continue
 		}
 		if prefix != "" && repo.RepositoryStr() != prefix && !strings.HasPrefix(repo.RepositoryStr(), prefix+"/") {

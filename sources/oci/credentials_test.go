@@ -39,6 +39,7 @@ func TestCredentials(t *testing.T) {
 		"other host":       {[]string{"r.example.com"}, "s.example.com/a/b", ""},
 		"port":             {[]string{"r.example.com:5000"}, "r.example.com:5000/a/b", "r.example.com:5000"},
 		"other port":       {[]string{"r.example.com:5000"}, "r.example.com/a/b", ""},
+		"default port":     {[]string{"r.example.com:443"}, "r.example.com/a/b", "r.example.com:443"},
 		"URL":              {[]string{"https://r.example.com/v2/"}, "r.example.com/a/b", "https://r.example.com/v2/"},
 		"Docker Hub":       {[]string{"https://index.docker.io/v1/"}, "docker.io/a/b", "https://index.docker.io/v1/"},
 		"Docker Hub short": {[]string{"docker.io"}, "docker.io/a/b", "docker.io"},

@@ -35,7 +35,12 @@ func (c *Client) dockerCredentials(ctx context.Context, repo name.Repository) (a
 	// A login may take c.timeout. The error should be about the helper.
 	helping, cancel := context.WithTimeout(ctx, c.timeout/2)
 	defer cancel()
-	for _, key := range []string{repo.String(), repo.RegistryStr()} {
+	keys := []string{repo.String(), repo.RegistryStr()}
+	https := repo.RegistryStr() + ":443" // as a login may have named it
+	if _, named := cf.AuthConfigs[https]; named || cf.CredentialHelpers[https] != "" {
+		keys = append(keys, https)
+	}
+	for _, key := range keys {
 		if key == name.DefaultRegistry {
 			key = authn.DefaultAuthKey
 		}

@@ -32,6 +32,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,8 +75,8 @@ type Config struct {
 	// CAFile holds PEM certificates of authorities that are trusted beside the
 	// system's. It may be replaced at any time.
 	CAFile string
-	// Mirrors maps a registry, as references name it, to the one (host[:port])
-	// that is read instead. If the mirror fails, the registry is not used.
+	// Mirrors maps a registry, by any of its names, to the one (host[:port]) that is
+	// read instead. If the mirror fails, the registry is not used.
 	// Pushes ignore mirrors.
 	Mirrors map[string]string
 	// Timeout is how long a registry may stay silent, before an answer and
@@ -159,12 +160,19 @@ func New(cfg Config) (*Client, error) {
 	s := &shared{
 		log:         cfg.Log,
 		timeout:     cfg.Timeout,
-		mirrors:     maps.Clone(cfg.Mirrors),
+		mirrors:     make(map[string]string),
 		pings:       make(map[string]ping),
 		sessions:    make(map[sessionKey]*session),
 		docker:      make(map[string]bool),
 		helpers:     make(map[string]chan struct{}),
 		connections: connections,
+	}
+	for _, registry := range slices.Sorted(maps.Keys(cfg.Mirrors)) {
+		usual := sources.UsualRegistry(registry)
+		if other, twice := s.mirrors[usual]; twice && other != cfg.Mirrors[registry] {
+			return nil, fmt.Errorf("registry %s has two mirrors, %s and %s", usual, other, cfg.Mirrors[registry])
+		}
+		s.mirrors[usual] = cfg.Mirrors[registry]
 	}
 	s.base = &baseTransport{next: s.connections, userAgent: cfg.UserAgent, timeout: cfg.Timeout, log: cfg.Log}
 	if cfg.CacheDir != "" {
@@ -269,7 +277,7 @@ func (c *Client) Manifest(ctx context.Context, repository string, d sources.Dige
 // locate returns the repository to read from: the given one, or the mirror's.
 func (c *Client) locate(repository string) string {
 	host, path, _ := strings.Cut(repository, "/")
-	if mirror, ok := c.mirrors[host]; ok {
+	if mirror, ok := c.mirrors[sources.UsualRegistry(host)]; ok {
 		return mirror + "/" + path
 	}
 	return repository

@@ -495,6 +495,8 @@ func TestTrust(t *testing.T) {
 		"nobody there":               {"127.0.0.1:1/a/b", Config{}, "refuses connections"},
 		"not a repository":           {"127.0.0.1:1/A", Config{}, "not a repository"},
 		"a mirror in its place":      {"registry.example.com/a/b", Config{Mirrors: map[string]string{"registry.example.com": plain.Host()}}, plain.Host() + " has no such repository"},
+		"a mirror by another name":   {"registry.example.com:443/a/b", Config{Mirrors: map[string]string{"registry.example.com": plain.Host()}}, plain.Host() + " has no such repository"},
+		"a mirror of another name":   {"docker.io/a/b", Config{Mirrors: map[string]string{"index.docker.io": plain.Host()}}, plain.Host() + " has no such repository"},
 		"a mirror of something else": {plain.Host() + "/a/b", Config{Mirrors: map[string]string{"registry.example.com": secure.Host()}}, "no such repository"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -509,6 +511,9 @@ func TestTrust(t *testing.T) {
 				t.Errorf("error %v, want %q", err, test.want)
 			}
 		})
+	}
+	if _, err := New(Config{Mirrors: map[string]string{"docker.io": "a", "index.docker.io": "b"}}); err == nil || err.Error() != "registry docker.io has two mirrors, a and b" {
+		t.Errorf("two mirrors: error %v", err)
 	}
 	if _, err := New(Config{CAFile: filepath.Join(t.TempDir(), "none")}); err == nil {
 		t.Error("a CA file that is not there is no error")

@@ -224,3 +224,23 @@ func replacing() rules.Rules {
 	}
 	return rules.Rules{Replaces: []rules.Replace{{Repository: "reg.io/other", With: with, Place: "rules.yaml:1"}}}
 }
+
+// A tag has one digest under all names of its registry, and the first locks had hosts as declared.
+func TestOneRegistry(t *testing.T) {
+	var s shelf
+	s.put("reg.io/a:v1", "a")
+	lock := resolve(t, s.config(), new(lockfile.File), request("dev", "reg.io/a:v1")).Lock
+	s.put("reg.io/a:v2", "b")
+	s.packages["reg.io/a:v1"] = s.packages["reg.io/a:v2"] // moved
+	lock = parseLock(t, strings.ReplaceAll(string(lock.Format()), "reg.io/", "Reg.io/"))
+	for _, ref := range []string{"reg.io/a:v1", "REG.io/a:v1", "reg.io:443/a:v1"} {
+		res := resolve(t, s.config(), lock, request("dev", ref))
+		if err := faults(res); err == nil || string(res.Lock.Format()) != string(lock.Format()) {
+			t.Errorf("%s: the moved tag is taken: %v, lock\n%s", ref, err, res.Lock.Format())
+		}
+	}
+	res := resolve(t, s.config(), new(lockfile.File), request("dev", "reg.io/a:v1", "reg.io:443/a:v2"))
+	if err := faults(res); err == nil || !strings.Contains(err.Error(), "both install reg.io/a; a cluster can have one of them") {
+		t.Errorf("declared under two names: %v", err)
+	}
+}
