@@ -279,6 +279,13 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 		version, digest = "", req.Version
 	}
 	named := version != versions.Latest && isTag(b.Repository, version)
+	if digest != "" && named {
+		// A person may go back to what a moved tag was, but should know.
+		now, err := u.cfg.Digest(ctx, state.Origin(b.Repository), version)
+		if err == nil && string(now) != digest {
+			b.note("", Note{Text: fmt.Sprintf("%s has another digest in its registry: %s", version, now)})
+		}
+	}
 	for _, t := range targets {
 		t.to = t.declaration.Ref
 		if digest != "" {
