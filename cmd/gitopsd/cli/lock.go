@@ -35,8 +35,8 @@ func newLock(g *global) *cobra.Command {
 		Long: `Lock resolves the packages that the registered clusters declare, and writes
 clusters.lock: what each cluster selects, and the digests of each version.
 
-Existing records are checked and stay; missing ones are added. A lock with Git's
-conflict markers is merged from the versions in Git. If both sides changed the same
+Existing records are checked and stay; missing ones are added. A lock that Git has not
+merged is merged from the versions in Git. If both sides changed the same
 line differently, the error names both lines: delete one, or use --update. With
 ` + "`gitopsd lock merge`" + ` as Git's merge driver there are no other conflicts.
 
@@ -123,7 +123,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	defer tree.Close()
 	seen := edit.NewSnapshot(tree.commit.Files)
 	tree.commit.Files = seen
-	before, mended, err := mendLock(tree)
+	before, mended, err := mendLock(tree, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
