@@ -82,7 +82,7 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		frozen:   make(map[manifest.ID]Frozen),
 	}
 	sorted := slices.SortedStableFunc(slices.Values(packages), func(a, b sources.Selected) int { return name(a).compare(name(b)) })
-	for i, err := range nameConflicts(sorted, w) {
+	for i, err := range nameConflicts(in, sorted, w) {
 		if err != nil {
 			c.fail(sorted[i], err)
 			c.left = append(c.left, sorted[i])
@@ -107,26 +107,35 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 
 // nameConflicts returns an error for each package that has the name of another, and for
 // those that depend on it; nil for the others. A dependency gives way to a declared package.
-func nameConflicts(packages []sources.Selected, w *Wanted) []error {
+// What gitopsd renders is told apart by [manifest.PackageLabel] alone, so that a Provider and
+// a Configuration of one name are in conflict too. Crossplane tells the kinds apart.
+func nameConflicts(in Input, packages []sources.Selected, w *Wanted) []error {
+	key := func(d sources.Declaration) packageName {
+		if delegates(in, d.Kind) {
+			return packageName{d.Kind, d.Name}
+		}
+		return packageName{name: d.Name}
+	}
 	declared := make(map[packageName]string) // the place
 	for _, d := range w.Packages {
-		declared[packageName{d.Kind, d.Name}] = d.Place()
+		declared[key(d)] = d.Place()
 	}
 	for _, s := range w.Held {
-		declared[name(s)] = s.Declaration.Place()
+		declared[key(s.Declaration)] = s.Declaration.Place()
 	}
 	errs := make([]error, len(packages))
-	pins := make(map[packageName][]string)
+	same := make(map[packageName][]sources.Selected)
 	for i, s := range packages {
-		if place, ok := declared[name(s)]; ok && s.Parent != "" {
+		k := key(s.Declaration)
+		if place, ok := declared[k]; ok && s.Parent != "" {
 			errs[i] = fmt.Errorf("%s, on which %s depends, has the name of the package that %s declares; declare it under another", s.Pin, s.Parent, place)
 			continue
 		}
-		pins[name(s)] = append(pins[name(s)], s.Pin.String())
+		same[k] = append(same[k], s)
 	}
 	for i, s := range packages {
-		if same := pins[name(s)]; errs[i] == nil && len(same) > 1 {
-			errs[i] = fmt.Errorf("%s have the same name; declare one of them under another", strings.Join(same, " and "))
+		if all := same[key(s.Declaration)]; errs[i] == nil && len(all) > 1 {
+			errs[i] = sameName(all)
 		}
 	}
 	for changed := true; changed; {
@@ -140,6 +149,21 @@ func nameConflicts(packages []sources.Selected, w *Wanted) []error {
 		}
 	}
 	return errs
+}
+
+// sameName is the error of packages of one name, which are sorted by kind.
+func sameName(packages []sources.Selected) error {
+	var texts []string
+	for _, s := range packages {
+		texts = append(texts, s.Pin.String())
+	}
+	first := packages[0].Declaration
+	if first.Kind == packages[len(packages)-1].Declaration.Kind || first.File == "" {
+		return fmt.Errorf("%s have the same name; declare one of them under another", strings.Join(texts, " and "))
+	}
+	// The name of a Provider is in the names of its controller's objects.
+	return fmt.Errorf("%s have the same name, and the label %s could not tell their objects apart; rename the %s at %s, whose objects keep their names",
+		strings.Join(texts, " and "), manifest.PackageLabel, first.Kind, first.Place())
 }
 
 // dependsOn reports whether a package needs another, as sources/resolve reads it.

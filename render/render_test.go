@@ -442,6 +442,26 @@ func TestTwoPackagesOneName(t *testing.T) {
 	}
 }
 
+// The objects of a Provider and a Configuration of one name could not be told apart, unless
+// Crossplane installs them. Both stay in the cluster.
+func TestTwoKindsOneName(t *testing.T) {
+	t.Parallel()
+	in := input(t, declare("Provider", "a", "")+declare("Configuration", "a", "")+declare("Provider", "b", "")+declare("Function", "b", ""))
+	packages := map[string]*sources.Package{"a": content(t, sources.Provider, crdYAML("as", "")), "b": content(t, sources.Provider, crdYAML("bs", ""))}
+	rendered, _ := expand(t, new(Renderer), in, packages)
+	const want = " have the same name, and the label gitopsd.dev/package could not tell their objects apart; rename the Configuration at c/all.yaml:6, whose objects keep their names"
+	if len(rendered.Broken) != 2 || rendered.Broken[0].Name != "a" || rendered.Broken[1].Name != "a" || !strings.HasSuffix(rendered.Broken[0].Err.Error(), want) {
+		t.Errorf("have %v", rendered.Broken)
+	}
+	if !rendered.Keeps(manifest.CRD.ID("", "as.example.org"), "a") || rendered.Objects.Get(manifest.CRD.ID("", "bs.example.org")) == nil {
+		t.Errorf("have %v", rendered.Objects.All())
+	}
+	in.Delegate = true
+	if rendered, err := expand(t, new(Renderer), in, packages); err != nil || len(rendered.Broken) > 0 {
+		t.Errorf("delegated: have %v", err)
+	}
+}
+
 // The repository may define the namespace of controllers itself.
 func TestOwnNamespace(t *testing.T) {
 	t.Parallel()

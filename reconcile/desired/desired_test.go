@@ -164,6 +164,15 @@ func TestAllowances(t *testing.T) {
 	if _, ok := wrong.Allows("a", finding); ok || len(wrong.Faults) != 1 || wrong.Faults[0].Error() != fault || wrong.Objects == nil {
 		t.Errorf("an allowance that cannot be read: faults %v", wrong.Faults)
 	}
+	named := func(kind sources.PackageKind, allow string) sources.Selected {
+		tree := map[string]any{"metadata": map[string]any{"annotations": map[string]any{manifest.AllowBreakingAnnotation: allow}}}
+		return sources.Selected{Declaration: sources.Declaration{Kind: kind, Name: "a", Document: sources.Document{Tree: tree}}, Pin: sources.Pin{Ref: sources.Ref{Tag: "v2"}}}
+	}
+	beside := &Unit{Packages: []sources.Selected{named(sources.Provider, ""), named(sources.Function, "v2:"+name+"=checked")}}
+	beside.readAllowances()
+	if _, ok := beside.Allows("a", finding); ok {
+		t.Error("a Function allows what a Provider of its name breaks")
+	}
 }
 
 // What is wrong in several clusters alike is listed once, and what is wrong in one

@@ -165,8 +165,8 @@ type allowances struct {
 	all     []compat.Allowance
 }
 
-// Order returns the declared order of the packages, by name. A Provider and a Configuration of
-// one name share theirs, since gitopsd.dev/package is on the objects of both.
+// Order returns the declared order of the packages, by name. Packages of several kinds and one
+// name share theirs, since gitopsd.dev/package is on the objects of all.
 func (c *Unit) Order() map[string]plan.Order {
 	order := make(map[string]plan.Order, len(c.Packages))
 	for _, p := range c.Packages {
@@ -207,7 +207,9 @@ func (c *Unit) readAllowances() {
 			c.fault(problem.Problem{Package: p.Declaration.Name, Origin: p.Declaration.Place(), Reason: err.Error()})
 			continue
 		}
-		c.allowances[p.Declaration.Name] = allowances{p.Pin.Ref.Version(), all}
+		if p.Declaration.Kind != sources.Function { // which has no types, and may have a Provider's name
+			c.allowances[p.Declaration.Name] = allowances{p.Pin.Ref.Version(), all}
+		}
 	}
 }
 
