@@ -78,9 +78,6 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 	if len(all) == 0 && faults != nil {
 		return errors.Join(faults, o.printErrors(cmd.OutOrStdout(), faults))
 	}
-	if err := o.print(cmd.OutOrStdout(), all, len(patterns) > 0, faults); err != nil {
-		return err
-	}
 	errs := []error{faults}
 	var told []string
 	for _, p := range all {
@@ -91,8 +88,12 @@ func (o *outdatedOptions) run(cmd *cobra.Command, g *global, patterns []string) 
 			}
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	failed := errors.Join(errs...)
+	if err := o.print(cmd.OutOrStdout(), all, len(patterns) > 0, failed); err != nil {
 		return err
+	}
+	if failed != nil {
+		return failed
 	}
 	if o.exitcode && slices.ContainsFunc(all, (*upgrade.Versions).Outdated) {
 		return exitError(2)
@@ -163,19 +164,20 @@ func failure(c *upgrade.Candidate) string {
 	return c.Error
 }
 
-// print writes the outdated packages, and those that the user named.
-func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool, faults error) error {
+// print writes the outdated packages, and those that the user named. failed has all errors,
+// which only Markdown has a section for.
+func (o *outdatedOptions) print(w io.Writer, all []*upgrade.Versions, asked bool, failed error) error {
 	if o.output.format == "json" {
 		return show.JSON(w, append([]*upgrade.Versions{}, all...)) // a list, also if empty
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(p *upgrade.Versions) bool { return !p.Outdated() && !p.TakenBack() && !asked })
 	w = show.Cleaned(w) // publishers choose versions and reasons
 	if o.output.format == "markdown" {
-		if err := o.markdown(w, shown, len(all)); err != nil || faults == nil {
+		if err := o.markdown(w, shown, all); err != nil || failed == nil {
 			return err
 		}
 		fmt.Fprintln(w)
-		return writeErrors(w, faults)
+		return writeErrors(w, failed)
 	}
 	if len(shown) > 0 {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -285,9 +287,13 @@ func effect(p *upgrade.Versions) string {
 	return "up to date"
 }
 
-func (o *outdatedOptions) markdown(w io.Writer, shown []*upgrade.Versions, all int) error {
+func (o *outdatedOptions) markdown(w io.Writer, shown, all []*upgrade.Versions) error {
 	if len(shown) == 0 {
-		_, err := fmt.Fprintf(w, "%s up to date.\n", prose.Agree(all, "package is", "packages are"))
+		text := prose.Agree(len(all), "package is", "packages are") + " up to date"
+		if slices.ContainsFunc(all, func(p *upgrade.Versions) bool { return p.Error != "" }) {
+			text = verdict(all)
+		}
+		_, err := fmt.Fprintln(w, text+".")
 		return err
 	}
 	fmt.Fprint(w, "| Package | Clusters | Current | Update | Latest | Types |\n|---|---|---|---|---|---|\n")
