@@ -146,7 +146,7 @@ func readFiles(dir fs.FS) ([]file, error) {
 			}
 			return nil
 		case path.Ext(name) != ".yaml" && path.Ext(name) != ".yml":
-			return nil
+			return checkLink(dir, name, entry)
 		case !entry.Type().IsRegular():
 			return bad("%s is not a regular file; a package is made of files in its own directory", name)
 		}
@@ -160,6 +160,17 @@ func readFiles(dir fs.FS) ([]file, error) {
 		return nil
 	})
 	return files, err
+}
+
+// checkLink refuses a symbolic link that would leave out the files of a directory.
+func checkLink(dir fs.FS, name string, entry fs.DirEntry) error {
+	if entry.Type()&fs.ModeSymlink == 0 || name == "examples" || strings.HasPrefix(entry.Name(), ".") {
+		return nil
+	}
+	if info, err := fs.Stat(dir, name); err == nil && info.Mode().IsRegular() {
+		return nil
+	}
+	return bad("%s is a symbolic link, which is not followed; a package is made of files in its own directory: put them there in place of the link, or remove it", name)
 }
 
 // separate matches text that would change the meaning of files that are joined to a

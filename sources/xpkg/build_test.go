@@ -105,6 +105,10 @@ func TestBuildErrors(t *testing.T) {
 		"no directory": {os.DirFS(filepath.Join(t.TempDir(), "none")), "no such file"},
 		"symbolic link": {fstest.MapFS{"a.yaml": {Data: []byte(testMeta)}, "b.yaml": {Data: []byte("/etc/passwd"), Mode: fs.ModeSymlink}},
 			"b.yaml is not a regular file"},
+		"linked directory": {fstest.MapFS{"a.yaml": {Data: []byte(testMeta)}, "config/crd/b.yaml": {Data: []byte(testCRD)},
+			"README": {Data: []byte("a.yaml"), Mode: fs.ModeSymlink}, ".git": {Data: []byte("config"), Mode: fs.ModeSymlink}, "crds": {Data: []byte("config/crd"), Mode: fs.ModeSymlink}},
+			"crds is a symbolic link, which is not followed"},
+		"link to nothing": {fstest.MapFS{"a.yaml": {Data: []byte(testMeta)}, "crds": {Data: []byte("none"), Mode: fs.ModeSymlink}}, "crds is a symbolic link"},
 	}
 	for name, test := range tests {
 		img, err := Build(test.dir, nil)
