@@ -64,8 +64,8 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 	}
 	if err != nil {
 		err = fmt.Errorf("committing %s: %w", sources.LockFile, err)
-		var refused interface{ ByHook() bool }
-		if errors.As(err, &refused) && refused.ByHook() {
+		var refused interface{ ByRule() bool }
+		if errors.As(err, &refused) && refused.ByRule() {
 			err = fmt.Errorf("%w\nLet the daemon's account push to the branch, or start it with --lock readonly and commit the output of `gitopsd lock`", err)
 		}
 		return err

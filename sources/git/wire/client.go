@@ -365,7 +365,7 @@ func push(ctx context.Context, s session, g *greeting, ref, old, now string, pac
 	if status, ok := strings.CutPrefix(unpack, "unpack "); !ok {
 		return fmt.Errorf("not the Git protocol: %q in the report on a push", clean(unpack))
 	} else if status != "ok" {
-		return &RefusedError{Ref: ref, Reason: "unpack " + clean(status), Text: text()}
+		return &RefusedError{Ref: ref, Reason: unpacking + clean(status), Text: text()}
 	}
 	for {
 		line, kind, err := p.line()

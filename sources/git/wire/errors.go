@@ -52,6 +52,9 @@ func (e *RefusedError) Error() string {
 	return s
 }
 
+// unpacking begins the reason of a server that could not store the objects.
+const unpacking = "unpack "
+
 // Beginnings of Git's reasons for a branch that is checked out.
 const (
 	uncommitted = "Working directory has "
@@ -60,9 +63,15 @@ const (
 	locked = "Up-to-date check failed"
 )
 
-// ByHook reports whether a hook or a rule refused the push, and would again.
+// ByHook reports whether a hook or a rule refused the push, and would again, by words of Git.
 func (e *RefusedError) ByHook() bool {
 	return containsAny(e.Reason, "hook declined", "protected branch", "prohibited", "deny updating")
+}
+
+// ByRule reports whether a rule of the server refused the push as far as one can tell: forges
+// name their rules in words of their own.
+func (e *RefusedError) ByRule() bool {
+	return e.ByHook() || !e.Local && !e.Passing() && !lostRace(e.Reason) && !strings.HasPrefix(e.Reason, unpacking)
 }
 
 // Passing reports whether another attempt may succeed: a gc removed the directory for the

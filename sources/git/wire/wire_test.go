@@ -122,6 +122,7 @@ func TestPushReport(t *testing.T) {
 		name, answer string
 		moved        bool
 		refused      string // the reason
+		rule         bool   // that the reason names
 		err          string
 	}{
 		{name: "ok", answer: band("unpack ok\n", "ok "+ref+"\n", "flush")},
@@ -130,12 +131,15 @@ func TestPushReport(t *testing.T) {
 		{name: "git, newer", answer: band("unpack ok\n", "ng "+ref+" incorrect old value provided\n", "flush"), moved: true},
 		{name: "JGit", answer: band("unpack ok\n", "ng "+ref+" lock error: Unable to lock\n", "flush"), moved: true},
 		{name: "not a fast-forward", answer: band("unpack ok\n", "ng "+ref+" non-fast-forward\n", "flush"), moved: true},
-		{name: "hook", answer: band("unpack ok\n", "ng "+ref+" pre-receive hook declined\n", "flush"), refused: "pre-receive hook declined"},
+		{name: "hook", answer: band("unpack ok\n", "ng "+ref+" pre-receive hook declined\n", "flush"), refused: "pre-receive hook declined", rule: true},
 		{
 			name: "GitHub, protected", answer: pkts("\x02remote: error: GH006: Protected branch update failed.\nremote:\n", "\x01"+pkts("unpack ok\n", "ng "+ref+" protected branch hook declined\n", "flush"), "flush"),
-			refused: "protected branch hook declined", err: "\nerror: GH006: Protected branch update failed.",
+			refused: "protected branch hook declined", rule: true, err: "\nerror: GH006: Protected branch update failed.",
 		},
-		{name: "GitHub, race in a hook's words", answer: band("unpack ok\n", "ng "+ref+" hook declined: cannot lock ref\n", "flush"), refused: "hook declined: cannot lock ref"},
+		{name: "GitHub, race in a hook's words", answer: band("unpack ok\n", "ng "+ref+" hook declined: cannot lock ref\n", "flush"), refused: "hook declined: cannot lock ref", rule: true},
+		{name: "GitHub, ruleset", answer: band("unpack ok\n", "ng "+ref+" push declined due to repository rule violations\n", "flush"), refused: "push declined due to repository rule violations", rule: true},
+		{name: "Azure", answer: band("unpack ok\n", "ng "+ref+" TF402455: Pushes to this branch are not permitted; you must use a pull request.\n", "flush"), refused: "TF402455: Pushes to this branch are not permitted; you must use a pull request.", rule: true},
+		{name: "gc", answer: band("unpack ok\n", "ng "+ref+" unable to migrate objects to permanent storage\n", "flush"), refused: "unable to migrate objects to permanent storage"},
 		{name: "disk full", answer: band("unpack index-pack abnormal exit\n", "ng "+ref+" unpacker error\n", "flush"), refused: "unpack index-pack abnormal exit"},
 		{name: "another ref only", answer: band("unpack ok\n", "ok refs/heads/other\n", "flush"), err: "did not say what became of refs/heads/main"},
 		{name: "cut", answer: pkts("\x01" + pkts("unpack ok\n")), err: "unexpected EOF"},
@@ -153,8 +157,8 @@ func TestPushReport(t *testing.T) {
 					t.Errorf("error %v, want ErrMoved", err)
 				}
 			case tt.refused != "":
-				if !errors.As(err, &refused) || refused.Reason != tt.refused || errors.Is(err, ErrMoved) {
-					t.Errorf("error %v, want a refusal with the reason %q", err, tt.refused)
+				if !errors.As(err, &refused) || refused.Reason != tt.refused || errors.Is(err, ErrMoved) || refused.ByRule() != tt.rule {
+					t.Errorf("error %v, want a refusal with the reason %q, by a rule: %t", err, tt.refused, tt.rule)
 				}
 			case tt.err == "" && err != nil:
 				t.Error(err)
