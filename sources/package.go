@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -212,6 +213,12 @@ type Selected struct {
 	// Parent is the repository of the package that depends on it, empty for
 	// a declared package.
 	Parent string
+}
+
+// Undeclared returns the declaration that a dependency lacks: it selects the same version.
+// ok is false for a declared package.
+func (s Selected) Undeclared() (d Declaration, ok bool) {
+	return Declaration{Kind: s.Declaration.Kind, Name: s.Declaration.Name, Ref: cmp.Or(s.Replaces, s.Pin.Ref)}, s.Parent != ""
 }
 
 // Repository returns the repository that other packages know it by.

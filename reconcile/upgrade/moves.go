@@ -31,27 +31,32 @@ type Move struct {
 	// Refused are the names of breaking findings that no annotation of the declaration
 	// allows.
 	Refused []string
-	// Declaration is the name of the declaration, for the annotation.
+	// Declaration is the name of the declaration, for the annotation. If the package is a
+	// dependency, which has none, Undeclared is one for a person to add.
 	Declaration string
+	Undeclared  *sources.Declaration
 }
 
-// Allowance returns an annotation that allows the refused findings, with reasons to fill in;
-// empty if nothing is refused.
+// Allowance returns an annotation that allows the refused findings, with reasons to fill in,
+// and for a dependency the whole declaration; empty if nothing is refused.
 func (m *Move) Allowance() string {
 	if len(m.Refused) == 0 {
 		return ""
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "metadata:\n  annotations:\n    %s: |\n", manifest.AllowBreakingAnnotation)
+	annotation := []string{manifest.AllowBreakingAnnotation + ": |"}
 	for _, name := range m.Refused {
-		fmt.Fprintf(&b, "      %s:%s=<why that is fine>\n", m.To, name)
+		annotation = append(annotation, fmt.Sprintf("  %s:%s=<why that is fine>", m.To, name))
 	}
-	return b.String()
+	lines := []string{"metadata:", "  annotations:", "    " + strings.Join(annotation, "\n    ")}
+	if d := m.Undeclared; d != nil {
+		lines = manifest.Declare(d.Kind, d.Name, d.Ref.String(), annotation)
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // moves returns the changes of versions.
 func (u *Upgrader) moves(ctx context.Context, before, after *desired.State) []*Move {
-	groups := make(map[[4]string]*Move)
+	groups := make(map[[5]string]*Move)
 	for _, c := range after.Clusters {
 		old := make(map[string]sources.Selected)
 		for _, s := range before.Get(c.Name).Packages {
@@ -80,10 +85,17 @@ func (u *Upgrader) moves(ctx context.Context, before, after *desired.State) []*M
 				continue
 			}
 			name := cmp.Or(is.Declaration.Name, was.Declaration.Name)
-			key := [4]string{repo, was.Pin.String(), is.Pin.String(), name}
+			key := [5]string{repo, was.Pin.String(), is.Pin.String(), name}
+			undeclared, dependency := is.Undeclared()
+			if dependency {
+				key[4] = undeclared.Ref.String()
+			}
 			m, ok := groups[key]
 			if !ok {
 				m = &Move{Repository: repo, From: was.Pin.Ref.Version(), To: is.Pin.Ref.Version(), FromDigest: was.Pin.Digest, ToDigest: is.Pin.Digest, Declaration: name}
+				if dependency {
+					m.Undeclared = &undeclared
+				}
 				m.compare(ctx, was.Package, is.Package)
 				groups[key] = m
 			}

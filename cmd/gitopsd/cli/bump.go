@@ -193,7 +193,11 @@ func printBump(w io.Writer, b *upgrade.Bump, details bool) {
 		writeChanges(w, "  ", m.Changes, details)
 	}
 	for _, m := range b.Moves {
-		if text := m.Allowance(); text != "" {
+		switch text := m.Allowance(); {
+		case text == "":
+		case m.Undeclared != nil:
+			fmt.Fprintf(w, "\nThis breaks somebody, and `gitopsd run` refuses it until a declaration says why it is fine. %s is a dependency; declare it in %s:\n\n%s", m.Declaration, prose.Some(m.Clusters, 4), text)
+		default:
 			fmt.Fprintf(w, "\nThis breaks somebody, and `gitopsd run` refuses it until the declaration of %s says why it is fine:\n\n%s", m.Declaration, text)
 		}
 	}

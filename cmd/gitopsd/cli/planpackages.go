@@ -20,6 +20,7 @@ func shown(c *desired.Unit, local []desired.Local) preview.ClusterPlan {
 	cp := preview.ClusterPlan{
 		Name: c.Name, Suspended: c.Spec.Suspend, Packages: packageNames(c),
 		Details: make(map[string]preview.PackageDetails), Revisions: make(map[string]string), Declared: make(map[string]string),
+		Undeclared:  make(map[string]sources.Declaration),
 		Unpublished: make(map[string]bool),
 	}
 	for _, s := range c.Packages {
@@ -30,7 +31,9 @@ func shown(c *desired.Unit, local []desired.Local) preview.ClusterPlan {
 		}
 		cp.Unpublished[d.Name] = slices.ContainsFunc(local, func(l desired.Local) bool { return sources.SameRepository(l.Repository, s.Replaces.Repository) })
 		cp.Details[d.Name], cp.Revisions[d.Name] = p, s.Revision()
-		if d.File != "" && s.Parent == "" { // a dependency is not declared
+		if undeclared, ok := s.Undeclared(); ok {
+			cp.Undeclared[d.Name] = undeclared
+		} else if d.File != "" {
 			cp.Declared[d.Name] = fmt.Sprintf("%s %s (%s)", d.Kind, d.Name, d.Place())
 		}
 	}

@@ -59,7 +59,7 @@ func (c *ClusterPlan) key() [sha256.Size]byte {
 	fmt.Fprintf(&b, "%t %t %q\n", c.Suspended, c.Plan != nil, c.Err)
 	if c.Plan != nil {
 		one := &alike{of: []*ClusterPlan{{
-			Packages: c.Packages, Before: c.Before, BeforeLocked: c.BeforeLocked, Revisions: c.Revisions, Details: c.Details, Unpublished: c.Unpublished, Plan: c.Plan,
+			Packages: c.Packages, Before: c.Before, BeforeLocked: c.BeforeLocked, Revisions: c.Revisions, Details: c.Details, Unpublished: c.Unpublished, Undeclared: c.Undeclared, Plan: c.Plan,
 		}}}
 		b.WriteString(show.Sprint(func(t *show.Text) {
 			t.All = true

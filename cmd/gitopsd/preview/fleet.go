@@ -21,6 +21,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/sources"
 )
 
 // Fleet is the plans of several clusters, with the changes outside of them.
@@ -58,6 +59,8 @@ type ClusterPlan struct {
 	// Declared is where each package is declared, by name: "Provider web
 	// (clusters/dev/web.yaml:1)".
 	Declared map[string]string
+	// Undeclared are declarations for the packages without one, dependencies, by name.
+	Undeclared map[string]sources.Declaration
 	// Revisions are the packages' revisions, by name.
 	Revisions map[string]string
 	// Details are the packages' origins and signatures, by name.

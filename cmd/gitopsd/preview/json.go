@@ -39,7 +39,7 @@ import (
 //	      "reason": "changed in the repository",
 //	      "allow": {                    the annotation that would allow the step, if there is one
 //	        "on": "package",            object, package or cluster: the document that takes it
-//	        "where": "Provider web (clusters/dev/web.yaml:1)", the package's declaration, if "on" is package
+//	        "where": "Provider web (clusters/dev/web.yaml:1)", the package's declaration, if "on" is package and it has one
 //	        "annotation": "gitopsd.dev/allow-breaking", "value": "v2.0.0:field-removed=<reason>"
 //	      },
 //	      "origin": "clusters/dev/web.yaml:7", the place of the object, if the step would fail

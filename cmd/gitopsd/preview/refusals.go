@@ -131,10 +131,18 @@ func (t textWriter) allow(a *alike, what *plan.Allow, pkg, indent string, told m
 	text := what.Text(a.first().allowedVersion(pkg))
 	if what.On == plan.OnObject {
 		t.Say(show.Plain, indent+"to allow it, add to its metadata.annotations:")
-		t.yaml(indent, what.Annotation, text)
+		t.copied(indent, yaml(what.Annotation, text))
 		if all := what.ForAlike(); all != what {
 			t.annotation(indent, "or, for all objects of the same owner, to those of "+t.holder(a, all.On, pkg), all.Annotation, all.Value, told)
 		}
+		return
+	}
+	if d, ok := a.first().Undeclared[pkg]; ok && what.On == plan.OnPackage {
+		ref := d.Ref.String()
+		if a.first().Unpublished[pkg] {
+			ref = d.Ref.Repository + ":" + a.first().allowedVersion(pkg)
+		}
+		t.once(indent, "to allow it, declare this dependency", manifest.Declare(d.Kind, d.Name, ref, yaml(what.Annotation, text)), told)
 		return
 	}
 	t.annotation(indent, "to allow it, add to metadata.annotations of "+t.holder(a, what.On, pkg), what.Annotation, text, told)
@@ -142,18 +150,23 @@ func (t textWriter) allow(a *alike, what *plan.Allow, pkg, indent string, told m
 
 // annotation writes where to add an annotation, and its lines, unless told has them.
 func (t textWriter) annotation(indent, how, name, value string, told map[string]bool) {
-	key := how + "\n" + name + "\n" + value
+	t.once(indent, how, yaml(name, value), told)
+}
+
+// once writes what to do, and the lines to copy, unless told has them.
+func (t textWriter) once(indent, how string, lines []string, told map[string]bool) {
+	key := how + "\n" + strings.Join(lines, "\n")
 	if told[key] {
 		return
 	}
 	told[key] = true
 	t.Say(show.Plain, indent+how+":")
-	t.yaml(indent, name, value)
+	t.copied(indent, lines)
 }
 
-// yaml writes an annotation to be copied.
-func (t textWriter) yaml(indent, name, value string) {
-	for _, line := range yaml(name, value) {
+// copied writes lines to be copied.
+func (t textWriter) copied(indent string, lines []string) {
+	for _, line := range lines {
 		t.Line("%s  %s", indent, line)
 	}
 }
