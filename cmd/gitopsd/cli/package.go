@@ -183,8 +183,8 @@ func newPackagePush(g *global) *cobra.Command {
 configuration, and prints the reference with the digest. Several files, each for
 another platform, become one package with an index. Push refuses invalid packages. It
 also refuses a tag that names another package already, since fleets that have locked
-the tag would refuse the new content. Push the package under a new version, or move the
-tag with --move-tag.`,
+the tag would refuse the new content, and one that it may not look up. Push the package
+under a new version, or move the tag with --move-tag.`,
 		Example: `  gitopsd package push my-types.xpkg registry.example.org/platform/my-types:v1.0.0
   gitopsd package push provider-amd64.xpkg provider-arm64.xpkg registry.example.org/platform/provider:v1.0.0`,
 		Args: cobra.MinimumNArgs(2),
@@ -208,7 +208,7 @@ tag with --move-tag.`,
 			defer p.stop()
 			p.step("pushing %s", ref)
 			if !move {
-				if err := untaken(cmd.Context(), client, ref, image.Digest()); err != nil {
+				if err := untaken(cmd.Context(), client, ref, image); err != nil {
 					return err
 				}
 			}
@@ -221,21 +221,35 @@ tag with --move-tag.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&move, "move-tag", false, "push even if the tag names another package already, and move the tag")
+	cmd.Flags().BoolVar(&move, "move-tag", false, "push even if the tag names or may name another package already, and move the tag")
 	registry.registerClient(cmd)
 	return cmd
 }
 
-// untaken returns an error if a tag names another package already. Unauthorized is no error,
-// since some registries answer that for repositories that do not exist yet.
-func untaken(ctx context.Context, client *oci.Client, ref sources.Ref, digest sources.Digest) error {
-	there, err := client.Resolve(ctx, ref)
+// untaken returns an error if a tag names another package already, or if the account may push
+// and not read, so that it cannot be known.
+func untaken(ctx context.Context, client *oci.Client, ref sources.Ref, image *xpkg.Image) error {
+	if ref.Tag == "" {
+		return nil
+	}
+	tag := sources.Ref{Repository: ref.Repository, Tag: ref.Tag}
+	there, err := client.Resolve(ctx, tag)
+	if failed, ok := errors.AsType[*oci.Error](err); ok && failed.Reason == oci.Unauthorized {
+		// Some registries answer that for a repository that does not exist yet. Pushing
+		// the package without its tag makes it.
+		if err := image.Push(ctx, client, sources.Ref{Repository: ref.Repository, Digest: image.Digest()}); err != nil {
+			return err
+		}
+		there, err = client.Resolve(ctx, tag)
+	}
 	failed, _ := errors.AsType[*oci.Error](err)
 	switch {
-	case err == nil && there != digest && ref.Digest == "":
-		return fmt.Errorf("%s is %s already, and this package is %s: fleets that have locked the tag would refuse it; push it under a new version, or move the tag with --move-tag", ref, there, digest)
-	case failed != nil && (failed.Reason == oci.NotFound || failed.Reason == oci.Unauthorized):
+	case err == nil && there != image.Digest():
+		return fmt.Errorf("%s is %s already, and this package is %s: fleets that have locked the tag would refuse it; push it under a new version, or move the tag with --move-tag", tag, there, image.Digest())
+	case failed != nil && failed.Reason == oci.NotFound:
 		return nil
+	case failed != nil && failed.Reason == oci.Unauthorized:
+		return fmt.Errorf("%w\nThis account may push and not read, so that it cannot be checked whether the tag %s names another package already. If it does not, or should be moved, add --move-tag", err, ref.Tag)
 	}
 	return err
 }
