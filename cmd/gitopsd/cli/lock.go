@@ -208,7 +208,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 
 // lockUpdate is what --update moves.
 type lockUpdate struct {
-	// what is a repository, "all", or "" for nothing.
+	// what is a repository or its last part, "all", or "" for nothing.
 	what string
 	// clusters are those to update; nil for all.
 	clusters []string
@@ -220,7 +220,7 @@ func (u lockUpdate) rule() func(cluster, repository string) bool {
 		return nil
 	}
 	return func(cluster, repository string) bool {
-		return (u.what == "all" || u.what == repository) && (u.clusters == nil || slices.Contains(u.clusters, cluster))
+		return (u.what == "all" || upgrade.Matches(u.what, repository, "")) && (u.clusters == nil || slices.Contains(u.clusters, cluster))
 	}
 }
 
@@ -253,7 +253,8 @@ func (u lockUpdate) shared(lock *lockfile.File) []string {
 	return slices.Compact(shared)
 }
 
-// check returns an error if a cluster or repository is unknown.
+// check returns an error if a cluster or repository is unknown, or if a repository that the
+// lock did not have before may be another.
 func (u lockUpdate) check(state *desired.State) error {
 	for _, name := range u.clusters {
 		if state.Registry.Removed(name) {
@@ -263,9 +264,13 @@ func (u lockUpdate) check(state *desired.State) error {
 	if u.what == "" || u.what == "all" {
 		return nil
 	}
+	named, err := upgrade.Named(u.what, selectedRepositories(state.Lock))
+	if err != nil {
+		return fmt.Errorf("--update: %w", err)
+	}
 	for _, name := range state.Lock.Clusters() {
-		selects := func(s lockfile.Selection) bool { return s.Repository == u.what }
-		if u.rule()(name, u.what) && slices.ContainsFunc(state.Lock.Selections(name), selects) {
+		selects := func(s lockfile.Selection) bool { return s.Repository == named }
+		if u.rule()(name, named) && slices.ContainsFunc(state.Lock.Selections(name), selects) {
 			return nil
 		}
 	}
