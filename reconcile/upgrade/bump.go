@@ -460,6 +460,9 @@ func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, movi
 		if _, _, remote := t.cluster.Input(nil).Remote.Split(t.declaration.File); !ok && remote {
 			return fmt.Errorf("cluster %s: %s is in another repository, which is not changed; move on to a commit of it with that version, or give %[1]s one of its own in its kustomization:\n%[3]s", t.Cluster, t.declaration.File, ownVersion(t.Declared, edit.Version(t.written, t.to)))
 		}
+		if err := found.Err[t.Cluster]; !ok && err != nil {
+			return fmt.Errorf("cluster %s: %s %s gets %s, and with another version in its place the manifests cannot be rendered: %w; change it by hand in all places, and run `gitopsd lock`", t.Cluster, t.Kind, t.Name, t.written, err)
+		}
 		if !ok {
 			return fmt.Errorf("cluster %s: %s %s gets %s, which stands in one piece in none of the files below %s; change it by hand where its parts are written, and run `gitopsd lock`", t.Cluster, t.Kind, t.Name, t.written, t.cluster.Spec.Path)
 		}
@@ -475,7 +478,7 @@ func (b *Bump) edit(ctx context.Context, state *desired.State, req Request, movi
 	for _, name := range found.Unknown {
 		for p := range changes {
 			if len(req.Clusters) > 0 && !slices.Contains(req.Clusters, name) && slices.Contains(found.Read[name], p.File) {
-				return fmt.Errorf("%s may decide for cluster %s too, which cannot be rendered: %w", p, name, problem.Join(state.Get(name).Problems()))
+				return fmt.Errorf("%s may decide for cluster %s too, which cannot be rendered: %w", p, name, cmp.Or(problem.Join(state.Get(name).Problems()), found.Err[name]))
 			}
 		}
 	}

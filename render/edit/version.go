@@ -46,6 +46,9 @@ type Sources struct {
 	// Unknown are the clusters that could not be rendered. They may use references in
 	// the files in Read.
 	Unknown []string
+	// Err is why nothing of a cluster in Unknown could be rendered, perhaps only since a
+	// patch tests a reference.
+	Err map[string]error
 	// Read are the files that were read for each cluster in Unknown.
 	Read map[string][]string
 }
@@ -57,7 +60,7 @@ type Sources struct {
 // reference by a mark, renders the clusters once, and looks for the marks in the output.
 func Find(ctx context.Context, clusters []render.Input, references []string) (*Sources, error) {
 	m := &marks{references: slices.Compact(slices.Sorted(slices.Values(references))), files: make(map[string][]byte)}
-	s := &Sources{Places: make(map[Declared]Place), Read: make(map[string][]string)}
+	s := &Sources{Places: make(map[Declared]Place), Read: make(map[string][]string), Err: make(map[string]error)}
 	var renderer render.Renderer
 	for _, in := range clusters {
 		read := make(map[string]bool)
@@ -75,6 +78,7 @@ func Find(ctx context.Context, clusters []render.Input, references []string) (*S
 			s.Read[in.Cluster] = slices.Sorted(maps.Keys(read))
 		}
 		if w == nil {
+			s.Err[in.Cluster] = err
 			continue
 		}
 		for _, d := range w.Packages {
