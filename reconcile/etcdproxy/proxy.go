@@ -42,6 +42,7 @@ import (
 	"google.golang.org/grpc"
 
 	"gitopsd.dev/reconcile/etcdproxy/member"
+	"gitopsd.dev/reconcile/listener"
 	"gitopsd.dev/render/etcd"
 )
 
@@ -184,13 +185,13 @@ func New(cfg Config) (*Proxy, error) {
 	}, nil
 }
 
-// Serve serves on a listener until ctx ends or the listener fails. When ctx ends, it refuses new calls,
+// Serve serves on a listener until ctx ends or somebody closes the listener. When ctx ends, it refuses new calls,
 // waits up to [Limits.Drain] for those in progress, and closes the listener and its connections.
 // The error is nil if ctx ended.
 func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	server := p.server()
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }()
+	go func() { failed <- server.Serve(listener.Patient(l, p.cfg.Log)) }()
 	select {
 	case err := <-failed:
 		server.Stop()

@@ -4,11 +4,14 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"strings"
 	"time"
+
+	"gitopsd.dev/reconcile/listener"
 )
 
 // Access decides which requests may read the state of the fleet, which names clusters,
@@ -59,7 +62,7 @@ func (a Access) guard(h http.Handler) http.Handler {
 
 // Serve serves requests on a listener until the returned server is shut down. It calls failed
 // if serving ends otherwise. Slow clients are disconnected.
-func Serve(listener net.Listener, handler http.Handler, failed func(error)) *http.Server {
+func Serve(l net.Listener, handler http.Handler, log *slog.Logger, failed func(error)) *http.Server {
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -67,9 +70,10 @@ func Serve(listener net.Listener, handler http.Handler, failed func(error)) *htt
 		WriteTimeout:      time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // clients that are gone
 	}
 	go func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(listener.Patient(l, log)); !errors.Is(err, http.ErrServerClosed) {
 			failed(err)
 		}
 	}()

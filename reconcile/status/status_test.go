@@ -3,6 +3,7 @@ package status
 import (
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -192,7 +193,7 @@ func TestServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := Serve(listener, http.NotFoundHandler(), func(err error) { t.Error(err) })
+	server := Serve(listener, http.NotFoundHandler(), slog.New(slog.DiscardHandler), func(err error) { t.Error(err) })
 	defer server.Close()
 	for name, d := range map[string]time.Duration{"header": server.ReadHeaderTimeout, "read": server.ReadTimeout, "write": server.WriteTimeout, "idle": server.IdleTimeout} {
 		if d <= 0 {

@@ -48,8 +48,8 @@ func (o *conversionOptions) load(log *slog.Logger) (*serve.Certificates, error) 
 	return certificates, nil
 }
 
-// start serves until stop is called.
-func (o *conversionOptions) start(ctx context.Context, log *slog.Logger) (*conversions, error) {
+// start serves until stop is called; fail is told if serving ends by itself.
+func (o *conversionOptions) start(ctx context.Context, log *slog.Logger, fail func(error)) (*conversions, error) {
 	certificates, err := o.load(log)
 	if certificates == nil {
 		return &conversions{}, err
@@ -59,7 +59,7 @@ func (o *conversionOptions) start(ctx context.Context, log *slog.Logger) (*conve
 	if err != nil {
 		return nil, err
 	}
-	server, err := serve.Listen(o.listen, handler, certificates, log, func(err error) { log.Error("serving conversions failed", "error", err) })
+	server, err := serve.Listen(o.listen, handler, certificates, log, func(err error) { fail(fmt.Errorf("serving conversions: %w", err)) })
 	if err != nil {
 		return nil, fmt.Errorf("--conversion-listen: %w", err)
 	}

@@ -176,14 +176,13 @@ type etcdService struct {
 	proxy     *etcdProxy
 	own       *namespaces.Own
 	publisher *publish.Keeper
-	// ended is closed when the embedded etcd stops by itself; nil if there is none.
-	ended <-chan struct{}
-	stops []func()
+	stops     []func()
 }
 
 // start starts the embedded etcd and the proxy, if these are configured, provisions the clusters'
-// own key spaces, and compacts the etcd. All of them run until stop is called.
-func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger) (*etcdService, error) {
+// own key spaces, and compacts the etcd. All of them run until stop is called; fail is told if the
+// embedded etcd or the proxy ends by itself.
+func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger, fail func(error)) (*etcdService, error) {
 	s := new(etcdService)
 	if !o.set() {
 		return s, nil
@@ -204,7 +203,13 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 			return nil, fmt.Errorf("--etcd-embedded: %w", err)
 		}
 		log.Info("an etcd runs in this process", "address", server.Endpoint(), "directory", o.embedded)
-		s.ended = server.Done()
+		go func() {
+			select {
+			case <-server.Done():
+				fail(errors.New("the etcd in this process has stopped by itself; the log says why"))
+			case <-ctx.Done():
+			}
+		}()
 		s.stops = append(s.stops, func() {
 			if err := server.Close(); err != nil {
 				log.Error("the etcd in this process", "error", err)
@@ -232,7 +237,7 @@ func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger)
 	}
 	if o.proxyListen != "" {
 		var stop func()
-		if s.proxy, stop, err = o.startProxy(ctx, local, log); err != nil {
+		if s.proxy, stop, err = o.startProxy(ctx, local, log, fail); err != nil {
 			s.stop()
 			return nil, err
 		}
@@ -310,31 +315,6 @@ func (s *etcdService) problems(cluster string) []problem.Problem {
 		return nil
 	}
 	return append(s.own.Problems(cluster), s.publisher.Problems(cluster)...)
-}
-
-// within returns a context that also ends if the embedded etcd stops by itself, and a function
-// that then returns an error. The daemon is of no use to its clients without the etcd, and
-// should be restarted.
-func (s *etcdService) within(ctx context.Context) (context.Context, func() error) {
-	if s.ended == nil {
-		return ctx, func() error { return nil }
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	stopped := errors.New("the etcd in this process has stopped by itself; the log says why")
-	go func() {
-		select {
-		case <-s.ended:
-			cancel(stopped)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() error {
-		defer cancel(nil)
-		if context.Cause(ctx) == stopped {
-			return stopped
-		}
-		return nil
-	}
 }
 
 // stop stops everything, in reverse order.

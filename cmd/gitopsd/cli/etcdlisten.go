@@ -59,9 +59,9 @@ func (o *etcdOptions) loadProxy(log *slog.Logger) (*certificates.Certificates, e
 	return loaded, nil
 }
 
-// startProxy serves namespaces until stop is called. They are in local, an etcd in this process,
-// if that is not nil.
-func (o *etcdOptions) startProxy(ctx context.Context, local *member.Member, log *slog.Logger) (_ *etcdProxy, stop func(), err error) {
+// startProxy serves namespaces until stop is called; fail is told if serving ends by itself. They
+// are in local, an etcd in this process, if that is not nil.
+func (o *etcdOptions) startProxy(ctx context.Context, local *member.Member, log *slog.Logger, fail func(error)) (_ *etcdProxy, stop func(), err error) {
 	p := new(etcdProxy)
 	if p.certificates, err = o.loadProxy(log); err != nil {
 		return nil, nil, err
@@ -80,7 +80,7 @@ func (o *etcdOptions) startProxy(ctx context.Context, local *member.Member, log 
 	all.Go(func() { p.certificates.Follow(serving) })
 	all.Go(func() {
 		if err := p.Listen(serving, listener); err != nil {
-			log.Error("serving etcd namespaces failed", "error", err)
+			fail(fmt.Errorf("serving etcd namespaces: %w", err))
 		}
 	})
 	return p, func() {

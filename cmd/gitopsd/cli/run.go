@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -216,10 +217,13 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 			return err
 		}
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	fail := func(err error) { end(failed{err}) }
 	show := func() {} // shows what is added to the board later
 	if !o.once {
 		var stop func()
-		if show, stop, err = o.serve(board, log); err != nil {
+		if show, stop, err = o.serve(board, log, fail); err != nil {
 			return err
 		}
 		defer stop()
@@ -228,12 +232,12 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		leading, release, err := lead(ctx, elected, board, log)
 		if err != nil {
 			log.Info("gitopsd ends")
-			return nil // it was told to
+			return whyEnded(ctx) // otherwise it was told to
 		}
 		defer release()
 		ctx = leading
 	}
-	converter, err := o.conversions.start(ctx, log)
+	converter, err := o.conversions.start(ctx, log, fail)
 	if err != nil {
 		return err
 	}
@@ -251,7 +255,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	turns := turn.New(16)
 	spaces := new(etcdService)
 	if !o.once { // one pass provisions nothing
-		if spaces, err = o.etcd.start(ctx, fleet.Name, log); err != nil {
+		if spaces, err = o.etcd.start(ctx, fleet.Name, log, fail); err != nil {
 			return err
 		}
 	}
@@ -315,7 +319,8 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	if o.once {
-		return daemon.Once(ctx, patience)
+		err := daemon.Once(ctx, patience)
+		return cmp.Or(whyEnded(ctx), err)
 	}
 	show()
 	following, cancel := context.WithCancel(ctx)
@@ -323,7 +328,6 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	follower.Go(func() { own.Follow(following, log) })
 	defer follower.Wait()
 	defer cancel()
-	ctx, ended := spaces.within(ctx)
 	log.Info("gitopsd starts", "version", version(), "repository", repository.Describe(), "branch", o.git.branch, "interval", o.interval)
 	if err := daemon.Run(ctx); err != nil {
 		return err
@@ -332,12 +336,24 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return fmt.Errorf("%w (Lease %s)", err, elected)
 	}
 	log.Info("gitopsd ends")
-	return ended()
+	return whyEnded(ctx)
 }
 
-// serve serves the board until stop is called. show makes what was added to the board since
-// visible.
-func (o *runOptions) serve(board *status.Board, log *slog.Logger) (show, stop func(), err error) {
+// failed is the error of a server in this process that has ended by itself. Its clients have no
+// other, and the daemon should be restarted.
+type failed struct{ error }
+
+// whyEnded returns the error of a server if ctx ended for it.
+func whyEnded(ctx context.Context) error {
+	if f, ok := errors.AsType[failed](context.Cause(ctx)); ok {
+		return f.error
+	}
+	return nil
+}
+
+// serve serves the board until stop is called; fail is told if serving ends by itself. show makes
+// what was added to the board since visible.
+func (o *runOptions) serve(board *status.Board, log *slog.Logger, fail func(error)) (show, stop func(), err error) {
 	if o.listen == "" {
 		return func() {}, func() {}, nil
 	}
@@ -354,7 +370,7 @@ func (o *runOptions) serve(board *status.Board, log *slog.Logger) (show, stop fu
 	log.Info("serving", "address", listener.Addr().String())
 	server := status.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown.Load().(http.Handler).ServeHTTP(w, r)
-	}), func(err error) { log.Error("serving failed", "error", err) })
+	}), log, func(err error) { fail(fmt.Errorf("serving on %s: %w", listener.Addr(), err)) })
 	return show, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()

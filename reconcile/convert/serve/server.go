@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gitopsd.dev/reconcile/convert"
+	"gitopsd.dev/reconcile/listener"
 	"gitopsd.dev/reconcile/status"
 )
 
@@ -43,11 +44,11 @@ type Server struct {
 // Listen serves a handler on an address. It calls failed if serving ends before
 // [Server.End].
 func Listen(address string, handler *convert.Handler, c *Certificates, log *slog.Logger, failed func(error)) (*Server, error) {
-	listener, err := net.Listen("tcp", address)
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Address: listener.Addr()}
+	s := &Server{Address: l.Addr()}
 	s.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if s.leaving.Load() {
@@ -64,7 +65,7 @@ func Listen(address string, handler *convert.Handler, c *Certificates, log *slog
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug), // handshakes of others
 	}
 	go func() {
-		if err := s.server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.server.ServeTLS(listener.Patient(l, log), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			failed(err)
 		}
 	}()
@@ -123,7 +124,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("the port for health: %w", err)
 	}
-	beside := status.Serve(health, status.PodHandler(unready, status.MetricsHandler(handler.Conversions)), failed)
+	beside := status.Serve(health, status.PodHandler(unready, status.MetricsHandler(handler.Conversions)), c.Log, failed)
 	defer beside.Close()
 	server, err := Listen(net.JoinHostPort(c.Bind, c.Port), handler, certificates, c.Log, failed)
 	if err != nil {

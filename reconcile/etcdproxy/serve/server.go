@@ -137,7 +137,7 @@ func (s *server) health(ctx context.Context, failures chan<- error) (address net
 		return nil, nil, fmt.Errorf("the port for health: %w", err)
 	}
 	unready := func() string { return s.unready(ctx, time.Now()) }
-	beside := status.Serve(listener, status.PodHandler(unready, status.EtcdHandler(s.counts)), func(err error) { failures <- err })
+	beside := status.Serve(listener, status.PodHandler(unready, status.EtcdHandler(s.counts)), s.Log, func(err error) { failures <- err })
 	return listener.Addr(), func() { beside.Close() }, nil
 }
 
