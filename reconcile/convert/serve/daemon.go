@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -42,7 +43,7 @@ type Daemon struct {
 
 	mu sync.Mutex
 	// kept are the bundles that units keep beside the wanted ones, by the unit's name. It has
-	// an entry for each unit that was looked at.
+	// an entry for each unit whose bundles were listed. Those without a version were not read yet.
 	kept map[string]map[string]read
 }
 
@@ -98,6 +99,17 @@ func (d *Daemon) serves(name string) bool {
 	return slices.Contains(d.Table.Holders(), holdsApplied+name)
 }
 
+// looked reports whether all bundles that a unit keeps were read.
+func (d *Daemon) looked(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	kept, listed := d.kept[name]
+	for _, r := range kept {
+		listed = listed && r.version != ""
+	}
+	return listed
+}
+
 // Serve serves the rules that a cluster's definitions may name: those of the unit, and those in
 // the bundles that it keeps. After an error, what was served before still is.
 func (d *Daemon) Serve(ctx context.Context, r unit.Request) error {
@@ -107,10 +119,7 @@ func (d *Daemon) Serve(ctx context.Context, r unit.Request) error {
 	// A cluster that gets another server or none uses this one until its definitions say so. A
 	// new process finds that out at its first look.
 	name := r.Unit.ID.String()
-	d.mu.Lock()
-	_, looked := d.kept[name]
-	d.mu.Unlock()
-	if r.Unit.Spec.Conversion == nil && looked && !d.serves(name) {
+	if r.Unit.Spec.Conversion == nil && d.looked(name) && !d.serves(name) {
 		return nil
 	}
 	holder := holdsApplied + name
@@ -118,12 +127,12 @@ func (d *Daemon) Serve(ctx context.Context, r unit.Request) error {
 	for _, c := range r.Unit.Conversions {
 		wanted = append(wanted, c.Set)
 	}
-	kept, err := d.keep(ctx, r)
+	sets, err := d.keep(ctx, r)
 	if err != nil {
-		d.Table.Add(holder, wanted)
+		d.Table.Add(holder, append(wanted, sets...))
 		return err
 	}
-	d.Table.Hold(holder, append(wanted, kept...))
+	d.Table.Hold(holder, append(wanted, sets...))
 	return nil
 }
 
@@ -184,7 +193,8 @@ func (d *Daemon) fill(o *manifest.Object) (*manifest.Object, error) {
 }
 
 // keep returns the sets in the bundles that a unit keeps beside the wanted ones. It does not
-// read bundles that others wrote.
+// read bundles that others wrote. With an error, it returns those that could be read, and the next
+// call reads the rest: all of them may take longer than an attempt may.
 func (d *Daemon) keep(ctx context.Context, r unit.Request) ([]*conversion.Set, error) {
 	wanted := make(map[string]bool)
 	for _, c := range r.Unit.Conversions {
@@ -194,51 +204,56 @@ func (d *Daemon) keep(ctx context.Context, r unit.Request) ([]*conversion.Set, e
 	d.mu.Lock()
 	before := d.kept[name]
 	d.mu.Unlock()
-	now := make(map[string]read)
-	opts := kube.ListOptions{Namespace: runtime.Namespace, Selector: selector, Again: func() { clear(now) }}
+	versions := make(map[string]string)
+	opts := kube.ListOptions{Namespace: runtime.Namespace, Selector: selector, Again: func() { clear(versions) }}
 	_, err := r.Client.List(ctx, configMaps, opts, func(meta *metav1.PartialObjectMetadata) bool {
 		if !wanted[meta.Name] && r.Owns(manifest.ConfigMap.ID(meta.Namespace, meta.Name), &meta.ObjectMeta) {
-			now[meta.Name] = read{version: meta.ResourceVersion}
+			versions[meta.Name] = meta.ResourceVersion
 		}
 		return true
 	})
-	for configMap, found := range now {
-		if err != nil {
-			break
-		}
-		if known, ok := before[configMap]; ok && known.version == found.version {
-			now[configMap] = known
-			continue
-		}
-		var tree map[string]any
-		if tree, _, err = r.Client.Get(ctx, configMaps, manifest.ConfigMap.ID(runtime.Namespace, configMap)); err != nil {
-			if kube.ClassOf(err) == kube.NotFound {
-				delete(now, configMap)
-				err = nil
+	if err != nil {
+		return nil, err
+	}
+	now := make(map[string]read, len(versions))
+	var sets []*conversion.Set
+	for _, configMap := range slices.Sorted(maps.Keys(versions)) { // so that the first error is the same each time
+		one := before[configMap]
+		if one.version != versions[configMap] {
+			one = read{}
+			if !kube.IsClusterWide(err) { // others may be readable
+				var failed error
+				one, failed = d.read(ctx, r, configMap, versions[configMap])
+				if kube.ClassOf(failed) == kube.NotFound {
+					continue
+				}
+				err = cmp.Or(err, failed)
 			}
-			continue
 		}
-		set, why := bundle.Read(tree)
-		if why != nil {
-			d.Log.Error("conversion rules are not served", "cluster", name, "configmap", runtime.Namespace+"/"+configMap, "error", why)
-			set = nil
+		now[configMap] = one
+		if one.set != nil {
+			sets = append(sets, one.set)
 		}
-		now[configMap] = read{version: found.version, set: set}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.kept == nil {
 		d.kept = make(map[string]map[string]read)
 	}
-	if err != nil {
-		return nil, err
-	}
 	d.kept[name] = now
-	var sets []*conversion.Set
-	for _, r := range now {
-		if r.set != nil {
-			sets = append(sets, r.set)
-		}
+	return sets, err
+}
+
+// read reads a bundle of a unit. The error is about the request.
+func (d *Daemon) read(ctx context.Context, r unit.Request, configMap, version string) (read, error) {
+	tree, _, err := r.Client.Get(ctx, configMaps, manifest.ConfigMap.ID(runtime.Namespace, configMap))
+	if err != nil {
+		return read{}, err
 	}
-	return sets, nil
+	set, err := bundle.Read(tree)
+	if err != nil {
+		d.Log.Error("conversion rules are not served", "cluster", r.Unit.ID.String(), "configmap", runtime.Namespace+"/"+configMap, "error", err)
+		set = nil
+	}
+	return read{version: version, set: set}, nil
 }

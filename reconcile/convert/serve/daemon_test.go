@@ -2,10 +2,15 @@ package serve
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +19,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/convert"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
@@ -215,4 +221,80 @@ func TestLeaves(t *testing.T) {
 	complete(removed, 1)
 	b.must(b.send(http.MethodDelete, path, "", nil))
 	complete(removed, 0)
+}
+
+// Bundles that can be read are served while others cannot, and are not read again. A unit
+// without conversions is looked at until all were read.
+func TestSomeUnreadable(t *testing.T) {
+	t.Parallel()
+	b := &bed{T: t, group: "some.example.io"}
+	tree, set := b.compile(liveRules)
+	named := strings.NewReplacer("$NAME", set.Name(), "$GROUP", b.group).Replace(liveRules)
+	good, err := bundle.Object(set, tree, []conversion.Document{{Tree: manifesttest.Tree(t, named)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	gets, broken := make(map[string]int), true
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		name := path.Base(r.URL.Path)
+		w.Header().Set("Content-Type", "application/json")
+		if name == "configmaps" {
+			var items []any
+			for _, name := range []string{"conversion.a", good.ID().Name, "conversion.z"} {
+				items = append(items, map[string]any{"metadata": map[string]any{"name": name, "namespace": "gitopsd-system", "uid": name, "resourceVersion": "1"}})
+			}
+			_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": map[string]any{"resourceVersion": "1"}, "items": items})
+			return
+		}
+		gets[name]++
+		o := good.Tree()
+		if name != good.ID().Name {
+			o = map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": "gitopsd-system", "resourceVersion": "1"}}
+			if broken {
+				w.WriteHeader(http.StatusForbidden)
+				o = map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Forbidden", "code": http.StatusForbidden, "message": "no " + name}
+			}
+		}
+		_ = json.NewEncoder(w).Encode(o)
+	}))
+	t.Cleanup(server.Close)
+	ca := base64.StdEncoding.EncodeToString(rotation.Encode(server.Certificate()))
+	client, err := kube.New(kube.Config{Name: "dev", Kubeconfig: []byte(`{apiVersion: v1, kind: Config, current-context: x,
+ contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: "` + server.URL + `", certificate-authority-data: ` + ca + `}}], users: [{name: x, user: {token: t}}]}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	d := &Daemon{Table: &convert.Table{}, Log: slog.New(slog.DiscardHandler)}
+	r := unit.Request{Unit: &desired.Unit{ID: desired.ID{Cluster: "dev"}}, Client: client, Owns: func(manifest.ID, *metav1.ObjectMeta) bool { return true }}
+	for range 2 {
+		if err := d.Serve(t.Context(), r); err == nil || !strings.Contains(err.Error(), "conversion.a") {
+			t.Errorf("while two bundles cannot be read: %v", err)
+		}
+		if d.Table.Find(converter.Argument(set)) == nil || d.looked("dev") {
+			t.Errorf("the bundle that can be read is not served, or all count as read: %t", d.looked("dev"))
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := d.Serve(ended, r); err == nil || d.Table.Find(converter.Argument(set)) == nil {
+		t.Errorf("after its time: %v", err)
+	}
+	mu.Lock()
+	broken = false
+	mu.Unlock()
+	for range 2 {
+		if err := d.Serve(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+	}
+	if !d.looked("dev") {
+		t.Error("not all count as read")
+	}
+	if want := map[string]int{"conversion.a": 3, good.ID().Name: 1, "conversion.z": 3}; !maps.Equal(gets, want) {
+		t.Errorf("requests: %v, want %v", gets, want)
+	}
 }
