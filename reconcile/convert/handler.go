@@ -24,13 +24,17 @@ const (
 	// hostile review takes fifty times its size in memory, and a server of render/converter
 	// has half a GiB.
 	maxBody = 6 << 20
-	// maxLarge bounds all bodies larger than smallBody together. maxWorking bounds the
-	// objects that are converted at a time, on any number of cores.
-	maxLarge, smallBody = maxBody, 256 << 10
-	maxWorking          = 8
+	// maxLarge bounds all bodies larger than smallBody together, and maxSmall the others, of which
+	// a client may have smallShare. Each counts as at least leastBody, so that there are not too
+	// many; that is also the largest buffer that is used again. A body counts until its answer,
+	// of about the same size, is sent.
+	maxLarge, smallBody             = maxBody, 256 << 10
+	maxSmall, smallShare, leastBody = 32 << 20, maxSmall / 4, 32 << 10
+	// maxWorking bounds the objects that are converted at a time, on any number of cores.
+	maxWorking = 8
 	// API servers wait 30 s for the answer.
 	maxTime  = 30 * time.Second
-	bodyTime = 10 * time.Second
+	bodyTime = 10 * time.Second // to send a body, or to read a large answer
 )
 
 // Config configures a [Handler].
@@ -51,9 +55,9 @@ type Handler struct {
 	table *Table
 	log   *slog.Logger
 	stats stats
-	// working bounds the conversions at a time, large the bytes of large bodies.
-	working, large *queue
-	buffers        sync.Pool
+	// working bounds the conversions at a time, large and small the bytes of bodies.
+	working, large, small *queue
+	buffers               sync.Pool
 
 	mu   sync.Mutex
 	told map[string]time.Time
@@ -64,9 +68,10 @@ func New(c Config) (*Handler, error) {
 	if c.Table == nil || c.Log == nil {
 		return nil, errors.New("convert: Table and Log are required")
 	}
+	working := int64(min(2*runtime.GOMAXPROCS(0), maxWorking))
 	return &Handler{
 		table: c.Table, log: c.Log, told: make(map[string]time.Time),
-		working: newQueue(int64(min(2*runtime.GOMAXPROCS(0), maxWorking))), large: newQueue(maxLarge),
+		working: newQueue(working, working), large: newQueue(maxLarge, maxLarge), small: newQueue(maxSmall, smallShare),
 		buffers: sync.Pool{New: func() any { return new([]byte) }},
 	}, nil
 }
@@ -82,27 +87,29 @@ func (r *refusal) Error() string { return r.why }
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), maxTime)
 	defer cancel()
-	buffer := h.buffers.Get().(*[]byte)
-	defer func() {
-		if cap(*buffer) <= smallBody {
-			h.buffers.Put(buffer)
-		}
-	}()
-	answer, err := h.serve(ctx, w, r, buffer)
+	var held part
+	defer func() { held.release() }()
+	answer, err := h.serve(ctx, w, r, &held)
 	if err != nil {
 		refused, ok := errors.AsType[*refusal](err)
 		if !ok {
 			refused = &refusal{http.StatusServiceUnavailable, "the server has too much to do; try again"}
 		}
+		// The rest of the body is not waited for.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 		http.Error(w, refused.why, refused.status)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if len(answer) > leastBody { // the client may not read it
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(bodyTime))
+	}
 	_, _ = w.Write(answer) // fails only if the client is gone
 }
 
-// serve returns the answer to a request. The error is a [refusal], or the context's.
-func (h *Handler) serve(ctx context.Context, w http.ResponseWriter, r *http.Request, buffer *[]byte) ([]byte, error) {
+// serve returns the answer to a request, which has the part of a queue in held. The error is a
+// [refusal], or the context's.
+func (h *Handler) serve(ctx context.Context, w http.ResponseWriter, r *http.Request, held *part) ([]byte, error) {
 	name, ok := nameOf(r.URL.Path)
 	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
@@ -116,16 +123,23 @@ func (h *Handler) serve(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	case r.ContentLength > maxBody:
 		return nil, errTooLarge
 	}
-	if size := r.ContentLength; size > smallBody || size < 0 {
-		if size < 0 {
-			size = maxBody
-		}
-		release, err := h.large.acquire(ctx, clientOf(r), size)
-		if err != nil {
-			return nil, err
-		}
-		defer release()
+	bodies, size := h.large, r.ContentLength
+	switch {
+	case size < 0:
+		size = maxBody
+	case size <= smallBody:
+		bodies, size = h.small, max(size, leastBody)
 	}
+	var err error
+	if *held, err = bodies.acquire(ctx, clientOf(r), size); err != nil {
+		return nil, err
+	}
+	buffer := h.buffers.Get().(*[]byte)
+	defer func() {
+		if cap(*buffer) <= leastBody {
+			h.buffers.Put(buffer)
+		}
+	}()
 	body, err := h.read(w, r, (*buffer)[:0])
 	if err != nil {
 		return nil, err
@@ -135,11 +149,11 @@ func (h *Handler) serve(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	if err != nil {
 		return nil, &refusal{http.StatusBadRequest, "the body is no conversion review: " + err.Error()}
 	}
-	release, err := h.working.acquire(ctx, clientOf(r), 1)
+	turn, err := h.working.acquire(ctx, clientOf(r), 1)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer turn.release()
 	set := h.table.Find(name)
 	if set == nil {
 		crd, digest, _ := strings.Cut(name, "/")

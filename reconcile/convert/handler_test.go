@@ -2,6 +2,7 @@ package convert
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -295,6 +296,26 @@ func (zeros) Read(b []byte) (int, error) {
 		b[i] = ' '
 	}
 	return len(b), nil
+}
+
+// A client that is refused is told so, whether its body comes or not.
+func TestRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	address, _ := strings.CutPrefix(newServer(t, false).url, "https://")
+	c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 404 ") {
+		t.Errorf("%q, %v", text, err)
+	}
 }
 
 // Rules are replaced while reviews come in, and none of them fails: new rules are there

@@ -67,7 +67,7 @@ func TestMemory(t *testing.T) {
 func TestManyCores(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(64))
 	h := newServer(t, true).handler
-	if h.working.size != maxWorking {
+	if h.working.share != maxWorking {
 		t.Errorf("it is not %d objects at a time", maxWorking)
 	}
 }

@@ -1,11 +1,13 @@
 package convert
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -79,13 +81,13 @@ func TestSlowObjects(t *testing.T) {
 		end := make(chan struct{})
 		for range 4 * maxWorking { // all conversions at a time, and many that wait
 			go func() {
-				release, err := h.working.acquire(t.Context(), "10.0.0.1", 1)
+				turn, err := h.working.acquire(t.Context(), "10.0.0.1", 1)
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				<-end
-				release()
+				turn.release()
 			}()
 		}
 		synctest.Wait()
@@ -109,4 +111,60 @@ func TestSlowObjects(t *testing.T) {
 			t.Errorf("%d clients are remembered", len(h.working.clients))
 		}
 	})
+}
+
+// waiting is a body that does not come until end is closed.
+type waiting struct {
+	begun *atomic.Int64 // the bodies that are read
+	end   chan struct{}
+}
+
+func (w waiting) Read([]byte) (int, error) {
+	w.begun.Add(1)
+	<-w.end
+	return 0, io.EOF
+}
+
+// Small bodies that do not come take a bounded part of the memory, however many clients begin
+// them, and a client alone cannot keep an API server waiting by them.
+func TestSlowSmallBodies(t *testing.T) {
+	t.Parallel()
+	set := widgets(t, "count")
+	for _, tt := range []struct {
+		size        int
+		share, most int64 // of bodies that are read
+	}{
+		{smallBody, smallShare / smallBody, maxSmall / smallBody},
+		{1, smallShare / leastBody, maxSmall / leastBody},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h, send := handlerOf(t, set)
+			body := waiting{new(atomic.Int64), make(chan struct{})}
+			begin := func(from string) {
+				for range tt.share + 1 {
+					go send(from, tt.size, body)
+				}
+				synctest.Wait()
+			}
+			begin("10.0.0.1:1000")
+			if n := body.begun.Load(); n != tt.share {
+				t.Errorf("%d bodies of one client are read, want %d", n, tt.share)
+			}
+			review := reviewOf("u", "example.io/v2", v1("a", "3"))
+			if status, text := send("10.0.0.2:1000", len(review), strings.NewReader(review)); status != http.StatusOK {
+				t.Errorf("%d %.200s", status, text)
+			}
+			for i := range 8 {
+				begin(fmt.Sprintf("10.0.1.%d:1000", i))
+			}
+			if n := body.begun.Load(); n != tt.most {
+				t.Errorf("%d bodies are read, want %d", n, tt.most)
+			}
+			close(body.end)
+			synctest.Wait()
+			if len(h.small.clients) > 0 {
+				t.Errorf("%d clients are remembered", len(h.small.clients))
+			}
+		})
+	}
 }
