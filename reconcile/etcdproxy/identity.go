@@ -73,13 +73,7 @@ type identify struct{ proxy *Proxy }
 // needs [pongs]; h2 holds answers to pings by itself.
 func (i *identify) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	p := i.proxy
-	select {
-	case p.handshakes <- struct{}{}:
-		defer func() { <-p.handshakes }()
-	default:
-		raw.Close()
-		return nil, nil, errors.New("too many connections that are not authenticated")
-	}
+	defer p.handshakes.begin(raw)()
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.Limits.Handshake)
 	defer cancel()
 	conn := tls.Server(raw, p.tlsConfig())

@@ -2,12 +2,14 @@ package etcdproxy
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,27 +141,89 @@ func testGarbage(t *testing.T) {
 	}
 }
 
-// The number of connections that are not authenticated is limited, and a client connects once they are gone.
+// The number of connections that are not authenticated is limited, and does not keep a client out.
 func TestHandshakes(t *testing.T) { both(t, testHandshakes) }
 
 func testHandshakes(t *testing.T) {
 	t.Parallel()
 	a := newTenantIn(t, "a")
-	p := serve(t, Config{Limits: Limits{Handshakes: 5, Handshake: time.Second}}, a)
+	p := serve(t, Config{Limits: Limits{Handshakes: 5, Handshake: time.Minute}}, a)
 	var idle []net.Conn
-	for range 5 {
+	for i := range 5 {
 		idle = append(idle, p.connect(t))
+		waitFor(t, "the handshake to begin", func() bool { return p.handshakes.count() == i+1 })
 	}
-	waitFor(t, "the handshakes to begin", func() bool { return len(p.handshakes) == 5 })
-	if !closes(t, p.connect(t)) {
-		t.Error("one connection more than may be stays")
+	if p.connect(t); !closes(t, idle[0]) {
+		t.Error("the oldest stays although there is one connection more than may be")
 	}
-	if _, err := p.client(t, a).Get(t.Context(), "k"); err != nil {
-		t.Errorf("a client afterwards: %v", err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := p.client(t, a).Get(ctx, "k"); err != nil {
+		t.Errorf("a client meanwhile: %v", err)
 	}
-	for _, c := range idle {
-		if !closes(t, c) {
-			t.Error("an idle connection stays")
+	if !closes(t, idle[1]) {
+		t.Error("the client took nobody's place")
+	}
+}
+
+// pending is a connection from an address.
+type pending struct {
+	net.Conn
+	from   string
+	closed bool
+}
+
+func (p *pending) RemoteAddr() net.Addr { return &net.UnixAddr{Name: p.from} }
+
+func (p *pending) Close() error {
+	p.closed = true
+	return nil
+}
+
+// Of the connections that are not authenticated, the oldest of the client with the most is closed.
+func TestGreedyHandshakes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, from string // "-a" ends the oldest connection of a
+		closed     []int
+	}{
+		{"as many as may be", "a a b c", nil},
+		{"one client", "a a a a a a", []int{0, 1}},
+		{"a new client", "a a b a c d", []int{0, 1}},
+		{"a greedy one comes last", "a b a b b", []int{1}},
+		{"one has ended", "a a a a -a b", nil},
+		{"some have ended", "a b b -a b b", nil},
+		{"all have ended", "a b c d -a -b -c -d e e e e e", []int{4}},
+	} {
+		h := handshakes{most: 4}
+		var all []*pending
+		ends := make(map[string][]func())
+		for _, from := range strings.Fields(tt.from) {
+			if name, over := strings.CutPrefix(from, "-"); over {
+				ends[name][0]()
+				ends[name] = ends[name][1:]
+				continue
+			}
+			c := &pending{from: from + ":1000"}
+			all = append(all, c)
+			ends[from] = append(ends[from], h.begin(c))
+		}
+		var closed []int
+		for i, c := range all {
+			if c.closed {
+				closed = append(closed, i)
+			}
+		}
+		if !slices.Equal(closed, tt.closed) {
+			t.Errorf("%s: closed %v, want %v", tt.name, closed, tt.closed)
+		}
+		for _, each := range ends {
+			for _, end := range each {
+				end()
+			}
+		}
+		if h.count() > 0 || len(h.of) > 0 {
+			t.Errorf("%s: %d connections are remembered, of %d clients", tt.name, h.count(), len(h.of))
 		}
 	}
 }

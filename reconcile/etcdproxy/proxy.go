@@ -7,7 +7,8 @@
 //
 //   - proxy.go: [Config], [Tenant], [Proxy], serving
 //   - tenant.go: the tenants and their replacement, [Proxy.Set]
-//   - identity.go, session.go: authenticating connections, and closing those no longer trusted
+//   - identity.go, handshakes.go, session.go: authenticating connections, and closing those no longer
+//     trusted
 //   - upstream.go, leader.go: a tenant's connection to etcd, and leaving a member
 //   - fast.go: the transport without grpc-go
 //   - local.go: an etcd in the same process
@@ -100,7 +101,7 @@ type Limits struct {
 	// kube-apiserver has one for each type of its objects.
 	Connections int
 	// Handshakes is the largest number of connections that are not authenticated yet; 1000 by
-	// default. More are closed at once.
+	// default. With more, the oldest of the client address that has the most is closed.
 	Handshakes int
 	// Handshake is how long a handshake may take; 10 seconds by default.
 	Handshake time.Duration
@@ -152,7 +153,7 @@ type Upstream struct {
 // Proxy serves tenants. Its methods may be called concurrently.
 type Proxy struct {
 	cfg        Config
-	handshakes chan struct{} // one element for each connection that is not authenticated yet
+	handshakes handshakes
 	large      *semaphore.Weighted
 	unread     atomic.Int64 // bytes of unread responses, of all tenants
 	asked      atomic.Int64 // bytes of requests in progress
@@ -180,7 +181,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	return &Proxy{
 		cfg:        cfg,
-		handshakes: make(chan struct{}, cfg.Limits.Handshakes),
+		handshakes: handshakes{most: cfg.Limits.Handshakes},
 		large:      semaphore.NewWeighted(int64(cfg.Limits.LargeBytes)),
 	}, nil
 }
