@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -15,11 +14,14 @@ import (
 
 	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/etcdproxy/limit"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // Provision creates records, roles and users of namespaces, and repairs them if others changed them. A
-// complete namespace costs two reads. The error is about the etcd or the timeout; errors of one
-// namespace are in its Provisioned. With an error, Provision returns the namespaces that it reached.
+// complete namespace costs two reads, and many are read at a time; the others are provisioned one after
+// another, since each change of a user outdates the requests under way. The error is about the etcd or
+// the timeout; errors of one namespace are in its Provisioned. With an error, Provision returns the
+// namespaces that it reached.
 func (a *Admin) Provision(ctx context.Context, wanted []Wanted) ([]Provisioned, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
@@ -32,8 +34,21 @@ func (a *Admin) Provision(ctx context.Context, wanted []Wanted) ([]Provisioned, 
 	if err != nil {
 		return nil, err
 	}
-	var all []Provisioned
-	for _, w := range wanted {
+	complete := make([]Provisioned, len(wanted))
+	var group errgroup.Group
+	group.SetLimit(reading)
+	for i, w := range wanted {
+		group.Go(func() error {
+			complete[i] = s.complete(ctx, known, w)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	all := slices.DeleteFunc(slices.Clone(complete), func(p Provisioned) bool { return p.Number == 0 })
+	for i, w := range wanted {
+		if complete[i].Number != 0 {
+			continue
+		}
 		p, err := s.provision(ctx, known, w)
 		if err != nil && (ctx.Err() != nil || status.Code(err) == codes.Unavailable) {
 			return all, fmt.Errorf("etcd namespace %s: %w", w.ID, err)
@@ -44,6 +59,27 @@ func (a *Admin) Provision(ctx context.Context, wanted []Wanted) ([]Provisioned, 
 		all = append(all, p)
 	}
 	return all, nil
+}
+
+// complete returns a namespace in which nothing is to be done; otherwise the zero value, also if that is
+// not known.
+func (s *session) complete(ctx context.Context, known *registry.Registry, w Wanted) Provisioned {
+	have, there, err := known.Get(w.ID)
+	if !there || err != nil || have.State != registry.Active {
+		return Provisioned{}
+	}
+	if want, err := s.wish(known, have, there, s.owner(w), w); err != nil || want != have {
+		return Provisioned{}
+	}
+	if faults, err := s.faults(ctx, have); err != nil || len(faults) > 0 {
+		return Provisioned{}
+	}
+	return Provisioned{ID: w.ID, Number: have.Number, Prefix: have.Prefix}
+}
+
+// owner returns the owner that a namespace should have.
+func (s *session) owner(w Wanted) registry.Owner {
+	return registry.Owner{Fleet: s.Config.Fleet, UID: w.UID}
 }
 
 // refusal is an error of a namespace that somebody has to resolve.
@@ -122,7 +158,7 @@ const attempts = 20
 // claim returns the record of a namespace, and creates or updates it if necessary. known may be out of
 // date: it only serves to see that nothing is to be done.
 func (s *session) claim(ctx context.Context, known *registry.Registry, w Wanted) (registry.Record, error) {
-	owner := registry.Owner{Fleet: s.Config.Fleet, UID: w.UID}
+	owner := s.owner(w)
 	revision := int64(0) // unknown
 	for range attempts {
 		have, there, why := known.Get(w.ID)
@@ -219,12 +255,11 @@ func (s *session) ensureRole(ctx context.Context, role, prefix string) (repaired
 	}
 	granted := false
 	for _, p := range found.Perm {
-		own := bytes.Equal(p.GetKey(), []byte(prefix)) && bytes.Equal(p.GetRangeEnd(), []byte(end))
-		if own && clientv3.PermissionType(p.GetPermType()) == clientv3.PermissionType(clientv3.PermReadWrite) {
+		if whole(p, prefix) {
 			granted = true
 			continue
 		}
-		if !own {
+		if !ranges(p, prefix) {
 			if _, err := s.RoleRevokePermission(ctx, role, string(p.GetKey()), string(p.GetRangeEnd())); err != nil && !errors.Is(err, rpctypes.ErrPermissionNotGranted) {
 				return repaired, fmt.Errorf("role %s: revoke %q to %q: %w", role, p.GetKey(), p.GetRangeEnd(), err)
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -245,7 +246,7 @@ func TestRepair(t *testing.T) {
 		}
 		o, err := a.Overview(ctx)
 		i := slices.IndexFunc(o.Namespaces, func(s admin.Status) bool { return s.ID == w.ID })
-		if err != nil || i < 0 || len(o.Namespaces[i].Problems) == 0 && tt.name != "read only" {
+		if err != nil || i < 0 || len(o.Namespaces[i].Problems) == 0 {
 			t.Errorf("%s: the overview does not say so: %+v, %v", tt.name, o.Namespaces, err)
 		}
 		repaired := strings.Join(provision(t, a, w).Repaired, "\n")
@@ -513,5 +514,122 @@ func TestInside(t *testing.T) {
 	p = provision(t, a, w)
 	if err := write(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Many namespaces are read at a time, so that a fleet of any size is read before the timeout. If one cannot
+// be read, or the time ends, the others are there.
+func TestMany(t *testing.T) {
+	t.Parallel()
+	const together, n = 8, 20
+	s := own(t)
+	var all []admin.Wanted
+	for range n {
+		all = append(all, fresh(t))
+	}
+	cfg := s.Admin()
+	cfg.Fleet = "fleet"
+	if _, err := openAs(t, cfg).Provision(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	intercepted := func(around func(ctx context.Context, method, role string, invoke func() error) error) *admin.Admin {
+		cfg := cfg
+		cfg.Intercept = append(slices.Clone(cfg.Intercept), func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			role := ""
+			if r, ok := req.(interface{ GetRole() string }); ok {
+				role = r.GetRole()
+			}
+			return around(ctx, method[strings.LastIndex(method, "/")+1:], role, func() error { return invoke(ctx, method, req, reply, cc, opts...) })
+		})
+		return openAs(t, cfg)
+	}
+	type look struct {
+		ids  []etcd.ID // of those that are complete
+		errs int
+		err  error
+	}
+	for name, read := range map[string]func(context.Context, *admin.Admin) look{
+		"overview": func(ctx context.Context, a *admin.Admin) (l look) {
+			o, err := a.Overview(ctx)
+			l.err = err
+			for _, n := range o.Namespaces {
+				if n.Err != nil || len(n.Problems) > 0 {
+					l.errs++
+				} else {
+					l.ids = append(l.ids, n.ID)
+				}
+			}
+			if (l.errs > 0) != (len(o.Problems) > 0) {
+				t.Errorf("%d errors, problems %q", l.errs, o.Problems)
+			}
+			return l
+		},
+		"provision": func(ctx context.Context, a *admin.Admin) (l look) {
+			made, err := a.Provision(ctx, all)
+			l.err = err
+			for _, p := range made {
+				if p.Err != nil || p.Number == 0 {
+					l.errs++
+				} else {
+					l.ids = append(l.ids, p.ID)
+				}
+			}
+			return l
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var waiting atomic.Int64
+			enough := make(chan struct{})
+			a := intercepted(func(ctx context.Context, method, _ string, invoke func() error) error {
+				if method == "RoleGet" {
+					if waiting.Add(1) == together {
+						close(enough)
+					}
+					select {
+					case <-enough:
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				}
+				return invoke()
+			})
+			if l := read(t.Context(), a); l.err != nil || l.errs > 0 || len(l.ids) != n {
+				t.Errorf("at a time: %d are read, %d errors, %v", len(l.ids), l.errs, l.err)
+			}
+
+			bad := all[n/2].ID
+			a = intercepted(func(_ context.Context, method, role string, invoke func() error) error {
+				if method == "RoleGet" && role == bad.User() {
+					return errKilled
+				}
+				return invoke()
+			})
+			if l := read(t.Context(), a); l.err != nil || l.errs != 1 || len(l.ids) != n-1 || slices.Contains(l.ids, bad) {
+				t.Errorf("one cannot be read: %d are read, %d errors, %v", len(l.ids), l.errs, l.err)
+			}
+
+			var users atomic.Int64
+			others := make(chan struct{})
+			ctx, cancel := context.WithCancel(t.Context())
+			a = intercepted(func(ctx context.Context, method, role string, invoke func() error) error {
+				if method == "RoleGet" && role == bad.User() {
+					select {
+					case <-others:
+					case <-ctx.Done():
+					}
+					cancel()
+					return ctx.Err()
+				}
+				err := invoke()
+				if method == "UserGet" && users.Add(1) == n-1 {
+					close(others)
+				}
+				return err
+			})
+			if l := read(ctx, a); l.err == nil || len(l.ids) < n-2 || slices.Contains(l.ids, bad) {
+				t.Errorf("the time ends: %d are read, %d errors, %v", len(l.ids), l.errs, l.err)
+			}
+		})
 	}
 }

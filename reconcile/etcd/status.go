@@ -5,16 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/authpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/etcdproxy/limit"
 	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/sources/errgroup"
 )
 
 // Status is the state of a namespace in etcd.
@@ -30,7 +33,13 @@ type Status struct {
 	Leases int
 	// Problems say what is wrong and what to do.
 	Problems []string
+	// Err is why Keys, Floor and Problems could not be read; nil if they were.
+	Err error
 }
+
+// reading is the number of namespaces that are read at a time: one after another, those of a large fleet
+// would take longer than [Config.Timeout].
+const reading = 16
 
 // Overview is the state of an etcd.
 type Overview struct {
@@ -43,9 +52,10 @@ type Overview struct {
 	Problems []string
 }
 
-// Overview returns the state of the etcd. It only reads. The numbers are not of one revision.
-func (a *Admin) Overview(ctx context.Context) (Overview, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+// Overview returns the state of the etcd. It only reads. The numbers are not of one revision. The error
+// is about the etcd; errors of one namespace are in its Status.
+func (a *Admin) Overview(caller context.Context) (Overview, error) {
+	ctx, cancel := context.WithTimeout(caller, a.cfg.Timeout)
 	defer cancel()
 	s, err := a.connect(ctx)
 	if err != nil {
@@ -87,18 +97,26 @@ func (a *Admin) Overview(ctx context.Context) (Overview, error) {
 		if r.Owner.Fleet != s.Config.Fleet {
 			continue
 		}
-		n, err := s.status(ctx, r)
-		if err != nil {
-			return o, fmt.Errorf("etcd namespace %s: %w", r.ID, err)
-		}
-		n.Leases = leases[r.Number]
+		n := Status{Record: r, Leases: leases[r.Number]}
 		n.Bytes, n.Sized = a.sizes.of(r)
-		if n.Keys == 0 {
-			n.Bytes, n.Sized = 0, true
-		}
 		o.Namespaces = append(o.Namespaces, n)
 	}
-	return o, nil
+	var group errgroup.Group
+	group.SetLimit(reading)
+	for _, i := range rand.Perm(len(o.Namespaces)) { // if the time is too short, each has its turn some time
+		n := &o.Namespaces[i]
+		group.Go(func() error {
+			if n.Err = s.status(ctx, n); n.Err == nil && n.Keys == 0 {
+				n.Bytes, n.Sized = 0, true
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are in the statuses
+	if i := slices.IndexFunc(o.Namespaces, func(n Status) bool { return n.Err != nil }); i >= 0 {
+		o.Problems = append(o.Problems, fmt.Sprintf("the keys of some etcd namespaces could not be counted, and their statuses have earlier numbers: %v", o.Namespaces[i].Err))
+	}
+	return o, caller.Err()
 }
 
 // strays returns a problem for each user with the name of a namespace's user that belongs to no active
@@ -140,44 +158,59 @@ func (s *session) leases(ctx context.Context) (map[int64]int, error) {
 	return count, nil
 }
 
-// status reads the state of one namespace.
-func (s *session) status(ctx context.Context, r registry.Record) (Status, error) {
-	n := Status{Record: r}
-	count, err := s.Get(ctx, r.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+// status reads the state of one namespace into n.
+func (s *session) status(ctx context.Context, n *Status) error {
+	count, err := s.Get(ctx, n.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
-		return n, err
+		return err
 	}
-	floor, err := s.Get(ctx, string(limit.FloorKey(r.Prefix)))
+	floor, err := s.Get(ctx, string(limit.FloorKey(n.Prefix)))
 	if err != nil {
-		return n, err
+		return err
+	}
+	if n.State == registry.Active {
+		if n.Problems, err = s.faults(ctx, n.Record); err != nil {
+			return err
+		}
 	}
 	n.Keys = count.Count
 	if len(floor.Kvs) > 0 {
 		n.Keys-- // tenants do not see it
 		n.Floor, _ = limit.ParseFloor(floor.Kvs[0].GetValue(), floor.Header.GetRevision())
 	}
-	if r.State != registry.Active {
-		return n, nil
-	}
+	return nil
+}
+
+// faults returns what is wrong with the role and the user of an active namespace.
+func (s *session) faults(ctx context.Context, r registry.Record) (faults []string, err error) {
 	name := r.ID.User()
 	role, err := s.RoleGet(ctx, name)
 	switch {
 	case errors.Is(err, rpctypes.ErrRoleNotFound):
-		n.Problems = append(n.Problems, fmt.Sprintf("role %s does not exist; it is made with the next pass", name))
+		faults = append(faults, fmt.Sprintf("role %s does not exist; it is made with the next pass", name))
 	case err != nil:
-		return n, err
-	case len(role.Perm) != 1 || !bytes.Equal(role.Perm[0].GetKey(), []byte(r.Prefix)) ||
-		!bytes.Equal(role.Perm[0].GetRangeEnd(), []byte(clientv3.GetPrefixRangeEnd(r.Prefix))):
-		n.Problems = append(n.Problems, fmt.Sprintf("role %s does not have the keys below %s and no others; it is repaired with the next pass", name, r.Prefix))
+		return nil, err
+	case len(role.Perm) != 1 || !whole(role.Perm[0], r.Prefix):
+		faults = append(faults, fmt.Sprintf("role %s does not have the keys below %s and no others; it is repaired with the next pass", name, r.Prefix))
 	}
 	user, err := s.UserGet(ctx, name)
 	switch {
 	case errors.Is(err, rpctypes.ErrUserNotFound):
-		n.Problems = append(n.Problems, fmt.Sprintf("user %s does not exist; it is made with the next pass", name))
+		faults = append(faults, fmt.Sprintf("user %s does not exist; it is made with the next pass", name))
 	case err != nil:
-		return n, err
+		return nil, err
 	case !slices.Equal(user.Roles, []string{name}):
-		n.Problems = append(n.Problems, fmt.Sprintf("user %s has the roles %q; it is repaired with the next pass", name, user.Roles))
+		faults = append(faults, fmt.Sprintf("user %s has the roles %q; it is repaired with the next pass", name, user.Roles))
 	}
-	return n, nil
+	return faults, nil
+}
+
+// ranges reports whether a permission is for the keys of a prefix, and whole whether it is for reading
+// and writing them.
+func ranges(p *authpb.Permission, prefix string) bool {
+	return bytes.Equal(p.GetKey(), []byte(prefix)) && bytes.Equal(p.GetRangeEnd(), []byte(clientv3.GetPrefixRangeEnd(prefix)))
+}
+
+func whole(p *authpb.Permission, prefix string) bool {
+	return ranges(p, prefix) && clientv3.PermissionType(p.GetPermType()) == clientv3.PermissionType(clientv3.PermReadWrite)
 }

@@ -60,6 +60,9 @@ func (p *pass) provision(ctx context.Context, due []*task) (map[etcd.ID]admin.Pr
 	}
 	all, err := p.cfg.Etcd.Admin.Overview(ctx)
 	if err != nil {
+		if len(provisioned) > 0 { // they do not say so
+			p.etcdProblems = []string{err.Error()}
+		}
 		return provisioned, err
 	}
 	p.etcdProblems = all.Problems
@@ -102,7 +105,8 @@ func (p *pass) refusedPrefix(d *etcd.Declaration) bool {
 	return d.Prefix != "" && !slices.ContainsFunc(p.cfg.Etcd.Prefixes, func(allowed string) bool { return strings.HasPrefix(d.Prefix, allowed) })
 }
 
-// keep keeps a declared object. trouble is why the etcd cannot be used.
+// keep keeps a declared object. trouble is why the etcd cannot be used, or not for all objects: made is
+// zero for those that it is about.
 func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, trouble error) error {
 	p.next(t, p.now.Add(countPause))
 	d, s := t.declaration, new(state)
@@ -121,7 +125,7 @@ func (p *pass) keep(ctx context.Context, t *task, made admin.Provisioned, troubl
 		return errors.Join(t.unfinalized, p.show(ctx, t, s))
 	case p.left(t):
 		return p.finish(ctx, t)
-	case trouble != nil:
+	case trouble != nil && made.Number == 0 && made.Err == nil:
 		s.set(provisionedCondition, false, etcdUnavailable, trouble.Error())
 		p.next(t, p.now.Add(firstRetry*10))
 	case made.Err != nil:

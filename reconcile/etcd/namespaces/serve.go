@@ -141,7 +141,10 @@ func (p *pass) size(t *task, s *state) {
 		s.prefix, s.counted, s.keys, s.sized, s.bytes = before.prefix, before.counted, before.keys, before.sized, before.bytes
 	}
 	if there, known := p.there[p.id(t)]; known {
-		s.prefix, s.counted, s.keys = there.Prefix, true, there.Keys
+		s.prefix = there.Prefix
+		if there.Err == nil {
+			s.counted, s.keys = true, there.Keys
+		}
 		if there.Sized {
 			s.sized, s.bytes = true, there.Bytes
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -144,6 +145,56 @@ func TestWithdrawn(t *testing.T) {
 		}
 		if !strings.Contains(sample.status, tt.condition) || k.failure != tt.problem {
 			t.Errorf("%s: the status is %s, and the problem %q", name, sample.status, k.failure)
+		}
+	}
+}
+
+// unseen is an etcd that provisions a namespace, but not all that are wanted, or cannot be looked at.
+type unseen struct {
+	Admin
+	made                       []admin.Provisioned
+	provision, overview, count error
+}
+
+func (u unseen) Provision(context.Context, []admin.Wanted) ([]admin.Provisioned, error) {
+	return u.made, u.provision
+}
+
+func (u unseen) Overview(context.Context) (admin.Overview, error) {
+	return admin.Overview{Namespaces: []admin.Status{{Record: registry.Record{ID: u.made[0].ID}, Err: u.count}}}, u.overview
+}
+
+// A namespace that was provisioned is served whatever there is with others, or with the look at all of them.
+// A count that could not be made leaves the one before.
+func TestProvisionedIsKept(t *testing.T) {
+	t.Parallel()
+	made := []admin.Provisioned{{ID: etcd.ID{Cluster: "dev", Namespace: "default", Name: "sample"}, Number: 7, Prefix: "/p/"}}
+	late := errors.New("context deadline exceeded")
+	for name, tt := range map[string]struct {
+		etcd    unseen
+		problem []string
+	}{
+		"others were not reached":  {unseen{made: made, provision: late}, nil},
+		"its keys are not counted": {unseen{made: made, count: late}, nil},
+		"there is no overview":     {unseen{made: made, overview: late}, []string{late.Error()}},
+	} {
+		sample := newSample(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+			io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "details": {"name": "sample-etcd-proxy", "kind": "secrets"}}`)
+		})
+		c := New(Config{Etcd: &Etcd{
+			Admin: tt.etcd, Keeper: decided{Ready: true, Proxy: make(map[string][]byte)}, Proxy: new(taken),
+			Upstream: func() (u identity.Upstream, err error) { return u, nil },
+		}})
+		k := newKnown(manifest.EtcdKeysFinalizer)
+		k.shown = &shown{state: state{counted: true, keys: 5}}
+		p := sample.pass(c, time.Now())
+		s := subject{declared: true, declaration: new(etcd.Declaration), etcd: true, finalized: true}
+		if err := p.work(t.Context(), []*task{{known: k, key: "key", subject: s}}); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(sample.status, etcdUnavailable) || !strings.Contains(sample.status, `"keys":5`) || !slices.Equal(c.etcdProblems, tt.problem) {
+			t.Errorf("%s: the status is %s, and the etcd's problems %q", name, sample.status, c.etcdProblems)
 		}
 	}
 }
