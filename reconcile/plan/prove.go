@@ -16,7 +16,8 @@ import (
 // CheckConversions tries the conversion rules of the definitions that a plan creates or
 // changes, and refuses definitions with a counterexample that the rules do not allow. It
 // refuses all steps of their packages, since a new controller must not meet an old type.
-// rules are by the definition's name. The error is that ctx has ended.
+// Drift and a new CA bundle do not change the rules, which are a part of what is rendered:
+// they are in force, and API servers must go on reaching their server. rules are by the definition's name. The error is that ctx has ended.
 func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Conversion, proofs *prove.Cache) error {
 	if len(rules) == 0 {
 		return nil
@@ -28,7 +29,7 @@ func CheckConversions(ctx context.Context, p *Plan, rules map[string]*render.Con
 		of := rules[s.ID.Name]
 		// What is refused for another reason is tried, too: people see all reasons at once.
 		changes := s.Action.Writes() || s.Action == Refused && s.Compatibility == compat.Breaking
-		if !s.ID.Is(manifest.CRD) || s.Object == nil || of == nil || !changes || s.Drift {
+		if !s.ID.Is(manifest.CRD) || s.Object == nil || of == nil || !changes || s.Drift || s.Refilled {
 			continue
 		}
 		g.Go(func() error {

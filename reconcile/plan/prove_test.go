@@ -71,6 +71,7 @@ func TestCheckConversions(t *testing.T) {
 		{"breaking, too", []Step{{Action: Refused, ID: bad.ID(), Object: bad, Compatibility: compat.Breaking, Reason: "breaking: f1"}}, []string{"refused breaking: f1; its conversion rules have a counterexample"}},
 		{"refused for another reason", []Step{{Action: Refused, ID: bad.ID(), Object: bad, Reason: "no"}}, []string{"refused no"}},
 		{"drift", []Step{{Action: Configure, ID: bad.ID(), Object: bad, Drift: true}}, []string{"configure"}},
+		{"a new CA bundle", []Step{{Action: Configure, ID: bad.ID(), Object: bad, Package: "p", Refilled: true}, {Action: Create, ID: other, Package: "p"}}, []string{"configure", "create"}},
 		{"unchanged", []Step{{Action: Unchanged, ID: bad.ID(), Object: bad}}, []string{"unchanged"}},
 		{"removed", []Step{{Action: Prune, ID: bad.ID()}}, []string{"prune"}},
 	} {
