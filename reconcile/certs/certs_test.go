@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -468,6 +469,25 @@ func TestRepair(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While the clock is behind, nothing is replaced, and the Service says why.
+func TestClockBehind(t *testing.T) {
+	b := newBed(t)
+	b.apply(status.Ready)
+	b.rests()
+	before, record := b.contents(b.secret()), b.contents(b.journal())
+	b.now = b.now.Add(-48 * time.Hour)
+	if o := b.apply(status.Failed); len(o.Problems) != 1 || !strings.Contains(o.Problems[0].Reason, "the CA in Secret "+b.journal().Namespace+"/"+b.journal().Name+" is valid only from ") {
+		t.Errorf("problems %+v", o.Problems)
+	}
+	if !maps.Equal(b.contents(b.secret()), before) || !maps.Equal(b.contents(b.journal()), record) {
+		t.Error("something was replaced")
+	}
+	b.now = b.now.Add(48 * time.Hour)
+	b.apply(status.Ready)
+	b.handshake()
+	b.rests()
 }
 
 // A rotation goes step by step, whoever takes the steps.

@@ -55,6 +55,9 @@ func (w *work) keep(ctx context.Context, s *service, live map[string]any, brough
 		w.expires(s.journal, status.Authority, r.Signer.NotAfter, false)
 	}
 	t := trust{bundle: r.Bundle, why: frozen}
+	if !r.Early.IsZero() {
+		t.why = r.Behind(s.journal.Namespace + "/" + s.journal.Name)
+	}
 	if r.Cert == nil {
 		return t, w.offer(s, r.Bundle, nil)
 	}

@@ -128,6 +128,9 @@ type Decision struct {
 	Signs time.Time
 	// Lacking are the holders of bundles that lack the next signer.
 	Lacking []string
+	// Early is when the signer that gitopsd made becomes valid; zero if it is valid. The clock
+	// is behind, or was ahead when the signer was made, and nothing is done.
+	Early time.Time
 }
 
 // soon is the pause before something just written is read again.
@@ -149,12 +152,18 @@ func (r *rotation) pause() time.Duration { return min(max(r.policy.Settle, soon)
 //     this happens at once.
 //  3. A former CA is removed when its last certificate has expired.
 //
+// While the signer is not valid yet, nothing is done: a CA that replaces it at once is lost on
+// those who read their bundle seldom.
+//
 // Times are in whole seconds, as in certificates.
 func Decide(have State, now time.Time, p Policy) Decision {
 	r := rotation{have: have, now: now, policy: p}
 	if have.Journal != nil {
 		r.Journal = *have.Journal
 		r.Journal.Former = slices.Clone(have.Journal.Former)
+		if r.early() {
+			return r.Decision
+		}
 	} else {
 		r.recover()
 	}
@@ -178,6 +187,17 @@ func (r *rotation) again(at time.Time) {
 	if r.Again.IsZero() || at.Before(r.Again) {
 		r.Again = at
 	}
+}
+
+// early reports whether the signer is not valid yet. One that an operator brings replaces it.
+func (r *rotation) early() bool {
+	signer := r.Journal.Signer
+	if r.have.Brought.ID != "" || !signer.Key || !r.now.Before(signer.NotBefore) {
+		return false
+	}
+	r.Early = signer.NotBefore
+	r.again(r.now.Add(r.pause())) // the clock may be corrected
+	return true
 }
 
 // recover makes a journal from the found CAs. They stay trusted, so that the present certificate

@@ -16,6 +16,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -72,6 +73,16 @@ type Result struct {
 	Signs time.Time
 	// Lacking are the holders of bundles that lack the next CA, which waits for them.
 	Lacking []string
+	// Early is when the signer becomes valid; zero if it is valid. Until
+	// then everything stays as it is.
+	Early time.Time
+}
+
+// Behind returns what people are to do while a signer is early. record names the Secret with the
+// journal.
+func (r *Result) Behind(record string) string {
+	return fmt.Sprintf("the CA in Secret %s is valid only from %s on, so gitopsd's clock is behind, or was ahead when it made the CA: nothing is renewed; correct the clock, or, if it is right, delete the Secret",
+		record, r.Early.UTC().Format(time.RFC3339))
 }
 
 // ErrContended is returned if others keep writing the journal.
@@ -226,7 +237,7 @@ func (t *turn) record(ctx context.Context, s Source, j Journal) error {
 // settle returns the desired state once the journal is durable.
 func (t *turn) settle(d Decision) (Result, error) {
 	t.again(d.Again)
-	t.result.Lacking, t.result.Signs = d.Lacking, d.Signs
+	t.result.Lacking, t.result.Signs, t.result.Early = d.Lacking, d.Signs, d.Early
 	t.result.Bundle = t.cas.bundle(d.Journal.Trust())
 	crt, key, expires := t.leaf[keyCert], t.leaf[keyKey], t.state.Leaf.NotAfter
 	if d.Issue.By != "" {

@@ -51,8 +51,9 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// A certificate that cannot be written is not recorded anew each time, and neither that
-// nor a CA made by a clock that was ahead is used.
+// A certificate that cannot be written is not recorded anew each time. One from the future is
+// replaced, but no CA: if the clock is behind, those who read their bundle seldom do not trust
+// another one.
 func TestDecideAgain(t *testing.T) {
 	t.Parallel()
 	day := 24 * time.Hour
@@ -64,16 +65,23 @@ func TestDecideAgain(t *testing.T) {
 		signer string
 		until  time.Time
 		same   bool
+		early  time.Time
 	}{
-		{"one that was recorded and not written", State{Journal: &Journal{Signer: signer, Issued: noon.Add(89 * day)}}, "signer", noon.Add(89 * day), true},
-		{"long ago", State{Journal: &Journal{Signer: signer, Issued: noon.Add(60 * day)}}, "signer", noon.Add(90 * day), false},
+		{"one that was recorded and not written", State{Journal: &Journal{Signer: signer, Issued: noon.Add(89 * day)}}, "signer", noon.Add(89 * day), true, time.Time{}},
+		{"long ago", State{Journal: &Journal{Signer: signer, Issued: noon.Add(60 * day)}}, "signer", noon.Add(90 * day), false, time.Time{}},
 		{"a certificate from the future", State{Journal: &Journal{Signer: signer, Issued: noon.Add(90 * day)}, Leaf: Leaf{"signer", noon.Add(time.Hour), noon.Add(90 * day)}},
-			"signer", noon.Add(90 * day), true},
+			"signer", noon.Add(90 * day), true, time.Time{}},
 		{"a CA from the future", State{Journal: &Journal{Signer: ahead, Issued: noon.Add(490 * day)}, Leaf: Leaf{"ahead", noon.Add(400 * day), noon.Add(490 * day)}},
-			unmade, noon.Add(90 * day), false},
+			"ahead", time.Time{}, true, ahead.NotBefore},
+		{"a CA from the future, for which the operator brings another", State{Journal: &Journal{Signer: ahead, Issued: noon.Add(490 * day)}, Brought: signer},
+			"signer", noon.Add(90 * day), false, time.Time{}},
 	} {
 		d := Decide(tt.state, noon, policy)
-		if d.Journal.Signer.ID != tt.signer || d.Issue.By != tt.signer || !d.Issue.NotAfter.Equal(tt.until) || d.Journal.Equal(tt.state.Journal) != tt.same {
+		by := tt.signer
+		if !tt.early.IsZero() {
+			by = ""
+		}
+		if d.Journal.Signer.ID != tt.signer || d.Issue.By != by || !d.Early.Equal(tt.early) || !d.Issue.NotAfter.Equal(tt.until) || d.Journal.Equal(tt.state.Journal) != tt.same {
 			t.Errorf("%s: %+v", tt.name, d)
 		}
 	}

@@ -296,19 +296,46 @@ func TestServingCA(t *testing.T) {
 			if tt.restarts > 0 && c.now.Sub(since) >= tt.restarts {
 				started, since = c.mounted(), c.now
 			}
-			server := c.mounted()
-			for _, client := range c.wants.Clients {
-				held := server[client.Secret]
-				held.Data = maps.Clone(held.Data)
-				held.Data[keyBundle] = started[client.Secret].Data[keyBundle]
-				server[client.Secret] = held
-			}
-			c.all(c.mounted(), server)
+			c.all(c.mounted(), c.runs(started))
 			c.now = c.now.Add(3 * day)
 		}
 		if noted != tt.noted {
 			t.Errorf("%s: noted %v", tt.name, noted)
 		}
+	}
+}
+
+// runs returns the objects of an API server that has the present certificates, and the proxy's CAs as they were
+// when it started.
+func (c *cluster) runs(started mounted) mounted {
+	server := c.mounted()
+	for _, client := range c.wants.Clients {
+		held := server[client.Secret]
+		held.Data = maps.Clone(held.Data)
+		held.Data[keyBundle] = started[client.Secret].Data[keyBundle]
+		server[client.Secret] = held
+	}
+	return server
+}
+
+// A clock that is behind for a while replaces no CA, so that running API servers can connect.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.rests()
+	c.now = c.now.Add(24 * time.Hour)
+	c.rests()
+	started := c.mounted()
+	for _, by := range []time.Duration{48 * time.Hour, 0} {
+		c.now = c.now.Add(-by)
+		kept := c.rests()
+		noticed := slices.ContainsFunc(kept.Problems, func(p string) bool { return strings.Contains(p, "gitopsd's clock is behind") })
+		if noticed != (by > 0) || !kept.Ready || kept.Again.IsZero() {
+			t.Errorf("behind by %s: %+v", by, kept)
+		}
+		c.now = c.now.Add(by)
+		c.all(c.mounted(), started)
+		c.all(c.mounted(), c.runs(started))
 	}
 }
 
