@@ -471,6 +471,44 @@ func TestRepair(t *testing.T) {
 	}
 }
 
+// A journal of before a rotation, from a backup, takes the CA of the present certificate out of no bundle. The
+// recorded CA signs again once it has settled.
+func TestRestored(t *testing.T) {
+	b := newBed(t)
+	b.apply(status.Ready)
+	backup := map[string]any{"next.crt": nil, "next.key": nil, "former.crt": nil}
+	maps.Copy(backup, b.send(http.MethodGet, b.journal(), "")["data"].(map[string]any))
+	b.send(http.MethodDelete, b.journal(), "")
+	for range 3 { // another CA takes over
+		b.apply(status.Ready)
+		b.now = b.now.Add(policy.Settle + time.Second)
+	}
+	b.now = b.now.Add(policy.Leaf)
+	b.apply(status.Ready)
+	if len(b.bundle()) != 1 {
+		t.Fatal("the recorded CA is still in the bundles")
+	}
+	before := b.contents(b.secret())["tls.crt"]
+	text, _ := json.Marshal(map[string]any{"data": backup})
+	b.send(http.MethodPatch, b.journal(), string(text))
+	o := b.apply(status.Ready)
+	if !strings.Contains(strings.Join(o.Notes, "\n"), b.journal().Name+" lacked the CA of the present certificate") {
+		t.Errorf("notes %q", o.Notes)
+	}
+	if b.contents(b.secret())["tls.crt"] != before || len(b.bundle()) != 2 {
+		t.Errorf("the certificate was replaced at once, or one CA is missing of %d", len(b.bundle()))
+	}
+	b.handshake()
+	b.apply(status.Ready) // sees the recorded CA in every bundle
+	b.now = b.now.Add(policy.Settle + time.Second)
+	b.apply(status.Ready)
+	b.handshake()
+	if b.contents(b.secret())["tls.crt"] == before {
+		t.Error("the recorded CA does not sign")
+	}
+	b.rests()
+}
+
 // While the clock is behind, nothing is replaced, and the Service says why.
 func TestClockBehind(t *testing.T) {
 	b := newBed(t)

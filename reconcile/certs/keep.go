@@ -48,6 +48,9 @@ func (w *work) keep(ctx context.Context, s *service, live map[string]any, brough
 		slices.Sort(r.Lacking)
 		w.note("the new CA of %s waits until all of its bundles have it; not yet: %s", s.object.ID(), prose.Some(slices.Compact(r.Lacking), 3))
 	}
+	if r.Restored {
+		w.note("%s", r.Stale(s.journal.Namespace+"/"+s.journal.Name))
+	}
 	if !r.Expires.IsZero() {
 		w.expires(s.secret, status.Serving, r.Expires, false)
 	}

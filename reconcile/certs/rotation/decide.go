@@ -131,6 +131,8 @@ type Decision struct {
 	// Early is when the signer that gitopsd made becomes valid; zero if it is valid. The clock
 	// is behind, or was ahead when the signer was made, and nothing is done.
 	Early time.Time
+	// Restored reports that the present journal lacks the CA of the present certificate.
+	Restored bool
 }
 
 // soon is the pause before something just written is read again.
@@ -164,6 +166,7 @@ func Decide(have State, now time.Time, p Policy) Decision {
 		if r.early() {
 			return r.Decision
 		}
+		r.restored()
 	} else {
 		r.recover()
 	}
@@ -200,15 +203,16 @@ func (r *rotation) early() bool {
 	return true
 }
 
-// recover makes a journal from the found CAs. They stay trusted, so that the present certificate
+// recover adds the found CAs to a journal that was lost. They stay trusted, so that the present certificate
 // serves until a new CA has replaced them in order, but no longer than a certificate lives: a CA may live
 // for decades.
 func (r *rotation) recover() {
 	if !r.have.Looked {
 		r.Look = true
 	}
+	known := r.Journal.Trust()
 	for _, ca := range r.have.Found {
-		if r.now.Before(ca.NotAfter) && ca.ID != r.have.Brought.ID {
+		if r.now.Before(ca.NotAfter) && ca.ID != r.have.Brought.ID && !slices.Contains(known, ca.ID) {
 			ca.Key = false
 			until := r.now.Add(r.policy.Leaf)
 			if until.After(ca.NotAfter) {
@@ -217,6 +221,33 @@ func (r *rotation) recover() {
 			r.Journal.Former = append(r.Journal.Former, Former{ca, until})
 		}
 	}
+}
+
+// restored mends a journal that lacks the CA of the present certificate, though bundles have it: one of the
+// Secrets comes from a backup. The found CAs stay trusted, as if there were no journal, and the signer settles
+// like a new CA.
+func (r *rotation) restored() {
+	l, j := r.have.Leaf, &r.Journal
+	if r.now.Before(l.NotBefore) || !r.now.Before(l.NotAfter) || slices.Contains(j.Trust(), l.Issuer) {
+		return
+	}
+	if !r.have.Looked {
+		r.Look = true
+		return
+	}
+	if !slices.ContainsFunc(r.have.Found, func(ca CA) bool { return ca.ID == l.Issuer }) {
+		return
+	}
+	r.Restored = true
+	if signer := j.Signer; signer.ID != "" {
+		if j.Next.ID == "" {
+			j.Next = signer
+		}
+		signer.Key = false
+		j.Former = append(j.Former, Former{signer, j.Issued})
+	}
+	j.Signer, j.Issued, j.Spread = CA{}, time.Time{}, time.Time{}
+	r.recover()
 }
 
 // fits reports whether a CA may sign now.

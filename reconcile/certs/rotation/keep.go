@@ -76,6 +76,13 @@ type Result struct {
 	// Early is when the signer becomes valid; zero if it is valid. Until
 	// then everything stays as it is.
 	Early time.Time
+	// Restored reports that the journal lacked the CA of the present certificate, and has it now.
+	Restored bool
+}
+
+// Stale is what people are told once a journal was restored. record names its Secret.
+func (r *Result) Stale(record string) string {
+	return fmt.Sprintf("Secret %s lacked the CA of the present certificate: it, or the certificate, is older than the other, as after a restore; both CAs are trusted, and the recorded one signs again once it has settled", record)
 }
 
 // Behind returns what people are to do while a signer is early. record names the Secret with the
@@ -119,6 +126,7 @@ func (r *Rotation) Keep(ctx context.Context, s Source) (Result, error) {
 			return t.result, nil
 		}
 		// From here on, the CAs of this process or of another are durable.
+		t.result.Restored = t.result.Restored || d.Restored
 		if err := t.record(ctx, s, d.Journal); err != nil {
 			return Result{}, err
 		}

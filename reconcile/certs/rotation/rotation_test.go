@@ -26,6 +26,7 @@ type model struct {
 	version int // of the journal's Secret, 0 if there is none
 	last    int // version given out
 	journal *Journal
+	backup  *Journal
 	damaged []CA
 	leaf    Leaf
 	bundles [3][]string
@@ -283,6 +284,20 @@ func (m *model) act(b byte) {
 		m.did("others break the certificate")
 		m.leaf = Leaf{}
 	case 13:
+		switch {
+		case arg >= 14 && m.backup != nil:
+			m.did("others restore the journal")
+			copied := *m.backup
+			m.last++
+			m.version, m.journal, m.damaged, m.journalHurt = m.last, &copied, nil, true
+			// Nothing tells which CAs were trusted beside that of the present certificate: those of a
+			// certificate that a pod still serves, or that is about to be written.
+			m.mounted, m.daemons = nil, [2]daemon{}
+			return
+		case arg >= 12:
+			m.backup = m.journal
+			return
+		}
 		m.did("others break the journal (%d)", arg%2)
 		m.damaged = nil
 		if arg%2 == 1 && m.journal != nil {

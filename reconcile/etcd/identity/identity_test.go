@@ -339,6 +339,47 @@ func TestClock(t *testing.T) {
 	}
 }
 
+// Records from a backup of before the CAs were replaced lock nobody out: the proxy trusts the clients that it trusted,
+// and people are told when it gets a certificate by the recorded CA.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.rests()
+	backup := maps.Clone(c.objects)
+	c.objects = make(map[manifest.ID]Stored)
+	c.now = c.now.Add(24 * time.Hour)
+	c.rests() // declared anew
+	started := c.mounted()
+	c.now = c.now.Add(24 * time.Hour)
+	for _, id := range Records(c.wants) {
+		c.version++
+		c.objects[id] = Stored{Data: backup[id].Data, Version: strconv.Itoa(c.version)}
+	}
+	kept, err := c.keep()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(strings.Join(kept.Notes, "\n"), " lacked the CA of the present certificate"); n != 3 || len(kept.Problems) > 0 {
+		t.Errorf("%d of 3 notes: %+v", n, kept)
+	}
+	kept = c.rests()
+	if !slices.ContainsFunc(kept.Notes, func(n string) bool { return strings.Contains(n, "restart API servers before") }) {
+		t.Errorf("notes %q", kept.Notes)
+	}
+	for _, wait := range []time.Duration{0, time.Hour, 28 * 24 * time.Hour} {
+		c.now = c.now.Add(wait)
+		c.rests()
+		if wait == 0 {
+			c.all(c.mounted(), started)
+		}
+		c.all(c.mounted(), c.runs(started))
+	}
+	started = c.mounted() // restarted in time
+	c.now = c.now.Add(3 * 24 * time.Hour)
+	c.rests()
+	c.all(c.mounted(), c.runs(started))
+}
+
 // After a crash at any write, at first and in a rotation, the next Keep continues, and clients that could
 // connect still can.
 func TestKilled(t *testing.T) {

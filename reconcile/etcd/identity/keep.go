@@ -148,6 +148,9 @@ func (t *turn) rotate(ctx context.Context, what string, r rotation.Rotation, s *
 	if !result.Early.IsZero() {
 		t.problem("%s", result.Behind(s.record.Namespace+"/"+s.record.Name))
 	}
+	if result.Restored {
+		t.kept.Notes = append(t.kept.Notes, result.Stale(s.record.Namespace+"/"+s.record.Name))
+	}
 	if len(result.Lacking) > 0 {
 		slices.Sort(result.Lacking)
 		t.kept.Notes = append(t.kept.Notes, fmt.Sprintf("the new CA of %s waits until all that trust it have it; not yet: %s", what, prose.Some(slices.Compact(result.Lacking), 3)))
