@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -36,7 +37,7 @@ type Certificates struct {
 // loaded are the files as they were read.
 type loaded struct {
 	certificate tls.Certificate
-	authority   []byte
+	authority   []byte // the certificates in ca.crt
 	files       [3]string
 	// replaced is closed when other files were loaded.
 	replaced chan struct{}
@@ -50,6 +51,7 @@ func LoadCertificates(dir string, log *slog.Logger) (*Certificates, error) {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	c.now.Store(now)
+	c.warn()
 	return c, nil
 }
 
@@ -66,6 +68,7 @@ func (c *Certificates) Follow(ctx context.Context) {
 		switch {
 		case changed:
 			c.log.Info("another certificate is used", "directory", c.dir, "expires", c.Expires())
+			c.warn()
 		case text != "" && text != told:
 			c.log.Warn("the certificate cannot be read again; the one before is used", "directory", c.dir, "error", err)
 		}
@@ -110,10 +113,22 @@ func (c *Certificates) read() (*loaded, error) {
 	if l.certificate, err = tls.X509KeyPair(texts[0], texts[1]); err != nil {
 		return nil, fmt.Errorf("tls.crt and tls.key: %w", err)
 	}
-	if l.authority = texts[2]; l.authority != nil && !x509.NewCertPool().AppendCertsFromPEM(l.authority) {
-		return nil, errors.New("ca.crt holds no certificate in PEM")
+	if texts[2] == nil {
+		return l, nil
 	}
+	cas, err := rotation.Parse(texts[2])
+	if err != nil {
+		return nil, fmt.Errorf("ca.crt %w", err)
+	}
+	l.authority = rotation.Encode(cas...) // it is published: nothing else in the file may be
 	return l, nil
+}
+
+// warn warns about a private key beside the CA.
+func (c *Certificates) warn() {
+	if strings.Contains(c.now.Load().files[2], "PRIVATE KEY-----") {
+		c.log.Warn("ca.crt has a private key beside the CA; it is published nowhere, and no server needs it: remove it", "directory", c.dir)
+	}
 }
 
 // Config returns the TLS configuration of a server that uses the current certificate.

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -177,6 +178,30 @@ func TestCertificates(t *testing.T) {
 		if err := c.Serves("gitopsd.example.org", time.Now().Add(d)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("without a CA, after %s: %v", d, err)
 		}
+	}
+}
+
+// Of ca.crt, only the certificates are published, and a private key in it is reported.
+func TestKeyBesideAuthority(t *testing.T) {
+	t.Parallel()
+	dir, ca := t.TempDir(), newAuthority(t)
+	key, err := rotation.EncodeKey(ca.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := ca.pem
+	ca.pem = slices.Concat([]byte("Our CA\n"), certificate, key)
+	writeCertificate(t, dir, ca, "gitopsd.example.org")
+	var log bytes.Buffer
+	c, err := LoadCertificates(dir, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(c.Authority(), certificate) {
+		t.Errorf("published: %q", c.Authority())
+	}
+	if text := log.String(); strings.Count(text, "ca.crt has a private key") != 1 || strings.Contains(text, "BEGIN") {
+		t.Errorf("log %q", text)
 	}
 }
 
