@@ -36,6 +36,9 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 	}
 	took := w.took
 	w.took = 0
+	if o.Actions != nil { // without a plan they are unknown, and expire all the same
+		w.certificates = o.Certificates
+	}
 	commit := j.of.state.Commit.Hash // not the lock's commit on top of it
 	var before status.Unit
 	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) {
@@ -51,8 +54,8 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 		if j.want.Objects != nil {
 			c.Objects = j.want.Objects.Len()
 		}
-		if o.Actions != nil { // without a plan they are unknown, and expire all the same
-			c.Certificates, c.Drifted = o.Certificates, o.Drifted
+		if c.Certificates = w.certificates; o.Actions != nil {
+			c.Drifted = o.Drifted
 		}
 		c.Packages, c.Notes = packages(j.want, o, w.running), slices.Concat(j.want.Waiting, j.want.Notes, o.Notes)
 		if at := j.at(); at != nil {
@@ -83,6 +86,9 @@ func (ws *workers) log(w *worker, j *job, o unit.Outcome, before status.Unit) {
 	case o.Phase == status.Failed || o.Phase == status.Unreachable:
 		level = slog.LevelError
 		outcome.Error(o.Message)
+	case o.Phase == status.Suspended && len(o.Problems) > 0:
+		level = slog.LevelWarn
+		outcome.Warn(o.Message)
 	case phase == status.Degraded:
 		level = slog.LevelWarn
 		outcome.Warn("applied, but for what has a problem")

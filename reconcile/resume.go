@@ -87,32 +87,33 @@ func (d *Daemon) inputOf(s *desired.State) string {
 	return string(sources.DigestOf([]byte(d.cfg.Settings + "\x00" + content + "\x00" + string(s.Lock.Format()))))
 }
 
-// keep stores the checkpoint of a unit at rest. After an attempt without a checkpoint it
-// deletes the earlier one: the unit may still be in that state, and the next process would
-// take it for done.
+// keep stores the checkpoint of a unit at rest. After an attempt without a checkpoint only the
+// certificates are kept, for a process that makes no attempt: the unit may still be in the earlier state,
+// and the next process would take it for done.
 func (ws *workers) keep(w *worker, j *job, o unit.Outcome) {
 	switch {
-	case j.at() != nil, o.Phase == status.Unreachable, o.Phase == status.Waiting, o.Phase == status.Suspended:
+	case ws.cfg.Checkpoints == nil, j.at() != nil, o.Phase == status.Unreachable, o.Phase == status.Waiting, o.Phase == status.Suspended:
 		return // nothing new is known
-	case o.Checkpoint == nil && !w.unkept:
-		w.kept, w.unkept = nil, true
-		ws.forget(w.id)
 	}
-	if o.Checkpoint == nil || j.of.input == "" {
-		return
-	}
-	w.unkept = false
-	r := &checkpoint.Record{
-		Input: j.of.input, Cluster: o.Checkpoint, Again: o.Again.UTC().Round(0),
-		Objects: j.want.Objects.Len(), Packages: packages(j.want, o, w.running), Certificates: o.Certificates, Notes: j.want.Notes,
+	r := &checkpoint.Record{Certificates: w.certificates}
+	if o.Checkpoint != nil && j.of.input != "" {
+		r.Input, r.Cluster, r.Again = j.of.input, o.Checkpoint, o.Again.UTC().Round(0)
+		r.Objects, r.Packages, r.Notes = j.want.Objects.Len(), packages(j.want, o, w.running), j.want.Notes
 	}
 	if w.kept.Equal(r) {
 		return
 	}
-	// Also if Save fails, so that the failure is not reported in every pass.
+	// Also if it cannot be stored, so that the failure is not reported in every pass.
 	w.kept = r
+	if r.Cluster == nil && len(r.Certificates) == 0 {
+		ws.forget(w.id)
+		return
+	}
 	if err := ws.cfg.Checkpoints.Save(w.id.String(), r); err != nil {
 		ws.cfg.Log.Warn("the next start will compute everything", "error", err)
+		if r.Cluster == nil {
+			ws.forget(w.id) // the earlier one
+		}
 	}
 }
 

@@ -131,10 +131,12 @@ func (ws *workers) unknownFleet(j *job) home.Fleet {
 
 // serveLeft serves a unit that is left alone because its cluster's document has errors.
 func (ws *workers) serveLeft(ctx context.Context, w *worker, j *job) {
-	all := ws.serve(ctx, w, j)
+	served := ws.serve(ctx, w, j)
 	if ctx.Err() != nil {
 		return
 	}
+	expire, _ := expiring(w.id.String(), w.certificates, time.Now())
+	all := slices.Concat(served, expire)
 	var before []problem.Problem
 	ws.cfg.Board.Update(w.id.String(), func(c *status.Unit) { before, c.Problems = c.Problems, all })
 	for _, p := range problem.News(all, before, problem.Problem.String) {

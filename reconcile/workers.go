@@ -117,9 +117,10 @@ type worker struct {
 	running map[string]version
 	// again is when the unit is due for another attempt; zero for never.
 	again time.Time
-	// kept is the last checkpoint, and unkept reports whether it was deleted since.
-	kept   *checkpoint.Record
-	unkept bool
+	// kept is the last checkpoint; nil if this process kept none.
+	kept *checkpoint.Record
+	// certificates are those of the last attempt with a plan, perhaps by an earlier process.
+	certificates []status.Certificate
 }
 
 const mostGivenUp = 3
@@ -183,6 +184,9 @@ func (ws *workers) start(ctx context.Context, id desired.ID) *worker {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{id: id, box: make(chan *job, 1), woken: make(chan struct{}, 1), quit: cancel, done: make(chan struct{})}
 	ws.all[id] = w
+	if ws.cfg.Checkpoints != nil {
+		w.certificates = ws.cfg.Checkpoints.Certificates(id.String())
+	}
 	before := ws.leaving[id]
 	if delete(ws.leaving, id); before != nil {
 		before.gone.Store(false) // it is back
@@ -418,6 +422,11 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 			if p.Reason != unserved+o.Message { // one error is told once
 				o.Problems, o.Stuck = append(o.Problems, p), false
 			}
+		}
+		expire, again := expiring(w.id.String(), w.certificates, time.Now())
+		o.Problems, o.Again = append(o.Problems, expire...), again
+		if o.Phase == status.Suspended && len(expire) > 0 {
+			o.Message += "; certificates in it expire"
 		}
 	}
 	w.last = j

@@ -23,13 +23,14 @@ import (
 	"gitopsd.dev/reconcile/status"
 )
 
-// Record is a cluster at rest.
+// Record is a cluster at rest, or what is left to know of one that is not.
 type Record struct {
 	// Input identifies all inputs of the computation: equal inputs give equal
 	// results.
 	Input string `json:"input"`
-	// Cluster is the state of the cluster.
-	Cluster *apply.Checkpoint `json:"cluster"`
+	// Cluster is the state of the cluster; nil if it was not at rest, and only its
+	// certificates are of use.
+	Cluster *apply.Checkpoint `json:"cluster,omitempty"`
 	// Again is when the cluster must be looked at again although nothing changed; zero
 	// for never.
 	Again time.Time `json:"again,omitzero"`
@@ -49,16 +50,26 @@ type Store struct{ Dir string }
 
 func (s *Store) file(cluster string) string { return filepath.Join(s.Dir, cluster+".json") }
 
-// Load returns the record of a cluster; nil if there is none with that input, or it
+// Load returns the record of a cluster at rest; nil if there is none with that input, or it
 // cannot be read.
 func (s *Store) Load(cluster, input string) *Record {
-	text, err := os.ReadFile(s.file(cluster))
-	if err != nil {
-		return nil
+	if r := s.read(cluster); r.Cluster != nil && r.Input == input {
+		return r
 	}
+	return nil
+}
+
+// Certificates returns the certificates that a cluster had last, whatever the input was.
+func (s *Store) Certificates(cluster string) []status.Certificate {
+	return s.read(cluster).Certificates
+}
+
+// read returns the record of a cluster; the zero Record if it cannot be read.
+func (s *Store) read(cluster string) *Record {
 	r := new(Record)
-	if err := json.Unmarshal(text, r); err != nil || r.Input != input || r.Cluster == nil {
-		return nil
+	text, err := os.ReadFile(s.file(cluster))
+	if err != nil || json.Unmarshal(text, r) != nil {
+		return new(Record)
 	}
 	return r
 }

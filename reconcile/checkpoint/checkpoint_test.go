@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
@@ -42,6 +43,17 @@ func TestStore(t *testing.T) {
 	files, err := os.ReadDir(s.Dir)
 	if err != nil || len(files) != 1 {
 		t.Errorf("left behind: %v, %v", files, err)
+	}
+	// Of a cluster that is not at rest, only the certificates are known.
+	certificate := status.Certificate{Secret: "acme/hooks-tls", Use: status.Serving, Expires: time.Unix(1e9, 0).UTC()}
+	if err := s.Save("dev", &Record{Certificates: []status.Certificate{certificate}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Load("dev", ""); got != nil {
+		t.Errorf("not at rest: %+v", got)
+	}
+	if got := s.Certificates("dev"); len(got) != 1 || got[0] != certificate {
+		t.Errorf("certificates %+v", got)
 	}
 	for range 2 {
 		if err := s.Delete("dev"); err != nil {

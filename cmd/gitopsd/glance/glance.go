@@ -77,11 +77,13 @@ func writeFleet(t *show.Text, s *status.Snapshot) {
 
 // verdict summarizes in one line how much of the fleet is Ready.
 func verdict(s *status.Snapshot) (string, show.Colour) {
-	ready, suspended := 0, 0
+	ready, suspended, fine := 0, 0, show.Green
 	for _, u := range s.Clusters {
 		switch {
 		case u.Phase == status.Suspended:
-			suspended++
+			if suspended++; len(u.Problems) > 0 {
+				fine = show.Yellow
+			}
 		case u.Phase == status.Ready && u.Commit == s.Commit:
 			ready++
 		}
@@ -99,7 +101,7 @@ func verdict(s *status.Snapshot) (string, show.Colour) {
 	case ready < of:
 		return fmt.Sprintf("%d of %s Ready%s", ready, prose.Agree(of, "cluster is", "clusters are"), rest), show.Yellow
 	}
-	return prose.Agree(ready, "cluster is Ready", "clusters are Ready") + rest, show.Green
+	return prose.Agree(ready, "cluster is Ready", "clusters are Ready") + rest, fine
 }
 
 // colourOf returns the colour of a phase.

@@ -96,20 +96,23 @@ func TestText(t *testing.T) {
 	first.Commit, first.Subject, first.Polled, first.PollError = "", "", time.Time{}, "connection refused"
 	locked := snapshot(unit("dev", status.Ready, ""))
 	locked.Head, locked.LockCommit = before, before
+	expires := unit("prod", status.Suspended, "spec.suspend leaves the cluster as it is; certificates in it expire")
+	expires.Problems = []problem.Problem{{Cluster: "prod", Object: "secret/acme/hooks-tls", Reason: "the serving certificate expired on 2026-02-28T12:00:00Z"}}
 	for name, tt := range map[string]struct {
 		s *status.Snapshot
 		o show.Options
 	}{
-		"locked": {s: locked},
-		"first":  {s: first},
-		"none":   {s: snapshot()},
-		"ready":  {s: snapshot(unit("dev", status.Ready, ""), unit("prod", status.Ready, ""))},
-		"mixed":  {s: mixed()},
-		"all":    {s: mixed(), o: show.Options{All: true}},
-		"narrow": {s: mixed(), o: show.Options{Width: 60}},
-		"colour": {s: snapshot(unit("dev", status.Ready, ""), unit("prod", status.Unreachable, "gone")), o: show.Options{Colour: true}},
-		"large":  {s: large()},
-		"uneven": {s: uneven()},
+		"locked":  {s: locked},
+		"first":   {s: first},
+		"none":    {s: snapshot()},
+		"ready":   {s: snapshot(unit("dev", status.Ready, ""), unit("prod", status.Ready, ""))},
+		"mixed":   {s: mixed()},
+		"all":     {s: mixed(), o: show.Options{All: true}},
+		"narrow":  {s: mixed(), o: show.Options{Width: 60}},
+		"colour":  {s: snapshot(unit("dev", status.Ready, ""), unit("prod", status.Unreachable, "gone")), o: show.Options{Colour: true}},
+		"expires": {s: snapshot(unit("dev", status.Ready, ""), expires), o: show.Options{Colour: true}},
+		"large":   {s: large()},
+		"uneven":  {s: uneven()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var have bytes.Buffer
