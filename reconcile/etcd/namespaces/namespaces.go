@@ -355,7 +355,13 @@ func (p *pass) one(ctx context.Context, t *task, provisioned map[etcd.ID]admin.P
 		return "", p.show(ctx, t, s)
 	case leave:
 		if p.resumes(t) {
-			return why.message, p.resume(ctx, t, trouble)
+			if err := p.resume(ctx, t, trouble); err != nil {
+				return "", err
+			}
+		}
+		if t.unclear && t.finalized {
+			expire, err := p.expiring(ctx, t)
+			return strings.Join(slices.DeleteFunc([]string{why.message, expire}, func(s string) bool { return s == "" }), "; "), err
 		}
 	}
 	return why.message, nil

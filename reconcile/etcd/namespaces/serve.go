@@ -9,10 +9,13 @@ import (
 	"net/url"
 	"time"
 
+	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/etcd/registry"
 	"gitopsd.dev/reconcile/home"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
 )
 
 // served returns the URL at which the daemon serves the namespaces of a home; empty if proxies in the
@@ -124,6 +127,49 @@ func (p *pass) resume(ctx context.Context, t *task, trouble error) error {
 		p.next(t, time.Time{})
 	}
 	return err
+}
+
+// expiring returns which certificates of a namespace expire soon or have expired, and has it looked at
+// again when that changes. It is for a namespace of which it is not known whether it is declared:
+// nothing renews its certificates.
+func (p *pass) expiring(ctx context.Context, t *task) (string, error) {
+	st := p.store(t)
+	secrets := []manifest.ID{st.proxy}
+	for _, id := range t.written {
+		if id.Is(manifest.Secret) && id != st.proxy {
+			secrets = append(secrets, id)
+		}
+	}
+	var all []string
+	for _, id := range secrets {
+		stored, err := st.Get(ctx, id)
+		if err != nil {
+			return "", err
+		}
+		for _, key := range []string{"server.crt", "upstream.crt", "tls.crt"} {
+			chain, err := rotation.Parse(stored.Data[key])
+			if err != nil || stored.Foreign != "" {
+				continue // none was made yet
+			}
+			expires, again, verb := chain[0].NotAfter, rotation.Notice(chain[0]), ""
+			if !p.now.Before(again) {
+				again, verb = expires, "expires"
+			}
+			if !p.now.Before(expires) {
+				again, verb = time.Time{}, "expired"
+			}
+			if !again.IsZero() && (t.known.next.IsZero() || again.Before(t.known.next)) {
+				p.next(t, again)
+			}
+			if verb != "" {
+				all = append(all, fmt.Sprintf("%s of %s %s on %s", key, id, verb, expires.UTC().Format(time.RFC3339)))
+			}
+		}
+	}
+	if len(all) == 0 {
+		return "", nil
+	}
+	return prose.Some(all, 3) + "; nothing is renewed while it is not known whether the repository declares the EtcdNamespace: the cluster is suspended, or its repository has errors", nil
 }
 
 // withdraw makes the daemon stop serving a namespace.

@@ -15,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gitopsd.dev/reconcile/certs/rotation"
 	admin "gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/reconcile/etcd/registry"
@@ -284,6 +285,73 @@ func TestResume(t *testing.T) {
 			}
 			if failed := k.failures > 0; failed != (tt.want != "") || !strings.Contains(k.failure, tt.want) {
 				t.Errorf("the problem is %q after %d failures", k.failure, k.failures)
+			}
+		})
+	}
+}
+
+// While it is not known whether a namespace is declared, nothing renews its certificates: it is served all the same,
+// and people are told from a month before one expires.
+func TestNotRenewed(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	now := time.Now().Truncate(time.Second)
+	text := func(at time.Duration) string { return now.Add(at).UTC().Format(time.RFC3339) }
+	proxy, client := secretType.ID("default", "sample-etcd-proxy"), secretType.ID("default", "one")
+	for name, tt := range map[string]struct {
+		server, upstream, client time.Duration // until they expire
+		want                     string        // the problem, up to its reason
+		next                     time.Duration // until it is looked at again; 0 for never
+	}{
+		"none expires soon": {server: 70 * day, upstream: 80 * day, client: 60 * day, next: 30 * day},
+		"the client's does": {server: 70 * day, upstream: 80 * day, client: 20 * day, want: "tls.crt of " + client.String() + " expires on " + text(20*day), next: 20 * day},
+		"the proxy's has":   {server: 70 * day, upstream: -day, client: 60 * day, want: "upstream.crt of " + proxy.String() + " expired on " + text(-day), next: 30 * day},
+		"all have": {server: -day, upstream: -2 * day, client: -3 * day,
+			want: "server.crt of " + proxy.String() + " expired on " + text(-day) + ", upstream.crt of " + proxy.String() + " expired on " + text(-2*day) + ", tls.crt of " + client.String() + " expired on " + text(-3*day)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			issue := func(left time.Duration) []byte {
+				ca, err := rotation.Profile{Name: "x"}.Mint(now.Add(-300*day), now.Add(300*day))
+				if err != nil {
+					t.Fatal(err)
+				}
+				crt, _, err := rotation.Profile{Name: "x"}.Issue(ca, now.Add(left-90*day), now.Add(left))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return crt
+			}
+			bodies := make(map[string][]byte)
+			for id, data := range map[manifest.ID]map[string][]byte{
+				proxy:  {"server.crt": issue(tt.server), "upstream.crt": issue(tt.upstream)},
+				client: {"tls.crt": issue(tt.client)},
+			} {
+				body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "data": data, "metadata": map[string]any{
+					"name": id.Name, "namespace": id.Namespace, "resourceVersion": "5", "annotations": map[string]any{manifest.EtcdAnnotation: mark(id, namespaces.ID("default", "sample"))}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				bodies["/api/v1/namespaces/default/secrets/"+id.Name] = body
+			}
+			sample := newSample(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodGet {
+					t.Errorf("%s %s", r.Method, r.URL)
+				}
+				w.Write(bodies[r.URL.Path])
+			})
+			k := newKnown(manifest.EtcdKeysFinalizer)
+			p := sample.pass(New(Config{Etcd: &Etcd{Proxy: &taken{has: true}}}), now)
+			due := &task{known: k, key: "key", subject: subject{unclear: true, etcd: true, finalized: true}, written: []manifest.ID{client, proxy}}
+			if err := p.work(t.Context(), []*task{due}); err != nil {
+				t.Fatal(err)
+			}
+			told, _, more := strings.Cut(k.failure, "; nothing is renewed while ")
+			if told != tt.want || more != (tt.want != "") || k.failures > 0 || sample.status != "" {
+				t.Errorf("the problem is %q, %d failures, status %q; want %q", k.failure, k.failures, sample.status, tt.want)
+			}
+			if again := k.next.Sub(now); k.next.IsZero() != (tt.next == 0) || tt.next > 0 && again != tt.next {
+				t.Errorf("it is looked at again after %s, want %s", again, tt.next)
 			}
 		})
 	}
