@@ -63,6 +63,13 @@ func TestKubeconfig(t *testing.T) {
 		{name: "proxy", from: server, to: server + `, proxy-url: "ftp://x"`, want: "proxy-url must be an http, https or socks5 URL"},
 		{name: "groups", from: user, to: "as-groups: [a]", want: `as-groups, as-uid or as-user-extra without "as"`},
 		{name: "token of two lines", from: user, to: `token: "hunter2\nx"`, want: "its token has a line break or another control character in it"},
+		{name: "no credentials", from: user, to: "", want: `user "u": it holds no credentials`},
+		{name: "empty token", from: user, to: "token: ''", want: `user "u": it holds no credentials`},
+		{name: "blank token", from: user, to: `token: " \n"`, want: `user "u": it holds no credentials`},
+		{name: "impersonation alone", from: user, to: "as: root", want: `user "u": it holds no credentials`},
+		{name: "user name alone", from: user, to: "username: hunter2", want: "a user name needs a password"},
+		{name: "password alone", from: user, to: "password: hunter2", want: "a user name needs a password"},
+		{name: "password", from: user, to: "username: a, password: hunter2"},
 		{name: "all at once", from: user, to: "exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Never}, tokenFile: /y", want: "tokenFile names"},
 		{name: "not YAML", from: fleetFile, to: "}hunter2", want: "it is not a kubeconfig file"},
 		{name: "empty", from: fleetFile, want: "it is empty"},
@@ -71,7 +78,7 @@ func TestKubeconfig(t *testing.T) {
 		{name: "service account", config: Config{ServiceAccount: &ServiceAccount{"a", "b"}}},
 		{name: "empty service account", config: Config{ServiceAccount: &ServiceAccount{}}, want: "not the name of a service account"},
 		{name: "odd service account", config: Config{ServiceAccount: &ServiceAccount{"a", "b:c"}}, want: "not the name of a service account"},
-		{name: "two impersonations", from: user, to: "as: root", config: Config{ServiceAccount: &ServiceAccount{"a", "b"}}, want: `it impersonates "root" already`},
+		{name: "two impersonations", from: user, to: user + ", as: root", config: Config{ServiceAccount: &ServiceAccount{"a", "b"}}, want: `it impersonates "root" already`},
 		{name: "trusted", from: user, to: "exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, interactiveMode: Never}", config: Config{Trusted: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -20,9 +20,16 @@ var lacksRight = regexp.MustCompile(`forbidden: User "([^"]*)" cannot ([a-z:-]+)
 // (k8s.io/kubernetes/pkg/registry/rbac/validation, rule.go).
 var grantsMore = regexp.MustCompile(`forbidden: user "([^"]*)" .*is attempting to grant RBAC permissions not currently held`)
 
+// anonymous matches both messages for the user of requests without credentials.
+var anonymous = regexp.MustCompile(`forbidden: [Uu]ser "system:anonymous"`)
+
 // missingRule returns the advice for an answer about an object that a user lacks a right: the
-// rule to paste into a role. It returns "" for any other message.
+// rule to paste into a role. It returns "" for any other message. A right of the anonymous user
+// would be everybody's, so that no rule is advised for it.
 func (c *Client) missingRule(ctx context.Context, id manifest.ID, message string) string {
+	if anonymous.MatchString(message) {
+		return "; no credentials were sent, or the API server accepted none: correct the token or the client certificate that gitopsd connects with"
+	}
 	if m := grantsMore.FindStringSubmatch(message); m != nil {
 		resource, verb, ok := grant(id)
 		if !ok {

@@ -236,6 +236,7 @@ func TestMissingRuleText(t *testing.T) {
 	t.Parallel()
 	const lacks = `configmaps "a" is forbidden: User "u" cannot `
 	const grants = `forbidden: user "u" (groups=["a" "b"]) is attempting to grant RBAC permissions not currently held:` + "\n" + `{APIGroups:["a.b"], Resources:["c"], Verbs:["*"]}`
+	const noCredentials = "; no credentials were sent, or the API server accepted none: correct the token or the client certificate that gitopsd connects with"
 	for _, tt := range []struct {
 		id                    manifest.ID
 		message, actsAs, want string
@@ -247,6 +248,8 @@ func TestMissingRuleText(t *testing.T) {
 		{message: lacks + `get path "/openapi/v3"`, want: `; that user needs the rule {nonResourceURLs: ["/openapi/v3"], verbs: [get]} in a ClusterRole`},
 		{message: lacks + `impersonate resource "serviceaccounts" in API group "" in the namespace "a"`, actsAs: accountPrefix + "a:123", want: `; that user needs the rule {apiGroups: [""], resources: [serviceaccounts], resourceNames: ["123"], verbs: [impersonate]} in a Role in namespace a`},
 		{message: lacks + `impersonate-on:serviceaccount:get resource "pods" in API group ""`, actsAs: accountPrefix + "a:b", want: `; that user needs the rule {apiGroups: [""], resources: [serviceaccounts], resourceNames: ["b"], verbs: [impersonate]} in a Role in namespace a`},
+		{message: strings.Replace(lacks, `"u"`, `"system:anonymous"`, 1) + `get resource "configmaps" in API group ""`, want: noCredentials},
+		{id: manifest.Role.ID("a", "b"), message: strings.Replace(grants, `"u"`, `"system:anonymous"`, 1), want: noCredentials},
 		{message: lacks + `get resource "*" in API group "*"`},
 		{message: lacks + `get resource "pods" in API group "*"`},
 		{message: lacks + `get resource "*], verbs: ['*'], x: [a" in API group ""`},

@@ -169,6 +169,13 @@ func checkUser(name string, u *api.AuthInfo, accept Accept) error {
 		}
 		refuse("it has %s but no %s; a client certificate needs both: add the other, or use a token", has, lacks)
 	}
+	switch {
+	case (u.Username != "") != (u.Password != ""):
+		refuse("a user name needs a password, and a password a user name")
+	case u.Token == "" && u.TokenFile == "" && !certificate && !key && u.Username == "" && u.Exec == nil && u.AuthProvider == nil:
+		// Many API servers accept an anonymous user, and give it some rights.
+		refuse("it holds no credentials: no token (or an empty one), no client certificate, and no user name with a password; gitopsd would be anonymous: add one of them")
+	}
 	if strings.ContainsFunc(u.Token, unicode.IsControl) {
 		refuse("its token has a line break or another control character in it, which no HTTP header may have; copy the token as one line")
 	}

@@ -13,7 +13,6 @@ package connection
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -68,9 +67,6 @@ func Parse(data map[string][]byte, accept kubeconfig.Accept) (*Connection, error
 			continue
 		}
 		entry, err := kubeconfig.Parse(data[key], "", accept)
-		if err == nil {
-			err = checkUser(entry.User)
-		}
 		if err != nil {
 			return nil, fmt.Errorf("key %q: %w", key, err)
 		}
@@ -95,7 +91,7 @@ func Parse(data map[string][]byte, accept kubeconfig.Accept) (*Connection, error
 	if _, err = kubeconfig.Parse(file, "", accept); err != nil { // by the same rules
 		return nil, err
 	}
-	return c, checkUser(c.entry.User)
+	return c, nil
 }
 
 // New returns the connection of a user to a cluster. It copies addresses, certificates and
@@ -108,17 +104,6 @@ func New(cluster *api.Cluster, user *api.AuthInfo) *Connection {
 		Token: user.Token, ClientCertificateData: user.ClientCertificateData, ClientKeyData: user.ClientKeyData,
 		Username: user.Username, Password: user.Password,
 	})}
-}
-
-// checkUser returns an error if a user has no or incomplete credentials.
-func checkUser(u *api.AuthInfo) error {
-	switch {
-	case (u.Username != "") != (u.Password != ""):
-		return errors.New("a user name needs a password, and a password a user name")
-	case u.Token == "" && len(u.ClientCertificateData) == 0 && u.Username == "" && u.Exec == nil && u.AuthProvider == nil:
-		return errors.New("it holds no credentials: neither a token, nor a client certificate, nor a user name")
-	}
-	return nil
 }
 
 // Check returns an error if the server or its proxy has an IP address that r refuses. It does
