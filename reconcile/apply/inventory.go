@@ -48,6 +48,8 @@ type Fleet struct {
 	// Accepts reports whether an inventory with another name is used too; nil
 	// accepts none.
 	Accepts func(name string) bool
+	// Compared says in errors what Accepts compares names with; may be empty.
+	Compared string
 	// Supersedes returns nil if a commit may be applied after another one that some
 	// process of this fleet applied, and otherwise an error with the reason. Nil
 	// applies every commit.
@@ -184,7 +186,11 @@ func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	case fleet == "":
 		return fail("has no annotation %s, which says whose it is: somebody removed it; if it is this fleet's, restore %[1]s: %[2]s", manifest.FleetAnnotation, a.fleet.Name)
 	case fleet != a.fleet.Name && (a.fleet.Accepts == nil || !a.fleet.Accepts(fleet)):
-		return fail("belongs to another fleet, %s, and objects that this one does not declare would be pruned: register the cluster under another name here; or, if it is this fleet's from now on, start gitopsd with --take-over-from=%s", fleet, fleet)
+		compared := ""
+		if a.fleet.Compared != "" {
+			compared = " (compared with " + a.fleet.Compared + ")"
+		}
+		return fail("belongs to another fleet, %s%s, and objects that this one does not declare would be pruned: register the cluster under another name here; or, if it is this fleet's from now on, start gitopsd with --take-over-from=%s", fleet, compared, fleet)
 	}
 	return nil
 }

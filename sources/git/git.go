@@ -103,7 +103,7 @@ func Open(cfg Config) (*Repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Repository{cfg: cfg, describe: loc.describe, name: loc.name()}
+	r := &Repository{cfg: cfg, describe: loc.describe, location: loc}
 	fail := func(err error) (*Repository, error) { return nil, r.wrap(err) }
 	if !validBranch(cfg.Branch) {
 		return fail(fmt.Errorf("%q is not the name of a branch", cfg.Branch))

@@ -39,10 +39,7 @@ func openLocal(dir string) (*local, error) {
 	if err != nil {
 		return nil, err
 	}
-	common := gitDir
-	if content, err := os.ReadFile(filepath.Join(gitDir, "commondir")); err == nil {
-		common = resolvePath(gitDir, strings.TrimSpace(string(content)))
-	}
+	common := commonDir(gitDir)
 	var files billy.Filesystem = osfs.New(common)
 	if common != gitDir { // a linked work tree
 		files = dotgit.NewRepositoryFilesystem(osfs.New(gitDir), files)
@@ -82,6 +79,14 @@ func findGitDir(dir string) (string, error) {
 		}
 	}
 	return "", ErrRepositoryNotFound
+}
+
+// commonDir returns the directory with the objects and branches, which linked work trees share.
+func commonDir(gitDir string) string {
+	if content, err := os.ReadFile(filepath.Join(gitDir, "commondir")); err == nil {
+		return resolvePath(gitDir, strings.TrimSpace(string(content)))
+	}
+	return gitDir
 }
 
 // isGitDir reports whether a directory is a repository by gitrepository-layout(5).

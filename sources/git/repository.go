@@ -18,9 +18,8 @@ import (
 type Repository struct {
 	cfg      Config
 	describe string
-	// name is the repository in the fleet's name.
-	name   string
-	origin *remote
+	location location
+	origin   *remote
 
 	mu      sync.Mutex // of pending
 	pending pendingState

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -205,17 +205,22 @@ func registerTakeOver(cmd *cobra.Command, fleets *[]string) {
 // fleetOf returns a fleet that accepts the inventories of every fleet that a working tree may
 // belong to: its own repository or a remote's, on any branch. Without a repository or
 // remotes, as in an unpacked archive, it accepts all.
-func fleetOf(root string, takeOver []string) apply.Fleet {
-	return apply.Fleet{Accepts: func(name string) bool {
-		if slices.Contains(takeOver, name) {
-			return true
-		}
-		repo, err := git.OpenDir(root)
-		if err != nil {
-			return true
-		}
-		defer repo.Close()
-		remotes, err := repo.Remotes()
-		return err != nil || len(remotes) == 0 || slices.Contains(append(remotes, filepath.ToSlash(repo.Root)), git.FleetRepository(name))
-	}}
+func fleetOf(ctx context.Context, root string, takeOver []string) apply.Fleet {
+	all := apply.Fleet{Accepts: func(string) bool { return true }}
+	repo, err := git.OpenDir(root)
+	if err != nil {
+		return all
+	}
+	defer repo.Close()
+	trees, remotes, err := repo.Names(ctx)
+	if err != nil || len(remotes) == 0 {
+		return all
+	}
+	names := slices.Concat(trees, remotes)
+	return apply.Fleet{
+		Accepts: func(name string) bool {
+			return slices.Contains(takeOver, name) || git.SameRepository(name, names)
+		},
+		Compared: "this repository's remotes, " + strings.Join(remotes, ", "),
+	}
 }

@@ -328,13 +328,14 @@ func (p *planner) live(ctx context.Context, fleet *preview.Fleet, state *desired
 			fleet.Notes = append(fleet.Notes, leaves(c, "objects applied by gitopsd stay"))
 		}
 	}
+	owner := fleetOf(ctx, p.root, p.options.takeOver)
 	var wg sync.WaitGroup
 	for i, c := range state.Clusters {
 		wg.Go(func() {
 			cp := shown(c, p.options.registry.local)
 			var installed map[string]unit.Installed
 			var err error
-			if cp.Plan, installed, err = p.one(ctx, c); err != nil {
+			if cp.Plan, installed, err = p.one(ctx, c, owner); err != nil {
 				cp.Err = problem.Message(err)
 			}
 			cp.Before, cp.BeforeLocked = installedNames(c, installed, lockedNames(c, before), before, state.Lock)
@@ -397,12 +398,12 @@ func (p *planner) committed(state *desired.State) (lock *lockfile.File, register
 }
 
 // one returns the plan for a cluster, and the installed packages by name.
-func (p *planner) one(ctx context.Context, c *desired.Unit) (made *plan.Plan, installed map[string]unit.Installed, err error) {
+func (p *planner) one(ctx context.Context, c *desired.Unit, owner apply.Fleet) (made *plan.Plan, installed map[string]unit.Installed, err error) {
 	how := (*unit.Connection).Plan
 	if p.options.objects {
 		how = (*unit.Connection).PlanLive
 	}
-	made, err = planOf(ctx, p.connector, c, fleetOf(p.root, p.options.takeOver), p.log, func(connection *unit.Connection, ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
+	made, err = planOf(ctx, p.connector, c, owner, p.log, func(connection *unit.Connection, ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
 		made, err := how(connection, ctx, c)
 		if err == nil {
 			installed = connection.Installed(ctx, c, made)

@@ -247,7 +247,9 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return err
 	}
 	connector := &hub.Connector{Hub: own, Dir: o.kubeconfigDir, AllowInCluster: o.inCluster, MayWrite: mayWrite}
-	fleet := apply.Fleet{Name: repository.Fleet(), Accepts: func(name string) bool { return slices.Contains(o.takeOver, name) }}
+	fleet := apply.Fleet{Name: repository.Fleet(), Accepts: func(name string) bool {
+		return repository.Accepts(name) || slices.Contains(o.takeOver, name)
+	}}
 	var daemon *reconcile.Daemon
 	fleet.Supersedes = func(ctx context.Context, commit, applied string) error {
 		return daemon.Supersedes(ctx, commit, applied)

@@ -134,8 +134,9 @@ func (o *verifyOptions) report(cmd *cobra.Command, g *global) (found *verify.Rep
 	})
 	defer reader.Close()
 	log := g.log(false)
+	owner := fleetOf(cmd.Context(), fleet.root, nil)
 	found, err = o.verify(cmd, fleet.State, reader, func(ctx context.Context, c *desired.Unit) (*plan.Plan, error) {
-		return planOf(ctx, connector, c, fleetOf(fleet.root, nil), log, (*unit.Connection).Decide)
+		return planOf(ctx, connector, c, owner, log, (*unit.Connection).Decide)
 	})
 	return found, fleet.RegistryErr, err
 }

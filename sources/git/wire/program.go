@@ -110,6 +110,27 @@ func Ignored(ctx context.Context, dir string) ([]string, error) {
 	return names, err
 }
 
+// RemoteURLs returns the URLs that git fetches a repository's remotes from, as git's whole
+// configuration has them. It fails if git does.
+func RemoteURLs(ctx context.Context, dir string) ([]string, error) {
+	t, err := newProgramTransport(dir)
+	if err != nil {
+		return nil, err
+	}
+	out, err := t.command(ctx, "-C", dir, "remote", "-v").Output()
+	if err != nil {
+		return nil, fmt.Errorf("git remote: %w", err)
+	}
+	var urls []string
+	for line := range strings.Lines(string(out)) { // origin<TAB>URL (fetch)
+		_, rest, _ := strings.Cut(line, "\t")
+		if u, _, fetch := strings.Cut(rest, " (fetch)"); fetch {
+			urls = append(urls, u)
+		}
+	}
+	return urls, nil
+}
+
 // command returns a command of git, which is terminated when ctx ends.
 func (t *programTransport) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, t.git, args...)
