@@ -189,11 +189,7 @@ func (d *Daemon) use(ctx context.Context, c *computation) {
 // refuse reports a commit that cannot be used. If the revision in charge was resumed and
 // never computed, it is computed next.
 func (d *Daemon) refuse(ctx context.Context, c *computation) {
-	var names []string
-	for _, c := range d.cfg.Board.Snapshot().Clusters {
-		names = append(names, c.Name)
-	}
-	d.cfg.Board.Commit(c.commit.Hash, c.commit.Subject, problem.Of(c.err), names)
+	d.cfg.Board.Refuse(c.commit.Hash, c.commit.Subject, problem.Of(c.err))
 	if d.now != nil && d.now.at != nil && !d.due {
 		d.start(ctx, d.now.commit, d.now)
 	}

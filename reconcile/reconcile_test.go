@@ -344,7 +344,7 @@ func TestBrokenCommit(t *testing.T) {
 	w.commit("garble the lock", map[string]string{"clusters.lock": good[:len(good)-20]})
 	w.eventually("the error is reported", func() bool {
 		s := d.cfg.Board.Snapshot()
-		return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Reason, "clusters.lock:")
+		return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Reason, "clusters.lock:") && s.Stuck()
 	})
 	tries := len(w.appliedTo("dev"))
 	w.eventually("dev goes on with what it had", func() bool { return len(w.appliedTo("dev")) > tries+2 })

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"sync"
 
 	"gitopsd.dev/reconcile/problem"
@@ -99,7 +100,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 	s := &State{Commit: commit}
 	text, err := fs.ReadFile(commit.Files, sources.RegistryFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w at the root of the repository: it registers the clusters", ErrNoRegistry)
+		return nil, &problem.Error{Lasting: true, Err: fmt.Errorf("%w at the root of the repository: it registers the clusters", ErrNoRegistry)}
 	} else if err != nil {
 		return nil, err
 	}
@@ -171,7 +172,21 @@ func ReadLock(files fs.FS) (*lockfile.File, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	return lockfile.Parse(sources.LockFile, text)
+	lock, err := lockfile.Parse(sources.LockFile, text)
+	return lock, LockFault(err)
+}
+
+// LockFault returns an error of parsing a lock with advice; nil if it is nil. The commit alone
+// decides on it, so that it is lasting.
+func LockFault(err error) error {
+	if err == nil {
+		return nil
+	}
+	advice := "delete the line, or restore the file from Git, then run `gitopsd lock`"
+	if strings.Contains(err.Error(), "`gitopsd lock`") {
+		advice = "" // it has its own
+	}
+	return &problem.Error{Lasting: true, Advice: advice, Err: err}
 }
 
 func (c *Computer) each(all []*Unit, do func(int, *Unit)) {

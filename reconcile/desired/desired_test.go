@@ -215,13 +215,17 @@ func TestNothingToCompute(t *testing.T) {
 		want string
 	}{
 		{name: "no registry", f: files{"a": ""}, want: "no clusters.yaml at the root"},
-		{name: "garbled lock", f: files{"clusters.yaml": cluster("dev"), "clusters.lock": "x\n"}, want: "clusters.lock:1:"},
+		{name: "garbled lock", f: files{"clusters.yaml": cluster("dev"), "clusters.lock": "x\n"}, want: "want REPOSITORY VERSION[/ITEM] SUM; delete the line, or restore the file from Git, then run `gitopsd lock`"},
+		{name: "lock cut off", f: files{"clusters.yaml": cluster("dev"), "clusters.lock": "x"}, want: "or delete the line and run `gitopsd lock`"},
 		{name: "unknown cluster", only: []string{"prod"}, f: files{"clusters.yaml": cluster("dev")}, want: `cluster "prod" is not registered`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := New(Config{Resolve: shelf(&fetched), Only: tt.only}).Compute(t.Context(), tt.f.commit(), Earlier{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
+			}
+			if of := problem.Of(err); of[0].Lasting == (tt.only != nil) { // which the command line decides
+				t.Errorf("lasting: %+v", of)
 			}
 			if errors.Is(err, ErrNoRegistry) != (tt.name == "no registry") {
 				t.Errorf("ErrNoRegistry: %v", err)

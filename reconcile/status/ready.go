@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/sources"
 )
 
@@ -58,10 +59,17 @@ func (s *Snapshot) Unready(only ...string) []string {
 
 // Stuck reports whether waiting will not make the fleet Ready: the newest commit is in charge,
 // something is not Ready, and every problem of the commit and every cluster that is not Ready
-// stays so until somebody changes the repository or an object. If clusters are named, only these
+// stays so until somebody changes the repository or an object. Or the newest commit is refused, and
+// stays so; the clusters do not count then. If clusters are named, only these
 // count, as in Unready.
 func (s *Snapshot) Stuck(only ...string) bool {
-	if s.Commit == "" || s.Computing != "" || s.LeaseError != "" || s.PollError != "" || s.LockDue || s.LockError != "" {
+	if s.Commit == "" || s.Computing != "" || s.LeaseError != "" || s.PollError != "" {
+		return false
+	}
+	if s.Refused {
+		return !slices.ContainsFunc(s.Problems, func(p problem.Shared) bool { return !p.Lasting })
+	}
+	if s.LockDue || s.LockError != "" {
 		return false
 	}
 	asked := func(cluster string) bool { return len(only) == 0 || slices.Contains(only, cluster) }

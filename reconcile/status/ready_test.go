@@ -83,6 +83,10 @@ func TestStuck(t *testing.T) {
 		{"waits for one that is held by now", Snapshot{Clusters: []Unit{waits("a", "dev"), held}}, nil, false},
 		{"waits for its turn", Snapshot{Clusters: []Unit{waits("a", ""), held}}, nil, false},
 		{"waits for itself", Snapshot{Clusters: []Unit{waits("a", "b"), waits("b", "a")}}, nil, false},
+		{"the commit is refused for good", Snapshot{Clusters: []Unit{old, ready}, Refused: true, LockDue: true, Problems: problem.Gather([]problem.Problem{{Reason: "no registry", Lasting: true}})}, nil, true},
+		{"the commit is refused for good, and one asks for a cluster", Snapshot{Clusters: []Unit{ready}, Refused: true, Problems: problem.Gather([]problem.Problem{{Reason: "no registry", Lasting: true}})}, []string{"prod"}, true},
+		{"the commit is refused for now", Snapshot{Clusters: []Unit{old}, Refused: true, Problems: problem.Gather([]problem.Problem{{Reason: "cut off"}})}, nil, false},
+		{"the commit is refused, and a newer one is next", Snapshot{Clusters: []Unit{old}, Refused: true, Computing: "next", Problems: problem.Gather([]problem.Problem{{Reason: "no registry", Lasting: true}})}, nil, false},
 		{"another one is held", Snapshot{Clusters: []Unit{held, ready}}, []string{"prod"}, false},
 		{"another one failed", Snapshot{Clusters: []Unit{held, failed}}, []string{"dev"}, true},
 	} {

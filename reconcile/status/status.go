@@ -192,6 +192,9 @@ type Snapshot struct {
 	LeaseError string `json:"leaseError,omitempty"`
 	// Turned is when the loop last ran.
 	Turned time.Time `json:"turned,omitzero"`
+	// Refused reports whether the commit cannot be used at all. The clusters stay at the one
+	// before.
+	Refused bool `json:"refused,omitempty"`
 	// Problems of the commit itself: the registry, the lock, packages. One that clusters share
 	// is listed once.
 	Problems []problem.Shared `json:"problems,omitempty"`
@@ -319,16 +322,28 @@ func (b *Board) Computed(took time.Duration) {
 // removed.
 func (b *Board) Commit(hash, subject string, problems []problem.Problem, clusters []string) {
 	defer b.change()()
-	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Problems = hash, subject, problem.Gather(problems)
-	if b.snapshot.Computing == hash {
-		b.snapshot.Computing = ""
-	}
+	b.commit(hash, subject, problems)
+	b.snapshot.Refused = false
 	b.known = nil
 	maps.DeleteFunc(b.clusters, func(name string, _ *Unit) bool { return !slices.Contains(clusters, name) })
 	for _, name := range clusters {
 		if b.clusters[name] == nil {
 			b.clusters[name] = &Unit{Name: name, Phase: Pending}
 		}
+	}
+}
+
+// Refuse records a commit that cannot be used, and why.
+func (b *Board) Refuse(hash, subject string, problems []problem.Problem) {
+	defer b.change()()
+	b.commit(hash, subject, problems)
+	b.snapshot.Refused = true
+}
+
+func (b *Board) commit(hash, subject string, problems []problem.Problem) {
+	b.snapshot.Commit, b.snapshot.Subject, b.snapshot.Problems = hash, subject, problem.Gather(problems)
+	if b.snapshot.Computing == hash {
+		b.snapshot.Computing = ""
 	}
 }
 
