@@ -243,6 +243,16 @@ func (c *cluster) noteIdle(s sources.Selected) {
 	}
 }
 
+// noteAdopt notes a declaration that would adopt, although it is no object in the cluster. With
+// delegation it is one.
+func (c *cluster) noteAdopt(s sources.Selected) {
+	d := s.Declaration
+	if _, adopts := manifest.Mapping(d.Document.Tree, "metadata", "annotations")[manifest.AdoptAnnotation]; adopts {
+		c.notef("%s: %s %s: %s means nothing here, since the package itself is no object in the cluster; have one of the Cluster's spec.patches annotate the package's objects, or annotate the Cluster with the owners that the plan names",
+			d.Place(), d.Kind, d.Name, manifest.AdoptAnnotation)
+	}
+}
+
 // settle removes objects that are defined more than once, and every package that
 // defines one of them: the intended definition is unknown, and a package without
 // one of its objects is incomplete. All of them stay unchanged in the cluster.

@@ -3,6 +3,7 @@ package render
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -119,6 +120,29 @@ func TestDelegateByType(t *testing.T) {
 	rendered, err := delegate(t, in, false)
 	if err != nil || len(rendered.Notes) != 1 || !strings.Contains(rendered.Notes[0], "gitopsd.dev/install means nothing here") {
 		t.Error(err, rendered.Notes)
+	}
+}
+
+// A note says that gitopsd.dev/adopt has no effect on a declaration unless Crossplane installs
+// the package.
+func TestAdoptOnDeclaration(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []sources.PackageKind{sources.Provider, sources.Configuration, sources.Function} {
+		for _, left := range []bool{false, true} {
+			text := strings.Replace(declare(string(kind), "p", ""), "{name: p}", `{name: p, annotations: {gitopsd.dev/adopt: "true"}}`, 1)
+			in := input(t, text)
+			in.Delegate = left
+			rendered, err := expand(t, new(Renderer), in, map[string]*sources.Package{"p": content(t, kind, "")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			noted := slices.ContainsFunc(rendered.Notes, func(n string) bool {
+				return strings.HasPrefix(n, "c/all.yaml:1: "+string(kind)+" p: gitopsd.dev/adopt means nothing here")
+			})
+			if noted == (left || kind == sources.Function) {
+				t.Errorf("%s, delegated %t: %q", kind, left, rendered.Notes)
+			}
+		}
 	}
 }
 

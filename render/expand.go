@@ -195,6 +195,7 @@ func (r *Renderer) expandPackages(ctx context.Context, c *cluster) (expanded map
 		}
 		c.held[name(s)], expanded[name(s)] = e.objects, e
 		c.notes = append(c.notes, e.notes...)
+		c.noteAdopt(s)
 		c.freezePackage(s, e)
 	}
 	return expanded, pins, nil
