@@ -15,7 +15,8 @@ import (
 
 // textFields are the fields of metadata with mappings of strings. Kustomize writes numbers and
 // booleans in annotations as text, and empties mappings, lists and values that are left out;
-// it makes null in a label an error, and in an operation the text "null".
+// it makes null in a label an error, and in an operation the text "null". Null beside an annotation
+// of gitopsd's is an error too: in {a: b, c} the c is most likely a part of that value.
 var textFields = []string{"labels", "annotations"}
 
 // checkTexts checks the labels and annotations of an object, and returns the path of a wrong
@@ -28,6 +29,9 @@ func checkTexts(tree map[string]any, patch, operation bool) (where []string, err
 		case nil:
 		case map[string]any:
 			for _, key := range slices.Sorted(maps.Keys(values)) {
+				if values[key] == nil && field == "annotations" && !operation && !patch && ours(values) {
+					return []string{"metadata", field, key}, fmt.Errorf("metadata.%s: %s: want a string, have null; if it is a part of the value before a comma, quote the whole value, else write \"\" for an empty one", field, key)
+				}
 				if values[key] == nil && field == "annotations" && !operation || patch && (values[key] == nil || strings.HasPrefix(key, "$")) {
 					continue
 				}
@@ -44,6 +48,16 @@ func checkTexts(tree map[string]any, patch, operation bool) (where []string, err
 		}
 	}
 	return nil, nil
+}
+
+// ours reports whether one of the annotations is gitopsd's, many of which are lists.
+func ours(annotations map[string]any) bool {
+	for key := range annotations {
+		if strings.HasPrefix(key, manifest.Group+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // checkText checks the value of a label or annotation.

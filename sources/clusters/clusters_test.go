@@ -82,6 +82,8 @@ func TestParseFaults(t *testing.T) {
 		{name: "alias without an anchor", doc: cluster(meta, "spec:", where, "  kubeconfig: {file: *bad}"), want: "an alias has no anchor; quote a text that begins with *"},
 		{name: "conflict", doc: cluster("<<<<<<< HEAD", meta, "=======", "metadata: {name: worse}", ">>>>>>> theirs", "spec:", where, creds), want: "clusters.yaml:3: Git left a merge conflict here"},
 		{name: "misspelt annotation", doc: cluster("metadata:", "  name: bad", "  annotations:", "    example.org/any: x", "    gitopsd.dev/alow-prune: '3'", "spec:", where, creds), want: "clusters.yaml:7: metadata.annotations.gitopsd.dev/alow-prune: is no annotation of a Cluster; did you mean gitopsd.dev/allow-prune?"},
+		{name: "list that is not quoted", doc: cluster("metadata:", "  name: bad", "  annotations: {gitopsd.dev/adopt: flux, helm/r1}", "spec:", where, creds), want: `clusters.yaml:5: metadata.annotations.helm/r1: has no value: if it is a part of the value before a comma, quote the whole value; else write "" for an empty one`},
+		{name: "label without a value", doc: cluster("metadata:", "  name: bad", "  labels:", "    tier:", "spec:", where, creds), want: "clusters.yaml:6: metadata.labels.tier: has no value"},
 		{name: "unknown annotation", doc: cluster("metadata: {name: bad, annotations: {gitopsd.dev/whatever: x}}", "spec:", where, creds), want: "is no annotation of a Cluster; there are gitopsd.dev/actors, gitopsd.dev/adopt, gitopsd.dev/allow-prune, gitopsd.dev/remove"},
 		{name: "wrong type", doc: cluster(meta, "spec:", where, creds, "  suspend: maybe"), want: "clusters.yaml:7: a str (maybe) stands where true or false is wanted"},
 		{name: "syntax", doc: cluster(meta, "spec: ["), want: "clusters.yaml:"},

@@ -44,9 +44,9 @@ type document struct {
 }
 
 type metadata struct {
-	Name        string            `yaml:"name"`
-	Labels      map[string]string `yaml:"labels"`
-	Annotations map[string]string `yaml:"annotations"`
+	Name        string             `yaml:"name"`
+	Labels      map[string]*string `yaml:"labels"` // nil for null
+	Annotations map[string]*string `yaml:"annotations"`
 }
 
 func (p *parser) fail(line int, key, format string, args ...any) {
@@ -146,7 +146,9 @@ func (p *parser) document(c chunk) {
 	case d.Kind != "Cluster":
 		p.fail(at.line("kind"), "kind", "%q; this file holds documents of kind Cluster and one of kind %s", d.Kind, packagesKind)
 	}
-	cl := Cluster{Name: d.Metadata.Name, Labels: d.Metadata.Labels, Annotations: d.Metadata.Annotations, Line: line, Spec: d.Spec}
+	cl := Cluster{Name: d.Metadata.Name, Line: line, Spec: d.Spec}
+	cl.Labels = p.texts(at, "labels", d.Metadata.Labels)
+	cl.Annotations = p.texts(at, "annotations", d.Metadata.Annotations)
 	p.name(&cl, at)
 	if name, ok := cl.Annotations[RemoveAnnotation]; ok && name != cl.Name {
 		p.fail(at.line("metadata", "annotations", RemoveAnnotation), "metadata.annotations."+RemoveAnnotation, "%q is not the name of this cluster; to have everything removed that was applied to it, write %q", name, cl.Name)
@@ -172,6 +174,23 @@ func (p *parser) document(c chunk) {
 		return
 	}
 	p.registry.Clusters = append(p.registry.Clusters, cl)
+}
+
+// texts returns the labels or annotations of a document. Null is an error: in {a: b, c} the c is
+// most likely a part of the value before it.
+func (p *parser) texts(at finder, field string, values map[string]*string) map[string]string {
+	if values == nil {
+		return nil
+	}
+	texts := make(map[string]string, len(values))
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if values[key] == nil {
+			p.fail(at.line("metadata", field, key), "metadata."+field+"."+key, "has no value: if it is a part of the value before a comma, quote the whole value; else write \"\" for an empty one")
+			continue
+		}
+		texts[key] = *values[key]
+	}
+	return texts
 }
 
 // unreadable notes a document that is not valid YAML, or not a mapping.
