@@ -169,6 +169,8 @@ type computation struct {
 	inactive, delegated map[schema.GroupKind]PackageType
 	// dormant are the definitions of inactive types.
 	dormant map[manifest.ID]bool
+	// installed are the packages that are desired; known while contents are kept.
+	installed map[string]bool
 	// awaited are names that others may depend on, of objects that a cluster has and the
 	// rendering has not, or not under that name.
 	awaited map[string]bool

@@ -80,24 +80,36 @@ func Staying(contents []Content, leaving map[string]bool) []Content {
 	})
 }
 
-// keepContents keeps containers of objects that stay. A container that is kept may be
-// inside another, or own objects in others, so keepContents repeats until nothing changes.
+// keepContents keeps containers of objects that stay, with what these may need. Something
+// that is kept may be inside another container, or own objects in others, so keepContents
+// repeats until nothing changes.
 func (c *computation) keepContents(steps []Step) {
 	unwanted := make(map[string]*Step, len(steps)) // by UID
 	for i := range steps {
 		unwanted[steps[i].UID] = &steps[i]
 	}
-	for again := true; again; {
-		again = false
+	c.installed = c.packages()
+	for before := len(steps) + 1; prunes(steps) < before; {
+		before = prunes(steps)
 		leaving := leaving(c.going(steps), c.contents())
 		for i := range steps {
-			s := &steps[i]
-			if s.Action == Prune && Holds(s.ID) {
+			if s := &steps[i]; s.Action == Prune && Holds(s.ID) {
 				c.keepFull(s, leaving, unwanted)
-				again = again || s.Action != Prune
 			}
 		}
+		c.keepControllers(steps)
+		c.keepPackages(steps)
 	}
+}
+
+func prunes(steps []Step) int {
+	n := 0
+	for i := range steps {
+		if steps[i].Action == Prune {
+			n++
+		}
+	}
+	return n
 }
 
 // contents returns the contents of all objects that were looked into.
@@ -143,6 +155,48 @@ func (c *computation) keepControllers(steps []Step) {
 			hold(s, "kept: whether a webhook configuration needs it cannot be told: %s", unreadable)
 		}
 	}
+}
+
+// keepPackages keeps everything of a package that leaves while one of its definitions is kept
+// with its contents. These may need all of it: the controller for their finalizers, its
+// rights, what admits them and converts them, and other types without which a controller
+// does not start. A package that stays has a controller in any case, in its new version.
+func (c *computation) keepPackages(steps []Step) {
+	kept := make(map[string][]string) // the definitions, by package
+	passing := make(map[string]bool)
+	for i := range steps {
+		s := &steps[i]
+		_, unknown := c.live.ContentsUnknown[s.ID]
+		if s.Action == Held && s.ID.Is(manifest.Definitions...) && !c.installed[s.Package] && (unknown || len(c.live.Contents[s.ID]) > 0) {
+			kept[s.Package] = append(kept[s.Package], s.ID.String())
+			passing[s.Package] = passing[s.Package] || !s.Lasts()
+		}
+	}
+	for i := range steps {
+		s := &steps[i]
+		of := kept[s.Package]
+		if len(of) == 0 || s.Package == "" {
+			continue
+		}
+		keep := holdFor
+		if passing[s.Package] {
+			keep = hold
+		}
+		keep(s, "kept: objects of %s may need it; remove them, or annotate their definition with %s: \"true\"", prose.Some(of, 3), manifest.AllowPruneAnnotation)
+	}
+}
+
+// packages returns the packages that are still desired.
+func (c *computation) packages() map[string]bool {
+	installed := make(map[string]bool)
+	for _, o := range c.desired.All() {
+		installed[o.Label(manifest.PackageLabel)] = true
+	}
+	for _, t := range c.opts.Inactive {
+		installed[t.Package] = true
+	}
+	delete(installed, "")
+	return installed
 }
 
 // going returns the UIDs of objects that are pruned or being deleted. An object that
@@ -201,6 +255,9 @@ func (c *computation) keepFull(s *Step, leaving map[string]bool, unwanted map[st
 	}
 	if len(all) > 0 && c.dormant[s.ID] {
 		keep(s, "kept: no activation policy names it any more, but it holds %s, which would be deleted with it; name it in a policy again, delete these, or annotate it with %s: \"true\"", prose.Some(all, 3), manifest.AllowPruneAnnotation)
+	}
+	if len(all) > 0 && c.installed[s.Package] && s.ID.Is(manifest.Definitions...) {
+		keep(s, "kept: package %s does not have it any more, but it holds %s, which would be deleted with it; delete these, or annotate it with %s: \"true\"", s.Package, prose.Some(all, 3), manifest.AllowPruneAnnotation)
 	}
 	if len(all) > 0 {
 		keep(s, "kept: it holds %s, which would be deleted with it; to allow that, annotate it with %s: \"true\"", prose.Some(all, 3), manifest.AllowPruneAnnotation)

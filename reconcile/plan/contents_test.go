@@ -21,20 +21,25 @@ func TestContents(t *testing.T) {
 		xrd    = "{apiVersion: apiextensions.crossplane.io/v2, kind: CompositeResourceDefinition, metadata: {name: xs.e.org}}\n---\n"
 		run    = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: p, namespace: ns, labels: {gitopsd.dev/package: p}}}\n---\n"
 		other  = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: q, namespace: ns, labels: {gitopsd.dev/package: q}}}\n---\n"
+		more   = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: vs.e.org, labels: {gitopsd.dev/package: p}}, spec: {group: e.org, names: {kind: V}}}\n---\n"
+		role   = "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: p, labels: {gitopsd.dev/package: p}}}\n---\n"
 		parent = "{apiVersion: e.org/v1, kind: W, metadata: {name: mine}}\n---\n"
 		rest   = "{apiVersion: v1, kind: ServiceAccount, metadata: {name: rest, namespace: other}}\n---\n"
 		pruned = "prune customresourcedefinition.apiextensions.k8s.io/ws.e.org"
 		with   = `, which would be deleted with it; to allow that, annotate it with gitopsd.dev/allow-prune: "true"`
 		held   = "held customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: it holds "
+		need   = ` kept: objects of customresourcedefinition.apiextensions.k8s.io/ws.e.org may need it; remove them, or annotate their definition with gitopsd.dev/allow-prune: "true"`
 	)
 	id := func(kind, name string) manifest.ID { return manifest.ID{Group: "e.org", Kind: kind, Name: name} }
 	content := func(name string, owners ...string) plan.Content {
 		return plan.Content{ID: id("W", name), UID: "uid-" + name, Owners: owners}
 	}
+	deployment := manifest.ID{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "p"}
 	def := manifest.ID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "ws.e.org"}
 	for _, tt := range []struct {
 		name, desired, live string
 		contents            map[manifest.ID][]plan.Content
+		unknown             map[manifest.ID]string
 		change              func(*metav1.ObjectMeta)
 		want                string
 		passes              bool // what is held may go by itself
@@ -81,11 +86,22 @@ func TestContents(t *testing.T) {
 			contents: map[manifest.ID][]plan.Content{def: {{ID: id("W", "theirs"), UID: "1", Deleting: "is being deleted, held by finalizer e.org/clean"}}},
 			want: "held deployment.apps/ns/p kept: w.e.org/theirs (is being deleted, held by finalizer e.org/clean) needs it until it is gone\n" +
 				"prune deployment.apps/ns/q\n" + held + "w.e.org/theirs (is being deleted, held by finalizer e.org/clean)" + with, passes: true},
+		{name: "its package leaves, and stays with it", live: crd + more + run + role + other + ns,
+			contents: map[manifest.ID][]plan.Content{def: {content("theirs")}, {Kind: "Namespace", Name: "ns"}: {{ID: deployment, UID: "uid-p"}}},
+			want: "held deployment.apps/ns/p" + need + "\nprune deployment.apps/ns/q\nheld clusterrole.rbac.authorization.k8s.io/p" + need +
+				"\nheld customresourcedefinition.apiextensions.k8s.io/vs.e.org" + need + "\n" + held + "w.e.org/theirs" + with +
+				"\nheld namespace/ns kept: it holds deployment.apps/ns/p, which must go first; the reason given there says what that needs"},
+		{name: "its package leaves, and what it holds is unknown", live: crd + run, unknown: map[manifest.ID]string{def: "forbidden"}, passes: true,
+			want: "held deployment.apps/ns/p" + need + "\nheld customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: its contents are not known: forbidden; to prune it all the same, annotate it with gitopsd.dev/allow-prune: \"true\""},
+		{name: "its package stays without it", desired: run, live: crd + run + role, contents: map[manifest.ID][]plan.Content{def: {content("theirs")}},
+			want: "unchanged deployment.apps/ns/p\nprune clusterrole.rbac.authorization.k8s.io/p\nheld customresourcedefinition.apiextensions.k8s.io/ws.e.org kept: package p does not have it any more, but it holds w.e.org/theirs, which would be deleted with it; delete these, or annotate it with gitopsd.dev/allow-prune: \"true\""},
+		{name: "its package leaves with what it holds", live: crd + run + parent, contents: map[manifest.ID][]plan.Content{def: {content("mine")}},
+			want: "prune w.e.org/mine\nprune deployment.apps/ns/p\n" + pruned},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			l := live(t, tt.live+rest, tt.change)
-			l.Contents = tt.contents
+			l.Contents, l.ContentsUnknown = tt.contents, tt.unknown
 			p := plan.Compute("prod", manifesttest.Set(t, tt.desired+rest), l, inventory, plan.Options{})
 			for i := range p.Steps {
 				if s := &p.Steps[i]; s.Action == plan.Held && s.Lasts() == tt.passes {

@@ -71,7 +71,6 @@ func (c *computation) unwanted() []Step {
 	c.keepDelegated(steps)
 	c.keepUsed(steps)
 	c.keepContents(steps)
-	c.keepControllers(steps)
 	c.keepMost(steps, members)
 	return steps
 }
