@@ -235,6 +235,30 @@ func TestFinalizer(t *testing.T) {
 	b.settled(namespace)
 }
 
+// A type of a package that is allowed to go with its objects goes first: their finalizers may
+// need the rest of the package.
+func TestFinalizerOfOthers(t *testing.T) {
+	b := newBed(t)
+	space := strings.Split(everything, "---")[0]
+	allowed := strings.Replace(widgets, "metadata: {", "metadata: {annotations: {gitopsd.dev/allow-prune: 'true'}, ", 1)
+	b.apply(b.set(space + "\n---\n" + allowed + "\n---\n" + strings.Replace(cm("controller"), "metadata: {", "metadata: {labels: {gitopsd.dev/package: p}, ", 1)))
+	b.as("somebody", widget("theirs", ", finalizers: [example.org/clean]"))
+	namespace := b.set(space)
+	const definition = "customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org"
+	const finalizer = "is being deleted, held by finalizer customresourcecleanup.apiextensions.k8s.io"
+	_, results := b.apply(namespace)
+	b.want("results", results, "pending "+definition+": "+finalizer,
+		"pending configmap/$NAME/controller: waits until "+definition+" is gone, which "+finalizer)
+	_, results = b.apply(namespace)
+	b.want("next results", results, "pending configmap/$NAME/controller: waits until "+definition+" is gone, which is still there: it "+finalizer)
+	b.edit("controller", widget("theirs", ""), `{"metadata":{"finalizers":null}}`)
+	eventually(t, "all is gone", func(context.Context) bool {
+		_, results := b.apply(namespace)
+		return len(results) == 0
+	})
+	b.settled(namespace)
+}
+
 // grant is a RoleBinding in the bed's namespace.
 func grant(name, subject string) string {
 	return "\n---\n{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: " + name + ", namespace: $NAME}, " +

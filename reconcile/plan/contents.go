@@ -216,7 +216,6 @@ func (c *computation) going(steps []Step) map[string]bool {
 // keepFull keeps one object that holds others. The annotation that allows pruning it with
 // objects of others does not apply to our own.
 func (c *computation) keepFull(s *Step, leaving map[string]bool, unwanted map[string]*Step) {
-	s.WithContents = c.live.Objects[s.ID].Annotations[manifest.AllowPruneAnnotation] == "true"
 	staying := Staying(c.live.Contents[s.ID], leaving)
 	var wanted, kept, all []string
 	lasting := true // as far as the contents decide

@@ -132,6 +132,7 @@ func TestPruneOrder(t *testing.T) {
 		{"across stages", map[string]string{"Thing.example.org/a": "", "ConfigMap/b": "thing.example.org/a", "Deployment.apps/c": "configmap/b"}, "c | b | a"},
 		{"with the stages", map[string]string{"Thing.example.org/a": "deployment.apps/b", "Deployment.apps/b": ""}, "a | b"},
 		{"a CRD", map[string]string{"CustomResourceDefinition.apiextensions.k8s.io/crd": "deployment.apps/b", "Deployment.apps/b": "", "Thing.example.org/a": ""}, "a | b | crd"},
+		{"a CRD that goes with its objects", map[string]string{"CustomResourceDefinition.apiextensions.k8s.io/full": "", "Deployment.apps/b": "", "Thing.example.org/a": "", "CompositeResourceDefinition.apiextensions.crossplane.io/xrd": ""}, "a | xrd | full | b"},
 		{"a package", map[string]string{"ConfigMap/a": "package/p", "Deployment.apps/b": ""}, "a | b"},
 		{"a circle", map[string]string{"ConfigMap/a": "configmap/b", "ConfigMap/b": "configmap/a"}, "a | b"},
 		{"itself", map[string]string{"ConfigMap/a": "configmap/a", "ConfigMap/b": ""}, "a b"},
@@ -145,6 +146,9 @@ func TestPruneOrder(t *testing.T) {
 				s := Step{Action: Prune, ID: id, Stage: StageOf(id), Needs: dependencies(needs, Order{})}
 				if id.Kind == "Deployment" {
 					s.Package = "p"
+				}
+				if id.Name == "full" {
+					s.Package, s.WithContents = "p", true
 				}
 				steps = append(steps, s)
 			}

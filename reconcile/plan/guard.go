@@ -55,6 +55,7 @@ func (c *computation) unwanted() []Step {
 			s.Reason = why
 		}
 		s.Early = c.early(&s)
+		s.WithContents = Holds(id) && meta.Annotations[manifest.AllowPruneAnnotation] == "true"
 		if meta.DeletionTimestamp != nil {
 			s.Action, s.Reason = Wait, deleting(meta)
 		}

@@ -106,6 +106,8 @@ func sortApplied(steps []Step) {
 
 // sortPruned sorts steps into the order of pruning, the reverse of applying, and numbers
 // the rounds. An object goes before the pruned objects that it Needs, but a container stays in the place of its stage.
+// A package's CRD that goes with its objects comes right after custom resources: their
+// finalizers may need the rest of the package.
 func sortPruned(steps []Step) {
 	slices.SortFunc(steps, func(a, b Step) int { return a.ID.Compare(b.ID) })
 	turns := turnsOf(steps)
@@ -140,6 +142,9 @@ func turnsOf(steps []Step) map[manifest.ID]turn {
 			return t // in a cycle, as far as it is known
 		}
 		t := turn{stage: 3*int(s.Stage) + rank(s.ID)}
+		if s.ID.Is(manifest.CRD) && s.Package != "" && (s.WithContents || s.Action == Wait) {
+			t = turn{stage: 3 * int(Custom), chain: -1}
+		}
 		turns[s.ID] = t
 		if First(s.ID) || s.ID.Is(manifest.CRD) || s.ID.Group == manifest.GroupPackages {
 			return t
