@@ -98,6 +98,11 @@ type Wanted struct {
 	runtimes map[string]runtimeConfig
 }
 
+// Bare reports whether the cluster's directory has neither objects nor packages.
+func (w *Wanted) Bare() bool {
+	return len(w.Objects)+len(w.Packages)+len(w.Broken)+len(w.Unreadable) == 0
+}
+
 // Faults returns the errors in settings of packages. Each package with such a setting
 // has an error of its own.
 func (w *Wanted) Faults() []error {

@@ -28,5 +28,5 @@ func (s *State) lockConversions() {
 // keeps reports whether a definition that is not rendered may still be desired.
 func (c *Unit) keeps(definition string) bool {
 	id := manifest.CRD.ID("", definition)
-	return !c.Remove && c.Objects.Get(id) == nil && (len(c.Incomplete) > 0 || c.Keeps(id, ""))
+	return !c.Remove && c.Objects.Get(id) == nil && (c.Bare || len(c.Incomplete) > 0 || c.Keeps(id, ""))
 }

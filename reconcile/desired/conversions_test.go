@@ -62,6 +62,7 @@ func TestConversionsInLock(t *testing.T) {
 		{"a definition with errors", registry, converted + converted[:strings.Index(converted, "---\napiVersion: apis")], first, first},
 		{"a cluster that does not build", registry, "a: [", first, first},
 		{"no rules", registry, configMap, first, strings.SplitAfter(first, "\n")[1]},
+		{"a directory that renders nothing", registry, "", first, first},
 		{"a package that is missing", registry, configMap + configuration("a", "reg.io/a:missing"), first, first},
 		{"a cluster to be emptied", strings.Replace(registry, "name: dev", "name: dev, annotations: {gitopsd.dev/remove: dev}", 1), converted, first, strings.SplitAfter(first, "\n")[1]},
 		{"a cluster that left", registry[strings.LastIndex(registry, "---"):], converted, first, strings.SplitAfter(first, "\n")[1]},

@@ -96,6 +96,11 @@ func (c *Computer) resolve(ctx context.Context, s *State, earlier Earlier, all [
 	if err != nil {
 		return err
 	}
+	for i, cl := range s.Clusters {
+		if cl.Err == nil && !cl.Remove && wanted[i].Bare() {
+			res.Lock.Select(cl.Name, before.Selections(cl.Name)) // the cluster keeps all that it has
+		}
+	}
 	for d := range c.packages {
 		if !c.used[d] {
 			delete(c.packages, d)

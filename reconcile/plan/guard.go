@@ -155,7 +155,7 @@ func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, ke
 				holdBehind(s, "kept: packages of the cluster have errors, and its directory renders no other objects")
 				continue
 			}
-			holdFor(s, "kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
+			holdFor(s, "kept: the cluster's directory renders no objects, which may be a mistake; if not, declare another object there, such as a Namespace; to remove everything for good, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}
 	}
 }
