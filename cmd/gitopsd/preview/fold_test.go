@@ -27,6 +27,26 @@ func TestHeldAlikeIsFolded(t *testing.T) {
 	}
 }
 
+// Objects that were there before are not folded among those that gitopsd made.
+func TestPrunedIsFoldedWithItsReason(t *testing.T) {
+	t.Parallel()
+	var steps []plan.Step
+	for i := range 40 {
+		s := plan.Step{Action: plan.Prune, ID: manifest.ConfigMap.ID("ns", fmt.Sprintf("c%02d", i))}
+		if i >= 20 {
+			s.Reason = "it was there before gitopsd adopted it"
+		}
+		steps = append(steps, s)
+	}
+	f := &Fleet{Clusters: []ClusterPlan{{Name: "dev", Plan: &plan.Plan{Steps: steps}}}}
+	b := textOf(t, f, show.Options{})
+	for _, want := range []string{"20 × configmap: ns/c00, ns/c01, ns/c02, … 17 more\n", "20 × configmap: ns/c20, ns/c21, ns/c22, … 17 more: it was there before gitopsd adopted it\n"} {
+		if !strings.Contains(b, want) {
+			t.Errorf("it lacks %q:\n%s", want, b)
+		}
+	}
+}
+
 // A package that is held as a whole is one line.
 func TestHeldPackageIsALine(t *testing.T) {
 	t.Parallel()

@@ -243,8 +243,11 @@ func (t textWriter) folded(a *alike, steps []*plan.Step, shown int, told map[str
 		names = append(names, name(other))
 	}
 	line := fmt.Sprintf("    %s %d × %s: %s, … %d more", marks[s.Action].sign, len(steps), kind, strings.Join(names, ", "), len(steps)-shown)
-	if !s.Action.Writes() {
+	switch {
+	case !s.Action.Writes():
 		line += ", " + why(s)
+	case s.Action == plan.Prune && s.Reason != "":
+		line += ": " + s.Reason
 	}
 	t.Say(marks[s.Action].colour, line)
 	if s.Allow == nil {
