@@ -55,6 +55,27 @@ func from(s *plan.Step) managed.Owners {
 	return managed.Sharers
 }
 
+// mark records on an object that it was there before gitopsd. It comes before all else that
+// adopts the object: if the process ends right after it, the next pass finds the record. It is
+// an update, not a part of what is applied, so that later applies leave it. If the live object
+// is not the step's any more, the error is errLeft.
+func (a *Applier) mark(ctx context.Context, s *plan.Step) error {
+	t, err := a.cluster.Kind(ctx, s.ID.Group, s.ID.Kind)
+	if err != nil {
+		return err
+	}
+	meta, err := a.cluster.GetMetadata(ctx, t, s.ID)
+	switch {
+	case kube.ClassOf(err) == kube.NotFound || err == nil && string(meta.UID) != s.UID:
+		return errLeft
+	case err != nil:
+		return err
+	}
+	return a.cluster.Patch(ctx, t, s.ID, map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{manifest.AdoptedAnnotation: "true"},
+	}}, meta.ResourceVersion)
+}
+
 // takeOver makes the fields of former owners ours. It also removes the digest annotation:
 // if the process ends right after it, the next pass applies the object. If the live object is
 // not the step's any more, the error is errLeft.

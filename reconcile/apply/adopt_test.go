@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -155,6 +156,104 @@ spec:
 	b.want("changes of the Service", changed["Service"], `spec.ports[name=old]: - {"name":"old","port":81,"protocol":"TCP","targetPort":81}`, "spec.publishNotReadyAddresses: - true")
 	b.want("changes of the Deployment", changed["Deployment"], `spec.template.metadata.labels.c: - "d"`, `spec.template.spec.containers[name=a].workingDir: - "/tmp"`)
 	b.settled(set)
+}
+
+// An object that was there before gitopsd adopted it stays when it leaves the repository, until
+// a person releases it or allows its deletion. One that gitopsd made goes.
+func TestAdoptedStays(t *testing.T) {
+	b := newBed(t)
+	namespace := strings.Split(two, "---")[0]
+	b.apply(b.set(namespace))
+	for name, manager := range map[string]string{"theirs": "kubectl-create", "nobodys": "kube-controller-manager"} {
+		o := b.set(cm(name)).All()[0]
+		b.raw(http.MethodPost, o, "fieldManager="+manager, "application/json", o.AppendJSON(nil))
+	}
+	set := b.set(namespace + strings.Join([]string{"", cm("made"), cm("nobodys"), strings.Replace(cm("theirs"), "name:", `annotations: {gitopsd.dev/adopt: "true"}, name:`, 1)}, "\n---\n"))
+	recorded := func(name string) any {
+		return manifest.Mapping(b.get(cm(name)), "metadata", "annotations")[manifest.AdoptedAnnotation]
+	}
+	b.plan(set, apply.PlanOptions{DryRun: true})
+	if recorded("theirs") != nil {
+		t.Error("a plan wrote to the cluster")
+	}
+	b.applied(set)
+	b.edit("kubectl-annotate", cm("theirs"), `{"metadata":{"annotations":{"gitopsd.dev/adopted":"yes"}}}`)
+	b.edit("kubectl-label", cm("made"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":null}}}`)
+	b.applied(set)
+	for name, want := range map[string]any{"theirs": "yes", "nobodys": "true", "made": nil} {
+		if have := recorded(name); have != want {
+			t.Errorf("%s has the record %v, want %v", name, have, want)
+		}
+	}
+
+	const kept = ` kept: it was there before gitopsd adopted it; to keep it for good, release it: kubectl label KIND NAME applyset.kubernetes.io/part-of-; to have it deleted, annotate it with gitopsd.dev/allow-prune: "true"`
+	left := b.set(namespace)
+	for _, first := range []bool{true, false} {
+		steps, results := b.apply(left)
+		want := []string{"prune configmap/$NAME/made", "held configmap/$NAME/nobodys" + kept, "held configmap/$NAME/theirs" + kept}
+		if !first {
+			want = want[1:]
+		}
+		b.want("steps", steps, want...)
+		b.wantNothing("results", results)
+	}
+	runKubectl(t, "--namespace", b.name, "label", "configmap", "nobodys", "applyset.kubernetes.io/part-of-")
+	runKubectl(t, "--namespace", b.name, "annotate", "configmap", "theirs", "gitopsd.dev/allow-prune=true")
+	b.restart()
+	steps, results := b.apply(left)
+	b.want("steps", steps, "prune configmap/$NAME/theirs it was there before gitopsd adopted it")
+	b.wantNothing("results", results)
+	b.settled(left)
+	if b.get(cm("nobodys")) == nil || b.get(cm("theirs")) != nil {
+		t.Error("the released object is gone, or the other one is not")
+	}
+}
+
+// No object becomes a member before the record that it was there before, whatever write is lost.
+func TestAdoptedCrash(t *testing.T) {
+	b := newBed(t)
+	namespace := strings.Split(two, "---")[0]
+	b.apply(b.set(namespace))
+	survived := 0
+	for n := 1; survived < 2 && n < 40; n++ {
+		name := fmt.Sprintf("a%d", n)
+		o := b.set(cm(name)).All()[0]
+		b.raw(http.MethodPost, o, "fieldManager=kubectl-create", "application/json", o.AppendJSON(nil))
+		set := b.set(namespace + "---\n" + strings.Replace(cm(name), "name:", `annotations: {gitopsd.dev/adopt: "true"}, name:`, 1))
+		d := &dying{persisted: n%2 == 0}
+		d.left.Store(int64((n + 1) / 2))
+		doomed, err := apply.New(apply.Config{Cluster: b.connect(b.name, func(next http.RoundTripper) http.RoundTripper { d.next = next; return d }), Fleet: testFleet, Log: discard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := doomed.Plan(t.Context(), set, apply.PlanOptions{})
+		if err == nil {
+			_, err = doomed.Apply(t.Context(), p)
+		}
+		switch {
+		case err == nil:
+			survived++
+		case !errors.Is(err, errDead):
+			t.Fatal(err)
+		}
+		recorded := func() (member, record bool) {
+			meta := manifest.Mapping(b.get(cm(name)), "metadata")
+			return manifest.Text(meta, "labels", plan.PartOfLabel) != "", manifest.Text(meta, "annotations", manifest.AdoptedAnnotation) != ""
+		}
+		if member, record := recorded(); member && !record {
+			t.Errorf("write %d: it is a member without the record", d.left.Load())
+		}
+		b.restart()
+		_, results := b.apply(set)
+		b.wantNothing("results", results)
+		if member, record := recorded(); !member || !record {
+			t.Errorf("after the crash: member %t, record %t", member, record)
+		}
+		b.edit("kubectl-annotate", cm(name), `{"metadata":{"annotations":{"gitopsd.dev/allow-prune":"true"}}}`)
+	}
+	if survived == 0 {
+		t.Error("the pass never ended")
+	}
 }
 
 // A field that cannot be changed has the object replaced where the repository

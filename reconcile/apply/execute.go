@@ -313,6 +313,11 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 		r.Outcome, r.Reason = Pending, changedSince
 		return nil
 	}
+	if s.Found {
+		if err := x.mark(ctx, s); err != nil {
+			return x.failOrWait(r, err)
+		}
+	}
 	if s.Adopt || s.Reclaim != plan.ReclaimNothing {
 		if err := x.takeOver(ctx, s); err != nil {
 			return x.failOrWait(r, err)

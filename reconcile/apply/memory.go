@@ -65,6 +65,7 @@ type member struct {
 	before       string // the value of manifest.HistoryAnnotation
 	pkg          string // the value of manifest.PackageLabel
 	allowPrune   string // the value of manifest.AllowPruneAnnotation
+	adopted      string // the value of manifest.AdoptedAnnotation
 	dependsOn    string // the value of manifest.DependsOnAnnotation
 	rules        string // the value of manifest.ConversionAnnotation
 	rollback     string // the value of manifest.RollbackAnnotation, if the field is ours
@@ -89,6 +90,7 @@ func newMember(t kube.Type, m *metav1.ObjectMeta, before *member) *member {
 		applied: m.Annotations[manifest.AppliedAnnotation], types: m.Annotations[manifest.TypesAnnotation],
 		before: m.Annotations[manifest.HistoryAnnotation],
 		pkg:    m.Labels[manifest.PackageLabel], allowPrune: m.Annotations[manifest.AllowPruneAnnotation],
+		adopted:   m.Annotations[manifest.AdoptedAnnotation],
 		dependsOn: m.Annotations[manifest.DependsOnAnnotation], rules: m.Annotations[manifest.ConversionAnnotation],
 		applies: managed.Own(m) != nil, controlled: metav1.GetControllerOfNoCopy(m) != nil, edited: managed.Edited(m),
 		automatic: m.Labels[target.AutomaticLabel] == "true",
@@ -132,6 +134,7 @@ func (m *member) meta(set string) *metav1.ObjectMeta {
 		{o.Annotations, manifest.AppliedAnnotation, m.applied}, {o.Annotations, manifest.TypesAnnotation, m.types},
 		{o.Annotations, manifest.HistoryAnnotation, m.before},
 		{o.Labels, manifest.PackageLabel, m.pkg}, {o.Annotations, manifest.AllowPruneAnnotation, m.allowPrune},
+		{o.Annotations, manifest.AdoptedAnnotation, m.adopted},
 		{o.Annotations, manifest.DependsOnAnnotation, m.dependsOn}, {o.Annotations, manifest.ConversionAnnotation, m.rules},
 	} {
 		if kv.value != "" {

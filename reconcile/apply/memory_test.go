@@ -15,7 +15,7 @@ func TestMemberKeepsWhatPlansRead(t *testing.T) {
 	t.Parallel()
 	read := []string{
 		manifest.AppliedAnnotation, manifest.TypesAnnotation, manifest.HistoryAnnotation, manifest.AllowPruneAnnotation,
-		manifest.DependsOnAnnotation, manifest.ConversionAnnotation,
+		manifest.DependsOnAnnotation, manifest.ConversionAnnotation, manifest.AdoptedAnnotation,
 	}
 	m := &metav1.ObjectMeta{Name: "widgets.e.org", Labels: map[string]string{manifest.PackageLabel: "widgets"}, Annotations: map[string]string{"theirs": "x"}}
 	for _, key := range read {

@@ -256,6 +256,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		if former {
 			owner.text = fmt.Sprintf("cluster %s's, which left %s", other.Cluster, sources.RegistryFile)
 		}
+		s.Found = meta.Annotations[manifest.AdoptedAnnotation] == "" && !c.inv.made(id, meta)
 		switch {
 		case other.Cluster != "" && !other.Left:
 			return decide(Conflict, "it is cluster %s's, whose inventory %s is in this cluster: do both kubeconfigs lead to the same cluster? Correct spec.kubeconfig or spec.context of one of them; or, if this cluster was restored from a backup of %[1]s, delete that inventory here", other.Cluster, other.Inventory)

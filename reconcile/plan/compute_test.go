@@ -304,6 +304,56 @@ prune namespace/ns
 				"held configmap/ns/a kept: it has gitopsd's label and an older gitopsd's record, but its metadata.managedFields do not show that gitopsd applied it: it may be a copy; delete it, or remove its label applyset.kubernetes.io/part-of to keep it\n",
 		},
 		{
+			name: "unwanted, there before", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) { m.Annotations[manifest.AdoptedAnnotation] = "true" }),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n" +
+				"held configmap/ns/a kept: it was there before gitopsd adopted it; to keep it for good, release it: kubectl label KIND NAME applyset.kubernetes.io/part-of-; to have it deleted, annotate it with gitopsd.dev/allow-prune: \"true\"\n",
+		},
+		{
+			name: "unwanted, there before, with others in it", desired: crd, live: cm + "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: new}}",
+			change: func(l *plan.Live) {
+				l.Objects[manifest.Namespace.ID("", "ns")].Annotations[manifest.AdoptedAnnotation] = "true"
+				l.Contents = map[manifest.ID][]plan.Content{manifest.Namespace.ID("", "ns"): {{ID: manifest.ConfigMap.ID("ns", "theirs"), UID: "1"}}}
+			},
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nprune configmap/ns/a\n" +
+				"prune namespace/new\n" +
+				"held namespace/ns kept: it was there before gitopsd adopted it; to keep it for good, release it: kubectl label KIND NAME applyset.kubernetes.io/part-of-; to have it deleted with everything in it, annotate it with gitopsd.dev/allow-prune: \"true\"\n",
+		},
+		{
+			name: "unwanted, in a namespace, there before", desired: crd, live: cm + "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}",
+			change: func(l *plan.Live) {
+				l.Objects[manifest.ConfigMap.ID("ns", "a")].Annotations[manifest.AdoptedAnnotation] = "true"
+				l.Contents = map[manifest.ID][]plan.Content{manifest.Namespace.ID("", "ns"): {{ID: manifest.ConfigMap.ID("ns", "a"), UID: "uid-a"}}}
+			},
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n" +
+				"held configmap/ns/a kept: it was there before gitopsd adopted it; to keep it for good, release it: kubectl label KIND NAME applyset.kubernetes.io/part-of-; to have it deleted, annotate it with gitopsd.dev/allow-prune: \"true\"\n" +
+				"held namespace/ns kept: it holds configmap/ns/a, which must go first; the reason given there says what that needs\n",
+		},
+		{
+			name: "unwanted, there before, allowed", desired: crd, live: cm, change: meta(func(m *metav1.ObjectMeta) {
+				m.Annotations[manifest.AdoptedAnnotation], m.Annotations[manifest.AllowPruneAnnotation] = "true", "true"
+			}),
+			want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\nprune configmap/ns/a it was there before gitopsd adopted it\n",
+		},
+		{
+			name: "unwanted, there before, of an empty directory", desired: "", live: cm, change: meta(func(m *metav1.ObjectMeta) { m.Annotations[manifest.AdoptedAnnotation] = "true" }),
+			want: "held configmap/ns/a kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with gitopsd.dev/remove and its name\n",
+		},
+		{
+			name: "an adoption that was interrupted", desired: strings.Replace(cm, "name: a,", "name: a, annotations: {gitopsd.dev/adopt: 'true'},", 1), live: cm,
+			want: "configure configmap/ns/a adopted: until now it was managed by kubectl-create\n",
+			change: meta(func(m *metav1.ObjectMeta) {
+				m.Labels, m.Annotations = nil, map[string]string{manifest.AdoptedAnnotation: "true"}
+				m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl-create", Operation: metav1.ManagedFieldsOperationUpdate}, {Manager: "gitopsd", Operation: metav1.ManagedFieldsOperationUpdate}}
+			}),
+		},
+		{
+			name: "written by gitopsd, and no manifest's", desired: cm, live: cm, want: "conflict configmap/ns/a it is managed by gitopsd; annotate it with gitopsd.dev/adopt: \"true\" to take it over, or the Cluster with gitopsd.dev/adopt: manager/gitopsd for all that is\n",
+			change: meta(func(m *metav1.ObjectMeta) {
+				m.Labels, m.Annotations = nil, nil
+				m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "gitopsd", Operation: metav1.ManagedFieldsOperationUpdate}}
+			}),
+		},
+		{
 			name: "namespace with contents that stay", desired: crd, live: "{apiVersion: v1, kind: Namespace, metadata: {name: ns}}\n---\n" + cm,
 			change: func(l *plan.Live) {
 				l.Contents = map[manifest.ID][]plan.Content{{Kind: "Namespace", Name: "ns"}: {
@@ -401,5 +451,52 @@ func TestMassPrune(t *testing.T) {
 		if n := p.Count(action); n != tt.have-tt.want {
 			t.Errorf("%d of %d wanted, %d allowed: %d to %s, want %d", tt.want, tt.have, tt.allow, n, action, tt.have-tt.want)
 		}
+	}
+}
+
+// An object is recorded as there before unless a gitopsd made it. Emptying the cluster says so
+// of what it deletes.
+func TestThereBefore(t *testing.T) {
+	t.Parallel()
+	theirs := plan.Inventory{ID: "applyset-theirs-v1", FieldManager: "gitopsd"}
+	by := func(manager string, op metav1.ManagedFieldsOperationType) []metav1.ManagedFieldsEntry {
+		return []metav1.ManagedFieldsEntry{{Manager: manager, Operation: op}}
+	}
+	wanted := manifesttest.Set(t, strings.Replace(cm, "name: a,", "name: a, annotations: {gitopsd.dev/adopt: 'true'},", 1))
+	for _, tt := range []struct {
+		name   string
+		change func(*metav1.ObjectMeta)
+		want   bool
+	}{
+		{"a member", func(*metav1.ObjectMeta) {}, false},
+		{"without our label", func(m *metav1.ObjectMeta) { m.Labels = nil }, false},
+		{"without our label and record", func(m *metav1.ObjectMeta) { m.Labels, m.Annotations = nil, nil }, false},
+		{"kubectl's", func(m *metav1.ObjectMeta) {
+			m.Labels, m.Annotations, m.ManagedFields = nil, nil, by("kubectl", "Update")
+		}, true},
+		{"nobody's", func(m *metav1.ObjectMeta) { m.Labels, m.Annotations, m.ManagedFields = nil, nil, nil }, true},
+		{"recorded already", func(m *metav1.ObjectMeta) {
+			m.Labels, m.Annotations, m.ManagedFields = nil, map[string]string{manifest.AdoptedAnnotation: "true"}, nil
+		}, false},
+		{"a copy with its label and record", func(m *metav1.ObjectMeta) {
+			m.Annotations[manifest.AppliedAnnotation] = inventory.Applied(manifesttest.Objects(t, strings.Replace(cm, "name: a", "name: other", 1))[0])
+		}, true},
+		{"another cluster's of gitopsd", func(m *metav1.ObjectMeta) {
+			m.Labels[plan.PartOfLabel], m.Annotations[manifest.AppliedAnnotation] = theirs.ID, theirs.Applied(wanted.All()[0])
+		}, false},
+		{"another cluster's of gitopsd, interrupted", func(m *metav1.ObjectMeta) { m.Labels[plan.PartOfLabel], m.Annotations = theirs.ID, nil }, false},
+		{"another tool's ApplySet", func(m *metav1.ObjectMeta) {
+			m.Labels[plan.PartOfLabel], m.Annotations, m.ManagedFields = "applyset-kubectls-v1", nil, by("kubectl", "Apply")
+		}, true},
+	} {
+		p := plan.Compute("prod", wanted, live(t, cm, tt.change), inventory, plan.Options{})
+		if have := p.Steps[0].Found; have != tt.want {
+			t.Errorf("%s: %t (%s)", tt.name, have, steps(p))
+		}
+	}
+	l := live(t, cm, func(m *metav1.ObjectMeta) { m.Annotations[manifest.AdoptedAnnotation] = "true" })
+	const want = "prune configmap/ns/a it was there before gitopsd adopted it\n"
+	if have := steps(plan.Compute("prod", manifesttest.Set(t, ""), l, inventory, plan.Options{RemoveAll: true})); have != want {
+		t.Errorf("have\n%s\nwant\n%s", have, want)
 	}
 }

@@ -88,6 +88,7 @@ var maintained = map[string]bool{
 	"metadata.managedFields": true, "metadata.resourceVersion": true, "metadata.generation": true,
 	"metadata.uid": true, "metadata.creationTimestamp": true, "metadata.selfLink": true,
 	`metadata.annotations["` + manifest.AppliedAnnotation + `"]`:  true,
+	`metadata.annotations["` + manifest.AdoptedAnnotation + `"]`:  true,
 	`metadata.annotations["` + manifest.RollbackAnnotation + `"]`: true,
 	`metadata.annotations["` + manifest.TypesAnnotation + `"]`:    true,
 	`metadata.annotations["` + manifest.HistoryAnnotation + `"]`:  true,

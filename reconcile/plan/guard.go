@@ -71,6 +71,7 @@ func (c *computation) unwanted() []Step {
 	c.keepUnrendered(steps, func(id manifest.ID, key string) string { return c.live.Objects[id].Labels[key] })
 	c.keepDelegated(steps)
 	c.keepUsed(steps)
+	c.keepAdopted(steps)
 	c.keepContents(steps)
 	c.keepMost(steps, members)
 	return steps
@@ -193,6 +194,28 @@ func (c *computation) keepUsed(steps []Step) {
 	for i := range steps {
 		if by := used[steps[i].ID]; len(by) > 0 {
 			holdFor(&steps[i], "kept: no activation policy names it any more, but the repository has %s; name it in one, or remove these", prose.Some(by, 3))
+		}
+	}
+}
+
+// keepAdopted keeps objects that were there before gitopsd adopted them: undoing the commit
+// that adopted an object must not delete it. A person who empties the cluster names it.
+func (c *computation) keepAdopted(steps []Step) {
+	const before = "it was there before gitopsd adopted it"
+	for i := range steps {
+		s := &steps[i]
+		annotations := c.live.Objects[s.ID].Annotations
+		switch {
+		case s.Action != Prune || annotations[manifest.AdoptedAnnotation] == "":
+		case c.opts.RemoveAll || annotations[manifest.AllowPruneAnnotation] == "true":
+			s.Reason = joined(before, s.Reason)
+		default:
+			with := ""
+			if Holds(s.ID) {
+				with = " with everything in it"
+			}
+			holdFor(s, "kept: %s; to keep it for good, release it: kubectl label KIND NAME %s-; to have it deleted%s, annotate it with %s: \"true\"",
+				before, PartOfLabel, with, manifest.AllowPruneAnnotation)
 		}
 	}
 }

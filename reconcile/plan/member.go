@@ -126,20 +126,32 @@ func (inv Inventory) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []strin
 	}
 }
 
+// made reports whether gitopsd made an object that is not in the inventory: it lost its
+// label, or is another inventory's of gitopsd.
+func (inv Inventory) made(id manifest.ID, meta *metav1.ObjectMeta) bool {
+	of := inv
+	if set := meta.Labels[PartOfLabel]; set != "" {
+		of.ID = set
+	}
+	r := parseRecord(meta.Annotations[manifest.AppliedAnnotation])
+	return r.binding == of.binding(id) || r.binding == "" && inv.applied(meta)
+}
+
 // AsApplied reports whether a live object is what its record says that the field manager
 // applied, and nobody else wrote to it. It is false, too, if the API server filled in fields.
 func AsApplied(tree map[string]any, manager string) bool {
 	meta := manifest.Mapping(tree, "metadata")
 	managers := manifest.List(meta, "managedFields")
+	adopted := manifest.Text(meta, "annotations", manifest.AdoptedAnnotation) != "" // by an update
 	for _, e := range managers {
 		entry, _ := e.(map[string]any)
-		if manifest.Text(entry, "manager") != manager || manifest.Text(entry, "operation") != string(metav1.ManagedFieldsOperationApply) {
+		if manifest.Text(entry, "manager") != manager || !adopted && manifest.Text(entry, "operation") != string(metav1.ManagedFieldsOperationApply) {
 			return false
 		}
 	}
 	for _, path := range [][]string{
 		{"creationTimestamp"}, {"generation"}, {"managedFields"}, {"resourceVersion"}, {"uid"},
-		{"labels", PartOfLabel}, {"annotations", manifest.AppliedAnnotation},
+		{"labels", PartOfLabel}, {"annotations", manifest.AppliedAnnotation}, {"annotations", manifest.AdoptedAnnotation},
 	} {
 		tree = manifest.Without(tree, append([]string{"metadata"}, path...)...)
 	}

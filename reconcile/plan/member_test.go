@@ -27,6 +27,8 @@ func TestAsApplied(t *testing.T) {
 		{"a garbled record", "x" + record, []string{"metadata", "annotations", manifest.AppliedAnnotation}, false},
 		{"somebody wrote to it", []any{map[string]any{"manager": "gitopsd", "operation": "Apply"}, map[string]any{"manager": "kubectl-edit", "operation": "Update"}}, []string{"metadata", "managedFields"}, false},
 		{"an update in gitopsd's name", []any{map[string]any{"manager": "gitopsd", "operation": "Update"}}, []string{"metadata", "managedFields"}, false},
+		{"adopted, and edited", map[string]any{manifest.AppliedAnnotation: record, manifest.AdoptedAnnotation: "true", "x": "y"}, []string{"metadata", "annotations"}, false},
+		{"adopted", map[string]any{manifest.AppliedAnnotation: record, manifest.AdoptedAnnotation: "true"}, []string{"metadata", "annotations"}, true},
 		{"no managers", nil, []string{"metadata", "managedFields"}, false},
 		{"being deleted", "2026-01-02T03:04:05Z", []string{"metadata", "deletionTimestamp"}, false},
 	} {

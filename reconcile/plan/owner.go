@@ -120,6 +120,8 @@ func claimOf(meta *metav1.ObjectMeta, inv Inventory) claim {
 		case m.Subresource == "status" || slices.Contains(systemManagers, m.Manager):
 		case m.Manager == inv.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply:
 			ours = true
+		case m.Manager == inv.FieldManager && meta.Annotations[manifest.AdoptedAnnotation] != "":
+			// An adoption that was interrupted wrote this annotation, and no more.
 		case !slices.Contains(others, m.Manager):
 			others = append(others, m.Manager)
 		}

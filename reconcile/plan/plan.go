@@ -132,6 +132,9 @@ type Step struct {
 	// Adopt: the object was somebody else's and is taken over, with the fields,
 	// labels and owner references of the former owner.
 	Adopt bool
+	// Found: the object was there before any gitopsd applied it, and does not have
+	// manifest.AdoptedAnnotation yet.
+	Found bool
 	// Reclaim selects the fields that are taken over from people in an object of ours, so
 	// that fields which the repository does not have are removed.
 	Reclaim Reclaim

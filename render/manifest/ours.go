@@ -79,8 +79,9 @@ const (
 	// compat.ParseAllowances.
 	AllowBreakingAnnotation = Group + "/allow-breaking"
 	// AllowPruneAnnotation, "true" on a Namespace, CRD, XRD or Crossplane package,
-	// allows it to be pruned with everything in it. On a Cluster in the registry it
-	// is the number of objects that one pass may prune.
+	// allows it to be pruned with everything in it, and on any object with
+	// [AdoptedAnnotation], to be pruned. On a Cluster in the registry it is the number of
+	// objects that one pass may prune.
 	AllowPruneAnnotation = Group + "/allow-prune"
 	// AuthorityAnnotation, on a package's declaration or on a Service with
 	// [ServingCertAnnotation], names the Secret in the Service's namespace with the CA
@@ -150,6 +151,11 @@ const (
 	// inventory; see plan.Inventory. An object is not applied again while its rendering
 	// has this value.
 	AppliedAnnotation = Group + "/applied"
+	// AdoptedAnnotation is on an object that was there before gitopsd added it to an
+	// inventory, which then does not prune it unasked. It is lost, and the object pruned as
+	// any other, if somebody replaces all annotations, or deletes the object, so that gitopsd
+	// creates it again.
+	AdoptedAnnotation = Group + "/adopted"
 	// ApplicationAnnotation, on an object of a KubernetesApplication in its target's
 	// cluster, names the application: "<namespace>/<name>". It is for people; gitopsd does
 	// not read it.
@@ -194,7 +200,7 @@ var annotations = []string{
 	DependsOnAnnotation, GatesAnnotation, HealthAnnotation, InjectCAAnnotation, ImmutableAnnotation, InstallAnnotation, KeepEditsAnnotation,
 	MigrateStorageAnnotation, PerClusterAnnotation, ReplaceAnnotation, RescheduleAnnotation, ServingCertAnnotation, PinAnnotation,
 
-	AppliedAnnotation, ApplicationAnnotation, ConnectionLabel, PlacedAnnotation, EtcdAnnotation, RollbackAnnotation, ConversionStashAnnotation,
+	AppliedAnnotation, AdoptedAnnotation, ApplicationAnnotation, ConnectionLabel, PlacedAnnotation, EtcdAnnotation, RollbackAnnotation, ConversionStashAnnotation,
 	ConversionAnnotation, TypesAnnotation, HistoryAnnotation, FleetAnnotation, CommitAnnotation,
 }
 

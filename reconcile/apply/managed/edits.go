@@ -21,7 +21,8 @@ import (
 // not have. Exceptions are
 //
 //   - subresources: `kubectl scale` of replicas that the repository does not name;
-//   - operations, which are not configuration: a restart, a cordon, an allowance;
+//   - operations, which are not configuration: a restart, a cordon, an allowance, the
+//     record that an object was adopted;
 //   - the fields of before-first-apply, the API server's name for everybody who wrote
 //     before metadata.managedFields were cleared, unless we own them too: those would
 //     stay after they leave the repository.
@@ -89,7 +90,7 @@ func operation(kind schema.GroupKind, p fieldpath.Path) bool {
 	case last != nil && *last == "kubectl.kubernetes.io/restartedAt": // removing it restarts once more
 		return true
 	}
-	return p.Equals(fieldpath.MakePathOrDie("metadata", "annotations", manifest.AllowPruneAnnotation))
+	return adopted.Has(p) || p.Equals(fieldpath.MakePathOrDie("metadata", "annotations", manifest.AllowPruneAnnotation))
 }
 
 // Edits are the fields of an object of ours that people own.

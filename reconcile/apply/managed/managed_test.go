@@ -50,6 +50,7 @@ func TestOwnsAndForeign(t *testing.T) {
 		{name: "another field", entries: []string{ours, `kubectl-scale/scale: {"f:spec":{"f:replicas":{}}}`}, owns: true},
 		{name: "a restart", entries: []string{ours, `kubectl-rollout: {"f:spec":{"f:template":{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/restartedAt":{}}}}}}`}, owns: true},
 		{name: "another's variable", entries: []string{ours, `kubectl-set: {"f:spec":{"f:template":{"f:spec":{"f:y":{}}}}}`}, owns: true, foreign: true},
+		{name: "record of an adoption", entries: []string{`kubectl-annotate: {"f:metadata":{"f:annotations":{"f:gitopsd.dev/adopted":{}}}}`}},
 		{name: "malformed", entries: []string{ours, `x: {"x":1}`}, owns: true, foreign: true},
 		{name: "another's record", entries: []string{`+gitopsd: {"f:spec":{}}`, `kubectl-annotate: {"f:metadata":{"f:annotations":{"f:a":{}}}}`}},
 		{name: "admission", entries: []string{ours, `gitopsd: {"f:spec":{"f:template":{"f:spec":{"f:y":{}}}}}`}, owns: true},
@@ -197,6 +198,10 @@ func TestTakeOver(t *testing.T) {
 		{
 			name: "owner", entries: []string{`some-controller: {"f:metadata":{"f:ownerReferences":{"k:{\"uid\":\"1\"}":{}}},"f:spec":{"f:a":{}}}`},
 			want: `gitopsd {"f:metadata":{"f:ownerReferences":{"k:{\"uid\":\"1\"}":{}}},"f:spec":{"f:a":{}}}`,
+		},
+		{
+			name: "but the record of an adoption", want: `before-first-apply gitopsd {"f:metadata":{"f:annotations":{"f:a":{}}}}`,
+			entries: []string{`before-first-apply: {"f:metadata":{"f:annotations":{"f:a":{},"f:gitopsd.dev/adopted":{}}}}`},
 		},
 		{
 			name: "an edit", from: People, want: `helm cainjector gitopsd {"f:spec":{"f:a":{},"f:b":{}}}`,

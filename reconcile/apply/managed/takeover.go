@@ -45,6 +45,9 @@ const (
 	Sharers
 )
 
+// adopted is the record that an object was adopted. It is never ours: applying would remove it.
+var adopted = fieldpath.NewSet(fieldpath.MakePathOrDie("metadata", "annotations", manifest.AdoptedAnnotation))
+
 // part returns the fields of an entry that are taken over. ours are our own fields.
 func (w Owners) part(kind schema.GroupKind, e *metav1.ManagedFieldsEntry, set, ours *fieldpath.Set) *fieldpath.Set {
 	switch {
@@ -82,7 +85,7 @@ func TakeOver(o *manifest.Object, meta *metav1.ObjectMeta, from Owners) ([]metav
 		if err != nil {
 			return nil, fmt.Errorf("metadata.managedFields of %s cannot be read: %w", e.Manager, err)
 		}
-		part := from.part(kindOf(o), e, set, before)
+		part := from.part(kindOf(o), e, set, before).Difference(adopted)
 		if part.Empty() {
 			kept = append(kept, *e)
 			continue
