@@ -46,9 +46,9 @@ func TestOwnedContents(t *testing.T) {
 		t.Fatal("it is lost")
 	}
 
-	b.apply(b.set(space + "\n---\n" + widgets + "\n---\n" + strings.Replace(role, "{name", "{annotations: {gitopsd.dev/adopt: 'true'}, name", 1)))
+	b.apply(b.set(space + "\n---\n" + widgets + "\n---\n" + strings.Replace(role, "{name", "{annotations: {gitopsd.dev/adopt: 'true', gitopsd.dev/allow-prune: 'true'}, name", 1)))
 	steps, _ = b.apply(b.set(space))
-	b.want("the owner goes", steps, "prune clusterrole.rbac.authorization.k8s.io/$NAME", "prune customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org")
+	b.want("the owner goes", steps, "prune clusterrole.rbac.authorization.k8s.io/$NAME it was there before gitopsd adopted it", "prune customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org")
 	eventually(t, "all is gone", func(context.Context) bool {
 		b.apply(b.set(space))
 		return b.parent()[kinds] == "Namespace"
@@ -280,6 +280,7 @@ func TestNotServed(t *testing.T) {
 
 	// And its CRD stays when that is to go.
 	b.apply(b.set(space + "\n---\n" + strings.Replace(crd, "metadata: {", "metadata: {annotations: {gitopsd.dev/adopt: 'true'}, ", 1)))
+	b.edit("somebody", crd, `{"metadata":{"annotations":{"gitopsd.dev/adopted":null}}}`) // or it stays anyway
 	b.as("somebody", widget("theirs", ""))
 	served(false)
 	steps, _ = b.apply(b.set(space))
