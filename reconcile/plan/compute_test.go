@@ -336,7 +336,7 @@ prune namespace/ns
 		},
 		{
 			name: "unwanted, there before, of an empty directory", desired: "", live: cm, change: meta(func(m *metav1.ObjectMeta) { m.Annotations[manifest.AdoptedAnnotation] = "true" }),
-			want: "held configmap/ns/a kept: the cluster's directory renders no objects; to remove everything, annotate the Cluster in the registry with gitopsd.dev/remove and its name\n",
+			want: "held configmap/ns/a kept: the cluster's directory renders no objects, which may be a mistake; if not, declare another object there, such as a Namespace; to remove everything for good, annotate the Cluster in the registry with gitopsd.dev/remove and its name\n",
 		},
 		{
 			name: "an adoption that was interrupted", desired: strings.Replace(cm, "name: a,", "name: a, annotations: {gitopsd.dev/adopt: 'true'},", 1), live: cm,
