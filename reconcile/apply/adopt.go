@@ -55,6 +55,10 @@ func from(s *plan.Step) managed.Owners {
 	return managed.Sharers
 }
 
+// markAttempts bounds how often mark reads an object that others write all the time, such as a
+// controller that has just seen it.
+const markAttempts = 10
+
 // mark records on an object that it was there before gitopsd. It comes before all else that
 // adopts the object: if the process ends right after it, the next pass finds the record. It is
 // an update, not a part of what is applied, so that later applies leave it. If the live object
@@ -64,16 +68,21 @@ func (a *Applier) mark(ctx context.Context, s *plan.Step) error {
 	if err != nil {
 		return err
 	}
-	meta, err := a.cluster.GetMetadata(ctx, t, s.ID)
-	switch {
-	case kube.ClassOf(err) == kube.NotFound || err == nil && string(meta.UID) != s.UID:
-		return errLeft
-	case err != nil:
-		return err
+	for attempt := 1; ; attempt++ {
+		meta, err := a.cluster.GetMetadata(ctx, t, s.ID)
+		switch {
+		case kube.ClassOf(err) == kube.NotFound || err == nil && string(meta.UID) != s.UID:
+			return errLeft
+		case err != nil:
+			return err
+		}
+		err = a.cluster.Patch(ctx, t, s.ID, map[string]any{"metadata": map[string]any{
+			"annotations": map[string]any{manifest.AdoptedAnnotation: "true"},
+		}}, meta.ResourceVersion)
+		if kube.ClassOf(err) != kube.Changed || attempt == markAttempts {
+			return err
+		}
 	}
-	return a.cluster.Patch(ctx, t, s.ID, map[string]any{"metadata": map[string]any{
-		"annotations": map[string]any{manifest.AdoptedAnnotation: "true"},
-	}}, meta.ResourceVersion)
 }
 
 // takeOver makes the fields of former owners ours. It also removes the digest annotation:
