@@ -55,9 +55,9 @@ func from(s *plan.Step) managed.Owners {
 	return managed.Sharers
 }
 
-// markAttempts bounds how often mark reads an object that others write all the time, such as a
-// controller that has just seen it.
-const markAttempts = 10
+// adoptAttempts bounds how often an object is read again that others write meanwhile, such as a
+// controller that has just seen the mark.
+const adoptAttempts = 10
 
 // mark records on an object that it was there before gitopsd. It comes before all else that
 // adopts the object: if the process ends right after it, the next pass finds the record. It is
@@ -79,7 +79,7 @@ func (a *Applier) mark(ctx context.Context, s *plan.Step) error {
 		err = a.cluster.Patch(ctx, t, s.ID, map[string]any{"metadata": map[string]any{
 			"annotations": map[string]any{manifest.AdoptedAnnotation: "true"},
 		}}, meta.ResourceVersion)
-		if kube.ClassOf(err) != kube.Changed || attempt == markAttempts {
+		if kube.ClassOf(err) != kube.Changed || attempt == adoptAttempts {
 			return err
 		}
 	}
@@ -94,9 +94,8 @@ func (a *Applier) takeOver(ctx context.Context, s *plan.Step) error {
 		return err
 	}
 	meta := a.remembered(s.ID)
-	for {
-		known := meta != nil
-		if !known {
+	for attempt := 1; ; attempt++ {
+		if meta == nil {
 			answer, err := a.cluster.GetMetadata(ctx, t, s.ID)
 			if kube.ClassOf(err) == kube.NotFound {
 				return nil
@@ -114,7 +113,7 @@ func (a *Applier) takeOver(ctx context.Context, s *plan.Step) error {
 			return err
 		}
 		err = a.cluster.SetManagedFields(ctx, t, s.ID, entries, meta.ResourceVersion, manifest.AppliedAnnotation)
-		if !known || kube.ClassOf(err) != kube.Changed {
+		if kube.ClassOf(err) != kube.Changed || attempt == adoptAttempts {
 			return err
 		}
 		meta = nil // it was written to since
