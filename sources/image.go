@@ -205,7 +205,8 @@ func (c ImageConfigs) Verification(ref Ref, o Origin) (*Verification, error) {
 func UsualRegistry(host string) string {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 && i > strings.LastIndexByte(host, ']') {
 		port := cmp.Or(strings.TrimLeft(host[i+1:], "0"), "0")
-		if host = host[:i]; port != "443" {
+		// A name without a dot is a registry's only by its port.
+		if host = host[:i]; port != "443" || !strings.ContainsAny(host, ".:") && host != "localhost" {
 			host += ":" + port
 		}
 	}

@@ -180,6 +180,7 @@ func TestParseRefUsualName(t *testing.T) {
 		"registry.example.org:5000/acme/w:v1": "registry.example.org:5000/acme/w:v1",
 		"registry.example.org:00/acme/w:v1":   "registry.example.org:0/acme/w:v1",
 		"[::1]:443/acme/w:v1":                 "[::1]/acme/w:v1",
+		"harbor:443/acme/w:v1":                "harbor:443/acme/w:v1", // harbor/acme/w is Docker Hub's
 	} {
 		ref, err := ParseRef(in)
 		if err != nil || ref.String() != want {
