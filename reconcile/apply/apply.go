@@ -11,7 +11,7 @@
 //   - drift (drift.go): detected from the owners of fields (reconcile/apply/managed), and
 //     verified by a dry run of the object. dispute.go keeps gitopsd and another writer
 //     from undoing each other's work forever;
-//   - the execution of a plan in stages (execute.go, wait.go, depends.go, converter.go,
+//   - the execution of a plan in stages (execute.go, step.go, wait.go, depends.go, converter.go,
 //     prune.go); taking over fields of others (adopt.go), and creating objects again
 //     (replace.go) where the repository asks for it;
 //   - facts about package controllers for rollbacks (rollback.go), which
