@@ -64,8 +64,8 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, of *revision)
 				c.state, c.err = nil, errgroup.Recovered(v)
 			}
 		}()
-		if c.err = d.lockLost(ctx, commit, now); c.err == nil {
-			c.state, c.err = d.cfg.Computer.Compute(ctx, commit, earlier)
+		if c.state, c.err = d.cfg.Computer.Compute(ctx, commit, earlier); c.err == nil {
+			c.err = d.lockLost(ctx, c.state, now)
 		}
 	}()
 }
@@ -73,13 +73,17 @@ func (d *Daemon) start(ctx context.Context, commit sources.Commit, of *revision)
 // maxLockLook bounds how many commits are read to find a lock that a commit has lost.
 const maxLockLook = 10
 
-// lockLost returns an error if a commit has no lock although the revision in charge or one of
-// the commit's last ancestors has. Without it, any tag that was moved since would be
-// taken for a new one.
-func (d *Daemon) lockLost(ctx context.Context, commit sources.Commit, now *revision) error {
+// lockLost returns an error if the commit of a state has no lock, needs one, and the revision in
+// charge or one of the commit's last ancestors has one. Without it, any tag that was moved since
+// would be taken for a new one.
+func (d *Daemon) lockLost(ctx context.Context, s *desired.State, now *revision) error {
+	commit := s.Commit
 	_, there, err := lockOf(commit)
-	if there || err != nil {
+	if there || err != nil || len(s.Lock.Format()) == 0 {
 		return err
+	}
+	if now != nil && now.state.Commit.Hash == commit.Hash {
+		return nil // its lock was committed on top of it, and a server's replica does not have that yet
 	}
 	lost := func(by string) error {
 		return &problem.Error{Lasting: true, Err: fmt.Errorf("%s is missing, and commit %[2]s has it: without it, a tag that was moved since would pass; restore it (git checkout %[2]s -- %[1]s), or run `gitopsd lock`, and have its digests reviewed", sources.LockFile, sources.ShortHash(by))}

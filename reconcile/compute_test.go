@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -302,6 +303,7 @@ func TestLockLost(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		commit sources.Commit
+		needs  *lockfile.File // what the commit needs; lock by default
 		lock   *lockfile.File // of the revision in charge; nil for none
 		want   string
 	}{
@@ -309,14 +311,16 @@ func TestLockLost(t *testing.T) {
 		{name: "there was none", commit: without, lock: new(lockfile.File)},
 		{name: "it is there", commit: commit("2222222222", fstest.MapFS{"clusters.lock": {Data: lock.Format()}}), lock: lock},
 		{name: "it is lost", commit: without, lock: lock, want: "clusters.lock is missing, and commit 1111111111 has it"},
-		{name: "nothing is left to lock", commit: commit("2222222222", fstest.MapFS{"clusters.lock": {}}), lock: lock},
+		{name: "it is empty", commit: commit("2222222222", fstest.MapFS{"clusters.lock": {}}), lock: lock},
+		{name: "nothing is to be locked", commit: without, needs: new(lockfile.File), lock: lock},
+		{name: "its lock is in a later commit", commit: commit("0000000000", fstest.MapFS{}), lock: lock},
 	} {
 		var now *revision
 		if tt.lock != nil {
-			now = &revision{commit: sources.Commit{Hash: "1111111111"}, committed: tt.lock}
+			now = &revision{state: &desired.State{Commit: sources.Commit{Hash: "0000000000"}}, commit: sources.Commit{Hash: "1111111111"}, committed: tt.lock}
 		}
 		d := &Daemon{cfg: Config{Repository: new(branch)}}
-		err := d.lockLost(t.Context(), tt.commit, now)
+		err := d.lockLost(t.Context(), &desired.State{Commit: tt.commit, Lock: cmp.Or(tt.needs, lock)}, now)
 		if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) || err != nil && !problem.Lasts(err) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -55,9 +56,12 @@ func from(s *plan.Step) managed.Owners {
 	return managed.Sharers
 }
 
-// adoptAttempts bounds how often an object is read again that others write meanwhile, such as a
+// An object is read again, adoptAttempts times in all, if others write it meanwhile, such as a
 // controller that has just seen the mark.
-const adoptAttempts = 10
+const (
+	adoptAttempts = 10
+	adoptPause    = 20 * time.Millisecond
+)
 
 // mark records on an object that it was there before gitopsd. It comes before all else that
 // adopts the object: if the process ends right after it, the next pass finds the record. It is
@@ -80,6 +84,9 @@ func (a *Applier) mark(ctx context.Context, s *plan.Step) error {
 			"annotations": map[string]any{manifest.AdoptedAnnotation: "true"},
 		}}, meta.ResourceVersion)
 		if kube.ClassOf(err) != kube.Changed || attempt == adoptAttempts {
+			return err
+		}
+		if err := kube.Sleep(ctx, adoptPause); err != nil {
 			return err
 		}
 	}
@@ -116,6 +123,10 @@ func (a *Applier) takeOver(ctx context.Context, s *plan.Step) error {
 		if kube.ClassOf(err) != kube.Changed || attempt == adoptAttempts {
 			return err
 		}
-		meta = nil // it was written to since
+		if meta = nil; attempt > 1 { // it was written to since it was read, not only since the look
+			if err := kube.Sleep(ctx, adoptPause); err != nil {
+				return err
+			}
+		}
 	}
 }

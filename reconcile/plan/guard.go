@@ -206,16 +206,19 @@ func (c *computation) keepAdopted(steps []Step) {
 		s := &steps[i]
 		annotations := c.live.Objects[s.ID].Annotations
 		switch {
-		case s.Action != Prune || annotations[manifest.AdoptedAnnotation] == "":
+		case s.Action != Prune || annotations[manifest.AdoptedAnnotation] != "true":
 		case c.opts.RemoveAll || annotations[manifest.AllowPruneAnnotation] == "true":
 			s.Reason = joined(before, s.Reason)
 		default:
-			with := ""
+			without, with := "", ""
+			if s.Package != "" && s.ID.Is(manifest.Definitions...) {
+				without = " without its package"
+			}
 			if Holds(s.ID) {
 				with = " with everything in it"
 			}
-			holdFor(s, "kept: %s; to keep it for good, release it: kubectl label KIND NAME %s-; to have it deleted%s, annotate it with %s: \"true\"",
-				before, PartOfLabel, with, manifest.AllowPruneAnnotation)
+			holdFor(s, "kept: %s; to keep it for good%s, release it: kubectl label KIND NAME %s-; to have it deleted%s, annotate it with %s: \"true\"",
+				before, without, PartOfLabel, with, manifest.AllowPruneAnnotation)
 		}
 	}
 }

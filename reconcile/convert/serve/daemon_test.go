@@ -2,12 +2,10 @@ package serve
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"path"
@@ -19,10 +17,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/convert"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/kube/kubetest"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render"
 	"gitopsd.dev/render/conversion"
@@ -236,11 +234,10 @@ func TestSomeUnreadable(t *testing.T) {
 	}
 	var mu sync.Mutex
 	gets, broken := make(map[string]int), true
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	client := kubetest.Client(t, func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		name := path.Base(r.URL.Path)
-		w.Header().Set("Content-Type", "application/json")
 		if name == "configmaps" {
 			var items []any
 			for _, name := range []string{"conversion.a", good.ID().Name, "conversion.z"} {
@@ -259,15 +256,7 @@ func TestSomeUnreadable(t *testing.T) {
 			}
 		}
 		_ = json.NewEncoder(w).Encode(o)
-	}))
-	t.Cleanup(server.Close)
-	ca := base64.StdEncoding.EncodeToString(rotation.Encode(server.Certificate()))
-	client, err := kube.New(kube.Config{Name: "dev", Kubeconfig: []byte(`{apiVersion: v1, kind: Config, current-context: x,
- contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: "` + server.URL + `", certificate-authority-data: ` + ca + `}}], users: [{name: x, user: {token: t}}]}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
+	})
 	d := &Daemon{Table: &convert.Table{}, Log: slog.New(slog.DiscardHandler)}
 	r := unit.Request{Unit: &desired.Unit{ID: desired.ID{Cluster: "dev"}}, Client: client, Owns: func(manifest.ID, *metav1.ObjectMeta) bool { return true }}
 	for range 2 {

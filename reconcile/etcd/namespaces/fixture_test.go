@@ -1,39 +1,19 @@
 package namespaces
 
 import (
-	"encoding/base64"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/kube/kubetest"
 )
-
-// connect returns a client of an API server that answers with a handler.
-func connect(t *testing.T, answer http.HandlerFunc) *kube.Client {
-	t.Helper()
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		answer(w, r)
-	}))
-	t.Cleanup(server.Close)
-	ca := base64.StdEncoding.EncodeToString(rotation.Encode(server.Certificate()))
-	client, err := kube.New(kube.Config{Name: "dev", Kubeconfig: []byte(`{apiVersion: v1, kind: Config, current-context: x,
- contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: "` + server.URL + `", certificate-authority-data: ` + ca + `}}], users: [{name: x, user: {token: t}}]}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
-	return client
-}
 
 // sample is a cluster with the EtcdNamespace default/sample.
 type sample struct {
@@ -47,7 +27,7 @@ func newSample(t *testing.T, rest http.HandlerFunc) *sample {
 	t.Helper()
 	const object = `{"apiVersion": "gitopsd.dev/v1alpha1", "kind": "EtcdNamespace", "metadata": {"name": "sample", "namespace": "default", "uid": "1"}}`
 	s := new(sample)
-	s.client = connect(t, func(w http.ResponseWriter, r *http.Request) {
+	s.client = kubetest.Client(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/etcdnamespaces/sample/status"):
 			body, err := io.ReadAll(r.Body)
