@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 	"sync"
 
 	"gitopsd.dev/reconcile/problem"
@@ -173,20 +172,10 @@ func ReadLock(files fs.FS) (*lockfile.File, error) {
 		return nil, err
 	}
 	lock, err := lockfile.Parse(sources.LockFile, text)
-	return lock, LockFault(err)
-}
-
-// LockFault returns an error of parsing a lock with advice; nil if it is nil. The commit alone
-// decides on it, so that it is lasting.
-func LockFault(err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return nil, &problem.Error{Lasting: true, Err: err}
 	}
-	advice := "delete the line, or restore the file from Git, then run `gitopsd lock`"
-	if strings.Contains(err.Error(), "`gitopsd lock`") {
-		advice = "" // it has its own
-	}
-	return &problem.Error{Lasting: true, Advice: advice, Err: err}
+	return lock, nil
 }
 
 func (c *Computer) each(all []*Unit, do func(int, *Unit)) {

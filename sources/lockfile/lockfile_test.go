@@ -71,7 +71,7 @@ func TestParseFaults(t *testing.T) {
 		{"cluster of rules", "@Dev as.io conversion " + rulesDigest("a") + "\n", `"Dev" is not a cluster's name`},
 		{"cluster", "@Dev reg.io/a v1\n", `"Dev" is not a cluster's name`},
 		{"repository", "reg.io/A v1 " + digestA + "\n", `"reg.io/A" is not a repository`},
-		{"record without a registry", "reg.io/a v1 " + digestA + "\nacme/x v1 " + digestA + "\n", `clusters.lock:2: "acme/x" names no registry; restore the line from Git, or write xpkg.crossplane.io/acme/x`},
+		{"record without a registry", "reg.io/a v1 " + digestA + "\nacme/x v1 " + digestA + "\n", `clusters.lock:2: "acme/x" names no registry (references mean xpkg.crossplane.io/acme/x); delete the line, or restore the file from Git`},
 		{"selection without a registry", "@dev acme/x v1\n", `"acme/x" names no registry`},
 		{"parent without a registry", "@dev reg.io/a v1 <- acme/x\n", `"acme/x" names no registry`},
 		{"name alone", "x v1 " + digestA + "\n", `"x" is not a repository`},

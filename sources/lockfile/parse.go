@@ -1,6 +1,7 @@
 package lockfile
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -57,11 +58,12 @@ func parse(name string, data []byte, mend bool) (f *File, conflicts bool, err er
 			return nil, conflicts, fail("the last line is cut off: restore the file from Git, or delete the line and run `gitopsd lock`")
 		}
 		text = strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
-		if text == "" {
-			return nil, conflicts, fail("an empty line; records only are expected")
+		err := errors.New("an empty line")
+		if text != "" {
+			err = f.parseLine(text, line)
 		}
-		if err := f.parseLine(text, line); err != nil {
-			return nil, conflicts, fail("%v", err)
+		if err != nil {
+			return nil, conflicts, fail("%v; delete the line, or restore the file from Git, then run `gitopsd lock`", err)
 		}
 	}
 	return f, conflicts, nil
@@ -178,7 +180,7 @@ func parseRepository(s string) (string, error) {
 		return "", fmt.Errorf("%q is not a repository", s)
 	}
 	if strings.Count(repository, "/") != strings.Count(s, "/") {
-		return "", fmt.Errorf("%q names no registry; restore the line from Git, or write %s", s, repository)
+		return "", fmt.Errorf("%q names no registry (references mean %s)", s, repository)
 	}
 	return repository, nil
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git"
 	"gitopsd.dev/sources/lockfile"
@@ -83,7 +82,7 @@ func mendLock(tree *workingTree, stderr io.Writer) (lock *lockfile.File, mended 
 	}
 	lock, marked, err := lockfile.Mend(sources.LockFile, text)
 	if err != nil {
-		return nil, marked, desired.LockFault(err)
+		return nil, marked, err
 	}
 	base, ours, theirs, err := unmerged(tree.root)
 	switch {
