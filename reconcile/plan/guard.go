@@ -206,7 +206,7 @@ func (c *computation) keepAdopted(steps []Step) {
 		s := &steps[i]
 		annotations := c.live.Objects[s.ID].Annotations
 		switch {
-		case s.Action != Prune || annotations[manifest.AdoptedAnnotation] != "true":
+		case s.Action != Prune || annotations[manifest.AdoptedAnnotation] == "": // any value marks it
 		case c.opts.RemoveAll || annotations[manifest.AllowPruneAnnotation] == "true":
 			s.Reason = joined(before, s.Reason)
 		default:
