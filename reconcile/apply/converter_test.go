@@ -101,6 +101,35 @@ func TestRulesWait(t *testing.T) {
 		t.Errorf("the definition names %v", have)
 	}
 	b.settled(set)
+
+	// A CA bundle for the rules that it names does not wait: without it, API servers cannot
+	// trust the next certificate of the pods that serve them.
+	b.applied(b.trusting(set, ca))
+	_, results = b.apply(b.trusting(b.rules(two, true), otherCA))
+	b.wantNothing("results", results)
+	if have := manifest.Mapping(b.live(crd), "spec", "conversion", "webhook", "clientConfig")["caBundle"]; have != otherCA {
+		t.Errorf("caBundle is %v", have)
+	}
+}
+
+// trusting returns rules whose definition trusts a CA.
+func (b *bed) trusting(rules *manifest.Set, ca string) *manifest.Set {
+	b.t.Helper()
+	objects := slices.Clone(rules.All())
+	for i, o := range objects {
+		if !o.ID().Is(manifest.CRD) {
+			continue
+		}
+		tree := exact.Clone(o.Tree())
+		manifest.Mapping(tree, "spec", "conversion", "webhook", "clientConfig")["caBundle"] = ca
+		completed, err := o.Complete(tree)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		objects[i] = completed
+	}
+	set, _ := manifest.NewSet(objects)
+	return set
 }
 
 // While a package's definition is refused, the rules that the live one names stay.

@@ -112,7 +112,7 @@ func (x *execution) blocked(ctx context.Context, s *plan.Step) (outcome Outcome,
 		return outcome, why, nil
 	}
 	why = x.registered(s)
-	if why == "" && s.Converts {
+	if why == "" && s.Converts && !s.Refilled { // a new CA bundle suits the rules that it has
 		why, err = x.awaitConverter(ctx)
 	}
 	if why == "" && err == nil && s.Stage == plan.Admission {
