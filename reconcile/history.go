@@ -18,17 +18,13 @@ const (
 	maxWalks    = 16
 )
 
-// history decides which of two commits of the branch comes after the other: by the order in
-// which this process saw them as the newest, then by which one is the newest now, then by
-// their places on the branch. So after a reset to an older commit that commit counts as
-// newer, and a process that has not seen the newest commit yet counts as older.
+// history decides which of two commits of the branch comes after the other, by which one is the
+// newest now, then by their places on the branch. So after a reset to an older commit that
+// commit counts as newer, also for a process that saw the others and did not hear of the reset.
 type history struct {
 	repository Repository
 
 	mu sync.Mutex
-	// seen has the count at which each commit was last seen as the newest.
-	seen  map[string]int
-	count int
 	// as maps the commit of a lock to the commit before it, which declares the same.
 	as map[string]string
 
@@ -51,20 +47,11 @@ type ancestors struct {
 }
 
 func newHistory(r Repository) *history {
-	return &history{repository: r, seen: make(map[string]int), as: make(map[string]string), walks: make(map[string]*ancestors)}
+	return &history{repository: r, as: make(map[string]string), walks: make(map[string]*ancestors)}
 }
 
-// saw notes the branch's newest commit.
-func (h *history) saw(commit string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.count++
-	h.seen[commit] = h.count
-}
-
-// sawAs notes a newest commit that declares the same as another one, which stays in charge.
-func (h *history) sawAs(commit, other string) {
-	h.saw(commit)
+// same notes a commit that declares the same as another one, which stays in charge.
+func (h *history) same(commit, other string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if of, ok := h.as[other]; ok {
@@ -80,12 +67,6 @@ func (d *Daemon) Supersedes(ctx context.Context, commit, applied string) error {
 }
 
 func (h *history) supersedes(ctx context.Context, commit, applied string) error {
-	h.mu.Lock()
-	mine, theirs := h.seen[commit], h.seen[applied]
-	h.mu.Unlock()
-	if theirs > 0 && theirs < mine {
-		return nil
-	}
 	head, err := h.newest(ctx)
 	if err != nil {
 		return fmt.Errorf("commit %s was applied by another process, and whether %s comes after it cannot be told: %w", sources.ShortHash(applied), sources.ShortHash(commit), err)
@@ -97,7 +78,10 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 		return nil
 	}
 	// On a busy branch there is always a newer commit: an older one is applied all the same.
-	newer, err := h.newerThan(ctx, commit, applied, head)
+	newer := false
+	if head != applied && as != applied {
+		newer, err = h.newerThan(ctx, commit, applied, head)
+	}
 	if err != nil {
 		return err
 	}
@@ -107,16 +91,12 @@ func (h *history) supersedes(ctx context.Context, commit, applied string) error 
 	return nil
 }
 
-// newerThan reports whether a commit that is not the head any more comes after an applied one,
-// which may be far behind it. Applied was read before the head: if it is the newer one, it is
-// on the branch after commit, or has commit among its ancestors.
+// newerThan reports whether a commit that is not the head any more is still on the branch, and
+// comes after an applied one, which may be far behind it. Applied was read before the head: if
+// it is the newer one, it is on the branch after commit, or has commit among its ancestors.
 func (h *history) newerThan(ctx context.Context, commit, applied, head string) (bool, error) {
-	_, before, err := h.between(ctx, applied, commit)
-	if before || err != nil {
-		return before, err
-	}
 	after, on, err := h.between(ctx, commit, head)
-	if !on || err != nil || head == applied || slices.Contains(after, applied) {
+	if !on || err != nil || slices.Contains(after, applied) {
 		return false, err
 	}
 	_, older, err := h.between(ctx, commit, applied)

@@ -79,7 +79,7 @@ func (d *Daemon) commitLock(ctx context.Context, alone bool) error {
 		return nil // its selections are still pending
 	}
 	// The lock's own commit asks for nothing new, and starts no pass.
-	d.history.sawAs(commit.Hash, d.now.state.Commit.Hash)
+	d.history.same(commit.Hash, d.now.state.Commit.Hash)
 	d.head, d.now = commit, d.now.locked(commit)
 	// The computation under way uses the lock before: it is repeated.
 	d.due = d.due || d.computing != nil

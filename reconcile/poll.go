@@ -97,7 +97,6 @@ func (d *Daemon) take(p *polling) error {
 	}
 	if p.changed {
 		d.head = p.commit
-		d.history.saw(p.commit.Hash)
 		d.cfg.Log.Info("new commit", "commit", sources.ShortHash(p.commit.Hash), "subject", p.commit.Subject)
 	}
 	return nil

@@ -90,6 +90,8 @@ type Applier struct {
 	poll    time.Duration
 
 	parent *parent // as last read or written; nil before
+	// claimed is the parent's resourceVersion after the last write of this process.
+	claimed string
 	// pinned are the live definitions that pins were last checked against.
 	pinned map[schema.GroupKind]pinned
 	// revisions are the last decisions about packages' controllers.

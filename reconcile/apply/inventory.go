@@ -50,7 +50,7 @@ type Fleet struct {
 	Accepts func(name string) bool
 	// Compared says in errors what Accepts compares names with; may be empty.
 	Compared string
-	// Supersedes returns nil if a commit may be applied after another one that some
+	// Supersedes returns nil if a commit may be applied after another one that another
 	// process of this fleet applied, and otherwise an error with the reason. Nil
 	// applies every commit.
 	Supersedes func(ctx context.Context, commit, applied string) error
@@ -311,6 +311,9 @@ func (x *execution) superseded(ctx context.Context, p *parent) error {
 	if x.plan.Commit == "" || p.commit == "" || p.commit == x.plan.Commit || x.fleet.Supersedes == nil {
 		return nil
 	}
+	if p.version == x.claimed { // this process goes through its commits in their order
+		return nil
+	}
 	if err := x.fleet.Supersedes(ctx, x.plan.Commit, p.commit); err != nil {
 		return problem.In(x.cluster.Name(), err)
 	}
@@ -391,7 +394,7 @@ func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 		return fmt.Errorf("the inventory could not be written, so nothing was applied: %w", err)
 	}
 	p.exists, p.fleet, p.uid, p.version = true, a.fleet.Name, string(meta.UID), meta.ResourceVersion
-	a.parent = p
+	a.parent, a.claimed = p, p.version
 	return nil
 }
 
