@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
@@ -330,6 +333,23 @@ func (o *Outcome) noteUnknown() {
 	}
 }
 
+// noteUnread adds a problem for each kind that cannot be read and is in no step: the inventory
+// names it, so that objects of it may have left the repository. It returns their number.
+func (o *Outcome) noteUnread(p *plan.Plan) int {
+	kinds := make(map[string]string)
+	for gk, why := range p.Unreadable {
+		kinds[gk.String()] = why
+	}
+	for i := range p.Steps {
+		delete(kinds, schema.GroupKind(p.Steps[i].ID.GroupKind()).String())
+	}
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		o.passing++
+		o.note(problem.Problem{Cluster: o.cluster, Object: kind, Reason: "what left the repository may still be there: " + kinds[kind]}, "")
+	}
+	return len(kinds)
+}
+
 // conclude sets phase and message, and adds notes.
 func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 	o.noteUnknown()
@@ -337,6 +357,7 @@ func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 		o.concludeRemoval(want, p)
 		return
 	}
+	unread := o.noteUnread(p)
 	passing := slices.ContainsFunc(want.Faults, func(p problem.Problem) bool { return !p.Lasting })
 	o.Stuck = o.lasting+len(want.Faults) > 0 && o.passing+o.broken+len(o.waits) == 0 && !passing
 	switch {
@@ -346,6 +367,8 @@ func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 		o.Phase, o.Message = status.Failed, prose.Agree(len(want.Incomplete), "package has errors", "packages have errors")
 	case !want.Complete():
 		o.Phase, o.Message = status.Failed, prose.Agree(len(want.Faults), "manifest has errors", "manifests have errors")
+	case unread > 0:
+		o.Phase, o.Message = status.Failed, prose.Agree(unread, "kind cannot be read, and objects that left the repository may still be there", "kinds cannot be read, and objects that left the repository may still be there")
 	case o.broken > 0:
 		o.Phase, o.Message = status.Failed, prose.Agree(o.broken, "object was applied and has failed", "objects were applied and have failed")
 	case len(o.waits) > 0:
