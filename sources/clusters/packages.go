@@ -119,7 +119,7 @@ func (p *parser) packages(c chunk, at finder) {
 	}
 	p.rulesAt = line
 	var d packages
-	p.decode(c, &d)
+	p.decode(c, at, &d)
 	switch {
 	case d.APIVersion != APIVersion:
 		fail("apiVersion", "%q; this file holds %s documents", d.APIVersion, APIVersion)

@@ -135,7 +135,7 @@ func (p *parser) document(c chunk) {
 		p.packagesUnknown(line)
 	}
 	var d document
-	p.decode(c, &d)
+	p.decode(c, at, &d)
 	switch {
 	case d.APIVersion != APIVersion:
 		p.fail(at.line("apiVersion"), "apiVersion", "%q; this file holds %s documents", d.APIVersion, APIVersion)
@@ -455,8 +455,28 @@ func position(msg string, first int) (int, string) {
 	return first, strings.TrimPrefix(msg, "yaml: ")
 }
 
+// nulls reports elements of lists without a value, which decoding would leave out: a line with
+// a comment alone, say, whose gate or exclusion would be gone without a word.
+func (p *parser) nulls(at finder, n *yaml.Node, keys []string) {
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			p.nulls(at, n.Content[i+1], append(keys, n.Content[i].Value))
+		}
+	case yaml.SequenceNode:
+		for i, element := range n.Content {
+			keys := append(keys, strconv.Itoa(i))
+			if element.Tag == "!!null" {
+				p.fail(at.line(keys...), strings.Join(keys, "."), "has no value: write one, or remove the line")
+			}
+			p.nulls(at, element, keys)
+		}
+	}
+}
+
 // decode decodes a document strictly, and reports each fault.
-func (p *parser) decode(c chunk, into any) {
+func (p *parser) decode(c chunk, at finder, into any) {
+	p.nulls(at, at.root, nil)
 	dec := yaml.NewDecoder(strings.NewReader(c.text))
 	dec.KnownFields(true)
 	err := dec.Decode(into)
