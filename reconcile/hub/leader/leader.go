@@ -121,11 +121,15 @@ func (l *Leader) MayWrite(context.Context) error {
 	if l.renewed.IsZero() {
 		return fmt.Errorf("this daemon is not the leader by Lease %s", l)
 	}
-	if time.Since(l.renewed) >= l.cfg.Duration-l.cfg.Writes {
+	if since(l.renewed) >= l.cfg.Duration-l.cfg.Writes {
 		return fmt.Errorf("this daemon has not renewed Lease %s in time, and another one may be the leader", l)
 	}
 	return nil
 }
+
+// since returns how long ago a moment was, by the clock that says more: the monotonic one stands
+// still while the machine is suspended, and the other one can be set back.
+func since(t time.Time) time.Duration { return max(time.Since(t), time.Now().Round(0).Sub(t)) }
 
 // Problem returns why the leader may not write; empty if it may, or is not the leader.
 func (l *Leader) Problem() string {
@@ -135,7 +139,7 @@ func (l *Leader) Problem() string {
 	if err == nil || l.renewed.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("%v; it was renewed %s ago", err, time.Since(l.renewed).Round(time.Second))
+	return fmt.Sprintf("%v; it was renewed %s ago", err, since(l.renewed).Round(time.Second))
 }
 
 // Waiting returns why this process waits; empty for the leader. ok reports whether it could
@@ -177,13 +181,20 @@ func (l *Leader) pause() time.Duration { return l.cfg.Duration / 20 }
 // renewal is the time between two renewals, and the longest time for one.
 func (l *Leader) renewal() time.Duration { return l.cfg.Duration / 6 }
 
+// untilRenewal is the time until the next renewal of the leader, counted from the last one.
+func (l *Leader) untilRenewal() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Until(l.renewed.Add(l.renewal()))
+}
+
 // ErrLost is the error of a former leader.
 var ErrLost = errors.New("another daemon is the leader now")
 
 // Keep renews the Lease until ctx ends, and returns nil then. If another daemon has it, the
 // error is [ErrLost].
 func (l *Leader) Keep(ctx context.Context) error {
-	pause := l.renewal()
+	pause := l.untilRenewal()
 	for {
 		if kube.Sleep(ctx, pause) != nil {
 			return nil
@@ -203,8 +214,8 @@ func (l *Leader) Keep(ctx context.Context) error {
 			l.told = ""
 			l.cfg.Log.Info("the Lease is renewed again", "lease", l.String())
 		}
-		pause = l.renewal()
 		l.setLabels(ctx)
+		pause = l.untilRenewal()
 	}
 }
 
@@ -429,10 +440,13 @@ func (l *Leader) write(ctx context.Context, c *kube.Client, r record) error {
 }
 
 // setLabels brings the labels of pods to what they should be, as far as that succeeds. Without
-// the label, Services do not find the leader's pod, which works all the same.
+// the label, Services do not find the leader's pod, which works all the same. It takes no longer
+// than a renewal may, so that the next one is in time.
 func (l *Leader) setLabels(ctx context.Context) {
+	bounded, cancel := context.WithTimeout(ctx, l.renewal())
+	defer cancel()
 	for pod, leads := range l.labels {
-		err := l.within(ctx, func(ctx context.Context, c *kube.Client) error { return l.label(ctx, c, pod, leads) })
+		err := l.within(bounded, func(ctx context.Context, c *kube.Client) error { return l.label(ctx, c, pod, leads) })
 		switch {
 		case err == nil:
 			delete(l.labels, pod)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -230,6 +231,46 @@ func TestCutOff(t *testing.T) {
 	}
 	if why, ok := one.Waiting(); why == "" || ok || one.MayWrite(t.Context()) == nil || one.Problem() != "" {
 		t.Errorf("it is still the leader: %q, %v, %q", why, ok, one.Problem())
+	}
+}
+
+// silent is a hub that answers no request.
+type silent struct{ asked *atomic.Int32 }
+
+func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Context().Err() == nil {
+		s.asked.Add(1)
+	}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// Labels of pods that hang take together no longer than the next renewal can wait.
+func TestSlowLabels(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	config, err := os.ReadFile(devcluster.Start(t, "hub").Kubeconfig("hub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub, err := kube.New(kube.Config{Name: "hub", Kubeconfig: config, Trusted: true, WrapTransport: func(http.RoundTripper) http.RoundTripper { return silent{&asked} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hub.Close()
+	l, err := New(Config{Client: func() (*kube.Client, error) { return hub, nil }, Namespace: "default", Name: "gitopsd", Pod: "one",
+		Duration: 3 * time.Second, Writes: time.Second, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.labels["two"], l.labels["three"] = false, false
+	l.setLabels(t.Context())
+	if n := asked.Load(); n != 1 || len(l.labels) != 3 {
+		t.Errorf("%d requests, labels left %v", n, l.labels)
+	}
+	l.renewed = time.Now().Add(-time.Minute)
+	if l.untilRenewal() > 0 {
+		t.Error("a renewal that is late is not due")
 	}
 }
 
