@@ -3,9 +3,9 @@
 //
 // Two daemons do not write at the same time. Each write of the leader asks [Leader.MayWrite]
 // first, which refuses once the last renewal is so long ago that the write, if it takes as long
-// as it may, could arrive after another daemon has become the leader. Only this process's own
-// monotonic clock counts: the leader measures from the moment before it sent the renewal, the
-// others from the moment at which they first saw it. Times in the Lease are for people.
+// as it may, could arrive after another daemon has become the leader. Only a process's own
+// clocks count: the leader measures from the moment before it sent the renewal, the others from
+// the moment at which they first saw it. Times in the Lease are for people.
 //
 // A leader that cannot reach the hub writes nothing, and goes on serving what it serves. It
 // steps down when it learns that another daemon has the Lease.
