@@ -90,6 +90,10 @@ func (c *checker) check() {
 		return // the API server reports that
 	}
 	composite := c.kind("spec.compositeTypeRef", apiVersion, kind)
+	if v := composite.referenceable; v != "" && v != composite.version {
+		c.fail("spec.compositeTypeRef.apiVersion", "make another Composition with "+v+", since this field cannot be changed",
+			"Crossplane looks for Compositions of %s in its referenceable version %s, and does not find this one", composite.kind, v)
+	}
 	for _, t := range Templates(c.of.Tree()) {
 		composed := c.kind(t.Path, t.APIVersion, t.Kind)
 		if t.Base != nil && composed.shape != nil {
@@ -125,6 +129,8 @@ func (c *checker) lacks(path, name string, in defined) {
 type defined struct {
 	*shape
 	kind, version, pkg string
+	// referenceable is the version of an XRD that Compositions name.
+	referenceable string
 }
 
 // kind looks up a kind in a version and adds a finding if it cannot exist. The shape is nil
@@ -157,9 +163,15 @@ func (c *checker) kind(path, apiVersion, kind string) defined {
 	}
 	d := types.Read(o.Tree())
 	var served []string
+	referenceable := ""
+	for _, v := range d.Versions() {
+		if d.XRD && v.Storage {
+			referenceable = v.Name
+		}
+	}
 	for _, v := range d.Versions() {
 		if v.Served && v.Name == version {
-			return defined{shapeOf(d, v), name, version, o.Label(manifest.PackageLabel)}
+			return defined{shapeOf(d, v), name, version, o.Label(manifest.PackageLabel), referenceable}
 		}
 		if v.Served {
 			served = append(served, v.Name)

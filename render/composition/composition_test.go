@@ -132,6 +132,7 @@ const fleet = `
 ---
 {apiVersion: apiextensions.crossplane.io/v2, kind: CompositeResourceDefinition, metadata: {name: databases.acme.example}, spec: {
   group: acme.example, names: {kind: Database, plural: databases}, versions: [
+  {name: v1beta1, served: true, referenceable: false, schema: {openAPIV3Schema: {type: object}}},
   {name: v1, served: true, referenceable: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}]}}
 `
 
@@ -177,6 +178,7 @@ func TestCheck(t *testing.T) {
 		{"a path that is none", patch("fromFieldPath: 'spec[', toFieldPath: spec.size"), []string{`"spec[" is not a path of a field`}},
 		{"composites that nobody defines", "compositeTypeRef: {apiVersion: acme.example/v1, kind: Databse}, resources: []", []string{"spec.compositeTypeRef: no package or manifest of the cluster defines Databse.acme.example"}},
 		{"composites in another version", "compositeTypeRef: {apiVersion: acme.example/v2, kind: Database}, resources: []", []string{"spec.compositeTypeRef.apiVersion: Database.acme.example is not served in version v2; use v1"}},
+		{"composites in a version that Compositions cannot name", "compositeTypeRef: {apiVersion: acme.example/v1beta1, kind: Database}, resources: []", []string{"spec.compositeTypeRef.apiVersion: Crossplane looks for Compositions of Database.acme.example in its referenceable version v1, and does not find this one; make another Composition with v1"}},
 		{"a composed composite", resource("{apiVersion: acme.example/v1, kind: Database, spec: {size: 1, crossplane: {compositionSelector: {}}, nope: 1}}", ""), []string{"spec.resources[0].base.spec.nope"}},
 		{"many", resource(bucket+"{"+strings.Join(manyFields(30), ", ")+"}}", ""), append(slices.Repeat([]string{"has no field"}, most), "10 more findings like these")},
 	} {
