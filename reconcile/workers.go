@@ -355,10 +355,16 @@ func (j *job) wantsSame(other *job) bool {
 }
 
 // mustEnd reports whether an attempt must not go on since another job is there: that one
-// leaves the unit alone, empties it, or reaches it in another way, or it is being emptied and
-// may now be another registered cluster.
+// leaves the unit alone, or revokes this one.
 func (j *job) mustEnd(next *job) bool {
-	return j.want == nil || next.left || next.want.Suspend || next.want.Remove != j.want.Remove || j.want.Remove && !reflect.DeepEqual(next.want.Beside, j.want.Beside) || next.want.Spec.Access() != j.want.Spec.Access()
+	return j.want == nil || next.left || next.want.Suspend || j.revoked(next)
+}
+
+// revoked reports whether nothing more of a job may be applied since another one is there:
+// that one begins or ends the emptying of the unit, or reaches it in another way, or it is
+// being emptied and may now be another registered cluster.
+func (j *job) revoked(next *job) bool {
+	return next.want.Remove != j.want.Remove || j.want.Remove && !reflect.DeepEqual(next.want.Beside, j.want.Beside) || next.want.Spec.Access() != j.want.Spec.Access()
 }
 
 // work makes one attempt. The outcome is zero if none was made.
@@ -384,6 +390,9 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 			ws.serveLeft(attempt, w, j)
 		}
 		return o
+	}
+	if w.allowed != nil && w.allowed.revoked(j) {
+		w.allowed = nil // the unit is not kept at that one, also if it must wait for this one
 	}
 	switch {
 	case j.want.Suspend:

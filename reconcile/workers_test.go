@@ -317,6 +317,52 @@ func TestGateHeld(t *testing.T) {
 	})
 }
 
+// A cluster that must wait is not kept at a commit that empties it, or reaches it in another
+// way, if the newest commit does not.
+func TestGateTakenBack(t *testing.T) {
+	t.Parallel()
+	waits := "waits until its new lock records are kept"
+	for _, test := range []struct {
+		name      string
+		first     clusters.Cluster
+		suspended bool // for a commit in between
+		next, why string
+	}{
+		{"emptied", clusters.Cluster{Remove: true}, false, "prod<-dev", "waits for cluster dev"},
+		{"emptied, then suspended", clusters.Cluster{Remove: true}, true, "prod<-dev", "waits for cluster dev"},
+		{"emptied, without dependencies", clusters.Cluster{Remove: true}, false, "prod", waits},
+		{"another account", clusters.Cluster{Spec: clusters.Spec{ServiceAccount: "strong"}}, false, "prod", waits},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				f.gives("dev", unit.Outcome{Phase: status.Failed, Message: "no"})
+				f.gives("prod", unit.Outcome{Phase: status.Leaving, Message: "it is being emptied"})
+				one := state("1", "dev", "prod")
+				test.first.Name = "prod"
+				one.Clusters[1] = desired.Registered(test.first, "1")
+				one.Clusters[1].Notes = []string{"1"}
+				f.pass(one)
+				f.has("prod", "1")
+				if test.suspended {
+					between := state("2", "dev", test.next)
+					between.Clusters[1].Suspend = true
+					f.pass(between)
+				}
+				next := state("3", "dev", test.next)
+				for range 2 {
+					f.ws.assign(t.Context(), &revision{state: next, commit: next.Commit}, map[desired.ID]string{{Cluster: "prod"}: map[bool]string{true: waits}[test.why == waits]})
+					synctest.Wait()
+					f.wake("prod")
+				}
+				f.has("prod")
+				f.is("prod", status.Waiting, test.why)
+			})
+		})
+	}
+}
+
 // Work in a cluster between attempts ends when the cluster must be left alone.
 func TestRest(t *testing.T) {
 	t.Parallel()
