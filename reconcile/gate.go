@@ -30,11 +30,11 @@ func (j *job) drop(instead *job) {
 }
 
 // gate waits for the attempts at the clusters that a job depends on, and returns why the job
-// must still wait, and for which cluster; an empty why lets it through, and later jobs with the
-// same want too.
+// must still wait, and for which cluster; an empty why lets it through, and later jobs of the
+// same commit that want the same too.
 func (ws *workers) gate(ctx context.Context, w *worker, j *job) (why, on string) {
 	switch {
-	case w.allowed != nil && w.allowed.want == j.want:
+	case w.allowed != nil && (w.allowed.want == j.want || w.allowed.of.commit.Hash == j.of.commit.Hash && w.allowed.wantsSame(j)):
 		return "", ""
 	case j.held != "":
 		return j.held, ""

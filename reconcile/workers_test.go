@@ -259,6 +259,14 @@ func TestGate(t *testing.T) {
 		f.set("dev", failing)
 		f.pass(two)
 		f.has("prod", "2")
+		// Nor if the commit is computed again, unless that gave something else.
+		f.pass(state("2", "dev", "prod<-dev"))
+		f.has("prod", "2")
+		f.is("prod", status.Ready, "")
+		another := state("2", "dev", "prod<-dev")
+		another.Clusters[1].Objects, _ = manifest.NewSet([]*manifest.Object{configMap(t, "c")})
+		f.pass(another)
+		f.is("prod", status.Waiting, "waits for cluster dev; is kept at commit 2")
 
 		restarted := newFleet(t, 4)
 		restarted.set("dev", failing)
@@ -415,8 +423,8 @@ func TestGateDroppedJob(t *testing.T) {
 		// The worker ends with a job in its box.
 		hang := make(chan struct{})
 		f.set("dev", func(context.Context, *desired.Unit) unit.Outcome { <-hang; return unit.Outcome{} })
-		f.pass(state("1", "dev", "prod<-dev"))
-		f.pass(state("1", "dev", "prod<-dev"))
+		f.pass(state("2", "dev", "prod<-dev"))
+		f.pass(state("2", "dev", "prod<-dev"))
 		f.ws.all[desired.ID{Cluster: "dev"}].quit()
 		close(hang)
 		synctest.Wait()
