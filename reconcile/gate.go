@@ -26,6 +26,7 @@ func (j *job) drop(instead *job) {
 	if instead != nil && instead.want == j.want {
 		j.instead = instead
 	}
+	j.givenUp = instead != nil
 	close(j.tried)
 }
 
@@ -63,7 +64,8 @@ func (ws *workers) reached(j *job) bool {
 }
 
 // awaitReady has a job wait for the attempt at another cluster, and reports whether that
-// cluster is ready. Meanwhile it handles the wake-ups of the worker's own cluster.
+// cluster is ready. If that attempt is given up, so is the job: the worker must be free to wait
+// for the newer one. Meanwhile it handles the wake-ups of the worker's own cluster.
 func (ws *workers) awaitReady(ctx context.Context, w *worker, j, dep *job) bool {
 	late, told := time.After(turn.TellAfter), false
 	keep := func() {
@@ -83,6 +85,7 @@ func (ws *workers) awaitReady(ctx context.Context, w *worker, j, dep *job) bool 
 				if told && dep.ready {
 					ws.show(w, status.Applying, "")
 				}
+				j.givenUp = dep.givenUp
 				return dep.ready
 			}
 			dep = dep.instead

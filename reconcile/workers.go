@@ -56,9 +56,11 @@ type job struct {
 	broken string
 	// tried is closed when the attempt has ended, with its result in ready; or when the job
 	// is dropped. instead then is the job that replaces it, if that has the same want.
+	// givenUp: it has no result because of a newer job, of this unit or of one in after.
 	tried   chan struct{}
 	ready   bool
 	instead *job
+	givenUp bool
 }
 
 // at returns the checkpoint of the unit if the job's revision was resumed; nil if it was
@@ -72,8 +74,9 @@ func (j *job) at() *checkpoint.Record {
 
 // worker works on one unit. Its box holds one job: a newer job replaces the one in the box,
 // and cancels one under way for an older commit, unless that wants the same. After
-// mostGivenUp cancelled attempts the next one may get to its end, so that a branch with ever
-// more commits does not keep a slow cluster from all of them; see also mustEnd.
+// mostGivenUp jobs that were given up, later ones are not cancelled until one of them gets to
+// its end, so that a branch with ever more commits does not keep a slow cluster from all of
+// them; see also mustEnd. One that waits may be given up even so, with what it waits for.
 type worker struct {
 	id   desired.ID
 	box  chan *job
@@ -89,7 +92,7 @@ type worker struct {
 	ended  bool
 	now    *job               // under way
 	cancel context.CancelFunc // cancels it
-	// givenUp counts the attempts in a row that were cancelled.
+	// givenUp counts the jobs in a row that were given up under way.
 	givenUp int
 
 	// Only the worker's goroutine uses the fields below.
@@ -281,7 +284,7 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 		return
 	}
 	again := *w.last // which passes the gate once more
-	again.tried, again.ready = make(chan struct{}), false
+	again.tried, again.ready, again.givenUp = make(chan struct{}), false, false
 	o := ws.work(ctx, w, &again)
 	w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
 }
@@ -377,7 +380,8 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	defer func() {
 		w.mu.Lock()
 		w.now = nil
-		if w.givenUp++; attempt.Err() == nil {
+		j.givenUp = j.givenUp || attempt.Err() != nil && ctx.Err() == nil
+		if w.givenUp++; !j.givenUp {
 			w.givenUp = 0
 		}
 		w.mu.Unlock()
@@ -410,11 +414,15 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		return unit.Outcome{} // the state is being computed
 	default:
 		ok := true
-		if why, on := ws.gate(attempt, w, j); why != "" {
-			o = ws.heldBack(attempt, w, why, on)
-		} else {
+		why, on := ws.gate(attempt, w, j)
+		switch {
+		case why == "":
 			w.allowed = j // from here on, parts of it may be applied
 			o, ok = ws.try(attempt, w, j)
+		case j.givenUp:
+			ok = false
+		default:
+			o = ws.heldBack(attempt, w, why, on)
 		}
 		w.know(w.allowed, o)
 		if !ok || attempt.Err() != nil {

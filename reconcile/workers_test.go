@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -939,6 +940,48 @@ func TestBusyBranch(t *testing.T) {
 			t.Errorf("commits that want the same: given up are %q, ended are %q", givenUp, ended)
 		}
 	})
+}
+
+// Nor does a branch with ever more commits keep a cluster from all of them that depends on a slow
+// one, whichever of the commits changed only that one.
+func TestBusyBranchBehind(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ dev, prod time.Duration }{
+		{20 * time.Second, 40 * time.Second}, {40 * time.Second, 0}, {40 * time.Second, 40 * time.Second}, {100 * time.Second, 0}, {100 * time.Second, 40 * time.Second},
+	} {
+		for earlier := range mostGivenUp + 1 {
+			t.Run(fmt.Sprint(test.dev, " ", test.prod, " ", earlier), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, 4)
+					var other, ended atomic.Int32
+					takes := func(d time.Duration, ended *atomic.Int32) func(context.Context, *desired.Unit) unit.Outcome {
+						return func(ctx context.Context, _ *desired.Unit) unit.Outcome {
+							select {
+							case <-time.After(d):
+								ended.Add(1)
+								return unit.Outcome{Phase: status.Ready}
+							case <-ctx.Done():
+								return unit.Outcome{Phase: status.Failed}
+							}
+						}
+					}
+					f.set("dev", takes(test.dev, &other))
+					f.set("prod", takes(test.prod, &ended))
+					for n := range 60 {
+						s := state(fmt.Sprint(n), "dev", "prod<-dev")
+						s.Clusters[0].Objects, _ = manifest.NewSet([]*manifest.Object{configMap(t, fmt.Sprint("c", n))})
+						s.Clusters[1].Objects, _ = manifest.NewSet([]*manifest.Object{configMap(t, fmt.Sprint("c", max(n, earlier)))})
+						f.pass(s)
+						time.Sleep(30 * time.Second)
+					}
+					if n := ended.Load(); n < 5 {
+						t.Errorf("of 60 commits prod got %d", n)
+					}
+				})
+			})
+		}
+	}
 }
 
 // An attempt ends at once if its cluster must be left alone, however often others were given
