@@ -11,7 +11,7 @@ import (
 )
 
 // A unit that depends on others gets the objects of a commit only when these others are
-// Ready with the same commit. The gate decides this for each job, and every attempt passes
+// Ready with the same commit, or would be if their applications were healthy. The gate decides this for each job, and every attempt passes
 // it: those of a pass, a retry and a wake-up. Until then the unit is kept at the last commit
 // that was let through. After a restart that commit is unknown, and nothing is done, unless a
 // checkpoint says that the unit had come to rest with the same commit. Nothing is done either
@@ -129,7 +129,7 @@ func (ws *workers) heldBack(ctx context.Context, w *worker, why, on string) unit
 		why += ": " + o.Message
 	}
 	o.Message = why
-	o.Checkpoint = nil // it would be the older commit's
+	o.Checkpoint, o.Elsewhere = nil, false // they would be the older commit's
 	return o
 }
 

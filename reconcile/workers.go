@@ -448,7 +448,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	}
 	w.last = j
 	w.lookAgain(o.Again)
-	j.ready = o.Phase == status.Ready
+	j.ready = o.Phase == status.Ready || o.Elsewhere
 	ws.report(w, j, o)
 	return o
 }

@@ -71,6 +71,9 @@ type Outcome struct {
 	// WaitsFor is the cluster that a Waiting unit depends on and that is not Ready; empty if
 	// it waits for something else.
 	WaitsFor string
+	// Elsewhere reports whether the unit is not Ready only because of its applications. They
+	// run in other clusters, perhaps in those that depend on this one, which therefore go on.
+	Elsewhere bool
 
 	cluster string
 	// lasting are the steps that only people can bring on, and passing the others that were
@@ -80,6 +83,8 @@ type Outcome struct {
 	faults, broken int
 	// waits are the objects that are not ready yet.
 	waits map[manifest.ID]bool
+	// elsewhere counts the applications among broken and waits that are applied.
+	elsewhere int
 	// unknown are the objects that no rule can judge, and that count as ready.
 	unknown []string
 }
@@ -291,6 +296,9 @@ func (o *Outcome) unhealthy(want *desired.Unit, h apply.Health) {
 	default:
 		o.waits[h.ID] = true
 	}
+	if !h.Passes && h.ID.Is(manifest.Application) {
+		o.elsewhere++
+	}
 	if _, known := o.Unsettled[h.ID]; !known && !h.Passes {
 		o.Unsettled[h.ID] = Unsettled{Applied: true, Failed: h.State == apply.FailedState, Reason: cmp.Or(h.Reason, string(h.State))}
 	}
@@ -374,6 +382,7 @@ func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 	case len(o.waits) > 0:
 		o.Phase, o.Message = status.Progressing, prose.Agree(len(o.waits), "object is not ready yet", "objects are not ready yet")
 	}
+	o.Elsewhere = o.elsewhere > 0 && o.faults == 0 && want.Complete() && o.elsewhere == o.broken+len(o.waits)
 }
 
 // concludeRemoval sets phase and message of a unit that is to go.

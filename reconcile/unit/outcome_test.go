@@ -19,15 +19,19 @@ import (
 	"gitopsd.dev/sources/clusters"
 )
 
-// Unhealthy objects that nothing waits for are reported, and hold nothing up.
+// Unhealthy objects that nothing waits for are reported, and hold nothing up. Applications
+// hold up no cluster that depends on theirs.
 func TestPassing(t *testing.T) {
 	id := func(name string) manifest.ID { return manifest.ID{Group: "acme.example", Kind: "Widget", Name: name} }
+	app := func(name string) manifest.ID { return manifest.Application.ID("team", name) }
 	for _, tt := range []struct {
-		name     string
-		health   []apply.Health
-		phase    status.Phase
-		problems int
-		note     string // a part
+		name      string
+		results   []apply.Result
+		health    []apply.Health
+		phase     status.Phase
+		problems  int
+		note      string // a part
+		elsewhere bool
 	}{
 		{name: "waited for", health: []apply.Health{{ID: id("a"), State: apply.InProgress}}, phase: status.Progressing, problems: 1},
 		{name: "failed", health: []apply.Health{{ID: id("a"), State: apply.FailedState}}, phase: status.Failed, problems: 1},
@@ -36,16 +40,25 @@ func TestPassing(t *testing.T) {
 		{name: "unknown, and counts as ready", health: []apply.Health{
 			{ID: id("a"), State: apply.UnknownState, Passes: true}, {ID: id("b"), State: apply.UnknownState, Passes: true},
 		}, phase: status.Ready, note: "no rule can judge whether 2 objects are ready, and they count as ready: widget.acme.example/a, widget.acme.example/b; give the kind a rule"},
+		{name: "an application", health: []apply.Health{{ID: app("a"), State: apply.InProgress}}, phase: status.Progressing, problems: 1, elsewhere: true},
+		{name: "a failed application", health: []apply.Health{{ID: app("a"), State: apply.FailedState}, {ID: app("b"), State: apply.InProgress}}, phase: status.Failed, problems: 2, elsewhere: true},
+		{name: "an application and another object", health: []apply.Health{{ID: id("a"), State: apply.InProgress}, {ID: app("a"), State: apply.InProgress}}, phase: status.Progressing, problems: 2},
+		{name: "an application and a failed object", health: []apply.Health{{ID: id("a"), State: apply.FailedState}, {ID: app("a"), State: apply.FailedState}}, phase: status.Failed, problems: 2},
+		{name: "an application, and an object failed to apply", results: []apply.Result{{Step: &plan.Step{Action: plan.Create, ID: id("a")}, Outcome: apply.Failed, Err: errors.New("no")}},
+			health: []apply.Health{{ID: app("a"), State: apply.InProgress}}, phase: status.Failed, problems: 2},
+		{name: "an application that is not applied yet", results: []apply.Result{{Step: &plan.Step{Action: plan.Create, ID: app("a")}, Outcome: apply.Pending, Reason: "waits"}},
+			health: []apply.Health{{ID: app("a"), State: apply.Missing}}, phase: status.Progressing, problems: 1},
 	} {
 		o := newOutcome(desired.ID{Cluster: "dev"}, &plan.Plan{})
 		want := desired.Registered(clusters.Cluster{Name: "dev"}, "")
+		(&Connection{log: slog.New(slog.DiscardHandler)}).take(want, &apply.Report{Results: tt.results}, &o)
 		for _, h := range tt.health {
 			o.unhealthy(want, h)
 		}
 		o.conclude(want, &plan.Plan{})
 		notes := strings.Join(o.Notes, "; ")
-		if o.Phase != tt.phase || len(o.Problems) != tt.problems || len(o.Packages) > 0 || !strings.HasPrefix(notes, tt.note) || tt.note == "" && notes != "" {
-			t.Errorf("%s: %s, problems %v, packages %v, notes %q", tt.name, o.Phase, o.Problems, o.Packages, notes)
+		if o.Phase != tt.phase || len(o.Problems) != tt.problems || len(o.Packages) > 0 || !strings.HasPrefix(notes, tt.note) || tt.note == "" && notes != "" || o.Elsewhere != tt.elsewhere {
+			t.Errorf("%s: %s, elsewhere %t, problems %v, packages %v, notes %q", tt.name, o.Phase, o.Elsewhere, o.Problems, o.Packages, notes)
 		}
 	}
 }
