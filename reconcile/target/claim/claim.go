@@ -10,6 +10,7 @@ package claim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -87,19 +88,21 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (again time.Ti
 		return time.Time{}, err
 	}
 	there := make(map[string]bool)
+	var errs []error
 	for _, gk := range c.kinds {
 		claims, err := v.Objects(home.Kind{GroupKind: gk})
 		if kube.ClassOf(err) == kube.NoSuchType {
 			continue
 		}
-		if err != nil {
-			return again, err
+		if err != nil { // of this kind alone
+			errs = append(errs, err)
+			continue
 		}
 		for _, m := range claims {
 			there[string(m.UID)] = true
 			err := c.one(ctx, v, gk, m)
 			if kube.IsClusterWide(err) || ctx.Err() != nil {
-				return again, err
+				return again, errors.Join(append(errs, err)...)
 			}
 			if err != nil {
 				v.Report(problem.Problem{Object: gk.ID(m.Namespace, m.Name).String(), Reason: "no target was made of it: " + problem.Message(err)})
@@ -107,8 +110,10 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (again time.Ti
 			}
 		}
 	}
-	maps.DeleteFunc(c.known, func(uid string, _ *known) bool { return !there[uid] })
-	return again, nil
+	if len(errs) == 0 { // otherwise some may be there
+		maps.DeleteFunc(c.known, func(uid string, _ *known) bool { return !there[uid] })
+	}
+	return again, errors.Join(errs...)
 }
 
 // one makes the target of a claim.

@@ -2,12 +2,15 @@ package claim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +66,10 @@ func crd(group, version, kind, plural string) string {
  schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}`, group, version, kind, plural)
 }
 
+type trip func(*http.Request) (*http.Response, error)
+
+func (f trip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 // A claim becomes a target once its cluster is there, follows its labels, and takes nothing
 // over.
 func TestClaims(t *testing.T) {
@@ -70,14 +77,14 @@ func TestClaims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	connect := func() *kube.Client {
-		c, err := kube.New(kube.Config{Name: "hub", Kubeconfig: kubeconfig})
+	connect := func(wrap func(http.RoundTripper) http.RoundTripper) *kube.Client {
+		c, err := kube.New(kube.Config{Name: "hub", Kubeconfig: kubeconfig, WrapTransport: wrap})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	hub := connect()
+	hub := connect(nil)
 	t.Cleanup(hub.Close)
 	apply := func(o *manifest.Object) {
 		t.Helper()
@@ -118,8 +125,20 @@ func TestClaims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A kind that cannot be listed stops no other one, wherever it is among them.
+	kinds = append([]manifest.GroupKind{manifest.Deployment}, kinds...)
+	var broken atomic.Bool
+	broken.Store(true)
+	breaking := connect(func(next http.RoundTripper) http.RoundTripper {
+		return trip(func(r *http.Request) (*http.Response, error) {
+			if broken.Load() && strings.HasSuffix(r.URL.Path, "/deployments") {
+				return nil, errors.New("the conversion webhook is down")
+			}
+			return next.RoundTrip(r)
+		})
+	})
 	told := make(chan []problem.Problem, 100)
-	h, err := home.New(home.Config{Client: connect(), Controllers: []home.Controller{New(kinds)}, Tell: func(p []problem.Problem) { told <- p }, Log: slog.New(slog.DiscardHandler)})
+	h, err := home.New(home.Config{Client: breaking, Controllers: []home.Controller{New(kinds)}, Tell: func(p []problem.Problem) { told <- p }, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,6 +187,8 @@ func TestClaims(t *testing.T) {
 	const dev = "{apiVersion: compute.crossplane.io/v1alpha1, kind: KubernetesCluster, metadata: {name: dev, namespace: team, labels: {%s}}, spec: {writeConnectionSecretToRef: {name: dev-secret}}, status: {bindingPhase: Bound}}"
 	has(fmt.Sprintf(dev, "env: dev, tier: a"))
 	becomes("dev", "dev-secret", map[string]string{"env": "dev", "tier": "a"})
+	tells("the conversion webhook is down")
+	broken.Store(false)
 	has(fmt.Sprintf(dev, "env: test"))
 	becomes("dev", "dev-secret", map[string]string{"env": "test"})
 
