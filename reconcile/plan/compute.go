@@ -230,7 +230,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		s.Lasting = true
 		return decide(Held, "nothing would serve it: %s", why)
 	}
-	if why := unready(o); why != "" {
+	if why := Unready(o); why != "" {
 		return decide(Held, "%s", why)
 	}
 	if f, ok := c.live.Finished[id]; ok && meta == nil && f.Applied == c.inv.Applied(o) {

@@ -56,9 +56,9 @@ func (c *computation) misuse(o *manifest.Object) string {
 	return ""
 }
 
-// unready returns why an object must not be applied yet, whether it exists or not: a CA
-// bundle is not filled in.
-func unready(o *manifest.Object) string {
+// Unready returns why an object must not be applied yet, whether it exists or not: a CA
+// bundle is not filled in. It returns "" for an object that may be applied.
+func Unready(o *manifest.Object) string {
 	id, pkg := o.ID(), o.Label(manifest.PackageLabel)
 	if !id.Is(manifest.Webhooks...) && !id.Is(manifest.APIService) || pkg == "" && o.Annotation(manifest.InjectCAAnnotation) == "" {
 		return ""

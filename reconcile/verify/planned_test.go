@@ -1,16 +1,39 @@
 package verify
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/types/compat"
 )
+
+// A configuration without a CA bundle may be missing if its plan holds it.
+func TestHeld(t *testing.T) {
+	const config = "{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: checks%s}, webhooks: [{name: a.b.c, clientConfig: {url: 'https://a.example'%s}}]}"
+	for _, tt := range []struct {
+		name, metadata, client string
+		held                   bool
+	}{
+		{name: "plain, with a public authority"},
+		{name: "plain, and others fill it in", metadata: ", annotations: {cert-manager.io/inject-ca-from: acme/checks}"},
+		{name: "of a package", metadata: ", labels: {gitopsd.dev/package: widgets}", held: true},
+		{name: "of a package, with a bundle", metadata: ", labels: {gitopsd.dev/package: widgets}", client: ", caBundle: YQ=="},
+		{name: "of a package, and gitopsd fills it in", metadata: ", labels: {gitopsd.dev/package: widgets}, annotations: {gitopsd.dev/inject-ca: Service/a/b}"},
+		{name: "plain, and gitopsd fills it in", metadata: ", annotations: {gitopsd.dev/inject-ca: Service/a/b}"},
+	} {
+		facts := new(Repository).Wanted(t.Context(), &desired.Unit{Objects: manifesttest.Set(t, fmt.Sprintf(config, tt.metadata, tt.client))})
+		if len(facts.Webhooks) != 1 || facts.Webhooks[0].Held != tt.held {
+			t.Errorf("%s: have %+v", tt.name, facts.Webhooks)
+		}
+	}
+}
 
 // What was refused or not applied yet is told as that, and what somebody changed as
 // that.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"gitopsd.dev/reconcile/desired"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/conversion"
@@ -46,7 +47,9 @@ func (r *Repository) Wanted(ctx context.Context, c *desired.Unit) Facts {
 		case id.Is(manifest.Webhooks...), id.Is(manifest.AdmissionPolicies...):
 			form := admissionForm(o.Tree())
 			w.Webhooks = append(w.Webhooks, Webhook{
-				ID: id, Package: o.Label(manifest.PackageLabel), Rendered: hash(form), Held: !hasBundle(o.Tree()) && o.Annotation(manifest.InjectCAAnnotation) == "", Missing: true,
+				ID: id, Package: o.Label(manifest.PackageLabel), Rendered: hash(form), Missing: true,
+				// A bundle that gitopsd fills in is not in the rendered object.
+				Held: o.Annotation(manifest.InjectCAAnnotation) == "" && plan.Unready(o) != "",
 			})
 		}
 	}

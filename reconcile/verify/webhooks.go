@@ -2,7 +2,6 @@ package verify
 
 import (
 	"maps"
-	"slices"
 
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
@@ -82,13 +81,6 @@ func filled(m, defaults map[string]any) map[string]any {
 		}
 	}
 	return copied
-}
-
-func hasBundle(tree map[string]any) bool {
-	return !slices.ContainsFunc(manifest.List(tree, "webhooks"), func(h any) bool {
-		hook, _ := h.(map[string]any)
-		return manifest.Text(hook, "clientConfig", "caBundle") == ""
-	})
 }
 
 func hash(form map[string]any) string {
