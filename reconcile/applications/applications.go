@@ -50,12 +50,15 @@ import (
 	"gitopsd.dev/render/target/placement"
 )
 
-// Config configures a [Controller]. All fields except Timeout and Mirror are required.
+// Config configures a [Controller]. All fields except Claims, Timeout and Mirror are required.
 type Config struct {
 	// Connect returns a client for the cluster of a connection Secret, and sends no request.
 	// name is for errors, which quote no value of the Secret. as is the ServiceAccount to
 	// impersonate there; may be nil.
 	Connect func(name string, secret map[string]any, as *kube.ServiceAccount) (*kube.Client, error)
+	// Claims are the kinds whose objects become targets. The Secrets that they name are
+	// connections.
+	Claims []manifest.GroupKind
 	// Fleet owns the inventories.
 	Fleet apply.Fleet
 	// Turns bounds the clusters that are worked on at a time.
@@ -393,6 +396,9 @@ func newJob(v *home.View, k *known, targets map[string]*target, places []string,
 	seen := make(map[string]bool)
 	for _, r := range k.app.Resources {
 		for _, name := range r.Secrets {
+			if len(seen) == 0 {
+				fmt.Fprintf(&key, " %q", connections(targets))
+			}
 			if seen[name] {
 				continue
 			}
@@ -410,6 +416,16 @@ func newJob(v *home.View, k *known, targets map[string]*target, places []string,
 	}
 	j.key = key.String()
 	return j, nil
+}
+
+// connections returns the names of the targets' connection Secrets, sorted.
+func connections(targets map[string]*target) []string {
+	var names []string
+	for _, t := range targets {
+		names = append(names, t.secret)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // trouble returns a problem of an application for the status of its home.

@@ -90,10 +90,23 @@ func start(t *testing.T) *world {
 			put(t, c, o.Tree())
 		}
 	}
+	put(t, w.home, manifesttest.Tree(t, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: claims.compute.example.org}
+spec:
+  group: compute.example.org
+  scope: Namespaced
+  names: {kind: Claim, plural: claims}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`))
 	for _, c := range []*kube.Client{w.home, w.other} {
 		serves(t, c, manifest.Target, manifest.Application)
 	}
-	controller, err := New(Config{Connect: connect, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(16), Mirror: time.Second})
+	claims := manifest.GroupKind{Group: "compute.example.org", Kind: "Claim"}
+	serves(t, w.home, claims)
+	controller, err := New(Config{Connect: connect, Claims: []manifest.GroupKind{claims}, Fleet: apply.Fleet{Name: "fleet"}, Turns: turn.New(16), Mirror: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

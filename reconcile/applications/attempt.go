@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/target/claim"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/application"
 	"gitopsd.dev/render/manifest"
@@ -147,8 +149,11 @@ type rest struct {
 	unit     *desired.Unit
 }
 
-// credentials are the labels of Secrets that must not be copied to any cluster.
-var credentials = []string{manifest.ConnectionLabel, manifest.ClusterLabel, manifest.PullSecretLabel}
+// credentials are the labels of Secrets that must not be copied to any cluster, and
+// clusterSecret is the type of those that Cluster API writes.
+var credentials = []string{manifest.ConnectionLabel, manifest.ClusterLabel, manifest.PullSecretLabel, manifest.ClusterProfileLabel}
+
+const clusterSecret = "cluster.x-k8s.io/secret"
 
 // render returns the input of an attempt.
 func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
@@ -161,16 +166,28 @@ func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 	for name, t := range j.targets {
 		connections[t.secret] = name
 	}
+	claims := sync.OnceValues(func() (map[string]manifest.ID, error) { return w.claims(ctx, j.app.Namespace) })
 	rendered := j.app.Render(func(name string) (map[string]any, error) {
 		// Whoever may write applications need not have the right to read credentials.
 		if of, ok := connections[name]; ok {
-			return nil, fmt.Errorf("%s is the connection to target %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of)
+			return nil, application.Credential(fmt.Sprintf("%s is the connection to target %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of))
 		}
 		tree, meta, err := w.secret(ctx, j.app.Namespace, name)
-		if err == nil && slices.ContainsFunc(credentials, func(label string) bool { return meta.Labels[label] != "" }) {
-			return nil, fmt.Errorf("%s holds credentials that gitopsd connects with, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name))
+		if err != nil {
+			return nil, err
 		}
-		return tree, err
+		if manifest.Text(tree, "type") == clusterSecret || slices.ContainsFunc(credentials, func(label string) bool { return meta.Labels[label] != "" }) {
+			return nil, application.Credential(fmt.Sprintf("%s holds credentials of a cluster or of gitopsd, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name)))
+		}
+		// A claim exists before its Secret, so it is read after that.
+		claims, err := claims()
+		if err != nil {
+			return nil, fmt.Errorf("%s may be the connection of a claim: %s", manifest.Secret.ID(j.app.Namespace, name), problem.Message(err))
+		}
+		if of, ok := claims[name]; ok {
+			return nil, application.Credential(fmt.Sprintf("%s is the connection to the cluster of %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of))
+		}
+		return tree, nil
 	})
 	if rendered.Objects.Get(w.app) != nil {
 		if err := w.other(ctx, l); err != nil {
@@ -183,6 +200,23 @@ func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 		}
 	}
 	return &rest{job: j, link: l, rendered: rendered, unit: w.unit(j, rendered)}
+}
+
+// claims returns the claims of a namespace by the Secrets that they name, whether their clusters
+// are there or not. A kind that gitopsd may not list makes no target.
+func (w *worker) claims(ctx context.Context, namespace string) (map[string]manifest.ID, error) {
+	by := make(map[string]manifest.ID)
+	for _, kind := range w.cfg.Claims {
+		err := list(ctx, w.home, kind, namespace, func(id manifest.ID, tree map[string]any) {
+			if id.Namespace == namespace { // its kind is not cluster-wide
+				by[claim.SecretOf(kind, tree)] = id
+			}
+		})
+		if err != nil && kube.ClassOf(err) != kube.Forbidden {
+			return nil, err
+		}
+	}
+	return by, nil
 }
 
 // other returns an error if the object of the application's kind and name in the target's
@@ -217,7 +251,7 @@ func (w *worker) turn(ctx context.Context) (remote context.Context, end func(), 
 }
 
 // unit returns the application as a unit of work. While a resource has an error, nothing is
-// pruned: its earlier object is not known.
+// pruned but copies of credentials: its earlier object is not known.
 func (w *worker) unit(j *job, rendered *application.Rendered) *desired.Unit {
 	u := w.bare(j)
 	u.Objects = rendered.Objects
@@ -227,6 +261,7 @@ func (w *worker) unit(j *job, rendered *application.Rendered) *desired.Unit {
 	if len(rendered.Faults) > 0 {
 		u.Keeps = func(manifest.ID, string) bool { return true }
 	}
+	u.Withdrawn = rendered.Withdrawn
 	return u
 }
 

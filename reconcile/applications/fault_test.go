@@ -383,6 +383,62 @@ spec:
 	}
 }
 
+// The Secret of a cluster that is not there yet is as safe, and a copy goes once its Secret
+// becomes a connection.
+func TestSecretBecomesConnection(t *testing.T) {
+	tm := newTeam(t)
+	tm.target("one", "other")
+	tm.put(tm.home, `
+apiVersion: compute.example.org/v1
+kind: Claim
+metadata: {name: later, namespace: $TEAM}
+spec: {writeConnectionSecretToRef: {name: claimed}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: claimed, namespace: $TEAM}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: edge-kubeconfig, namespace: $TEAM}, type: cluster.x-k8s.io/secret}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: profile, namespace: $TEAM, labels: {x-k8s.io/cluster-profile: edge}}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: plain, namespace: $TEAM}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: sql, namespace: $TEAM}}
+`)
+	app := func(secret string) {
+		tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: of-`+secret+`, namespace: $TEAM}
+spec:
+  targetRef: {name: one}
+  resourceTemplates:
+  - metadata: {name: of-`+secret+`}
+    spec:
+      secrets: [{name: sql}, {name: `+secret+`}]
+      template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: $TEAM-in, name: of-`+secret+`}}
+`)
+	}
+	for secret, why := range map[string]string{"claimed": "is the connection to the cluster of claim.compute.example.org/" + tm.name + "/later", "edge-kubeconfig": "holds credentials", "profile": "holds credentials"} {
+		app(secret)
+		tm.is("of-"+secret, "Failed", "one", "secret/"+tm.name+"/"+secret+" "+why)
+	}
+	app("plain")
+	tm.is("of-plain", "Submitted", "one", "")
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha1
+kind: KubernetesTarget
+metadata: {name: edge, namespace: $TEAM}
+spec: {connectionSecretRef: {name: plain}}
+`)
+	tm.is("of-plain", "Failed", "one", "secret/"+tm.name+"/plain is the connection to target edge")
+	tm.gone(tm.other, manifest.Secret, tm.name+"-in", "of-plain-plain")
+	for _, kind := range []manifest.ID{manifest.ConfigMap.ID("", "of-plain"), manifest.Secret.ID("", "of-plain-sql")} {
+		if _, err := tm.get(tm.other, kind.GroupKind(), tm.name+"-in", kind.Name); err != nil {
+			t.Errorf("more than the copy went: %v", err)
+		}
+	}
+}
+
 // If a cluster does not accept a connection that gitopsd wrote, another is asked for, once;
 // what somebody brought is left alone.
 func TestDenied(t *testing.T) {

@@ -66,7 +66,7 @@ type preview struct {
 
 // look reads the cluster.
 func (p *preview) look(ctx context.Context, r unit.Request) error {
-	err := list(ctx, r.Client, manifest.Application, func(id manifest.ID, tree map[string]any) {
+	err := list(ctx, r.Client, manifest.Application, "", func(id manifest.ID, tree map[string]any) {
 		live, err := application.Read(tree)
 		if ours := p.apps[id]; ours != nil {
 			ours.Placed, ours.Rescheduled = live.Placed, live.Rescheduled
@@ -83,7 +83,7 @@ func (p *preview) look(ctx context.Context, r unit.Request) error {
 		return err
 	}
 	secrets := make(map[manifest.ID]*target)
-	err = list(ctx, r.Client, manifest.Target, func(id manifest.ID, tree map[string]any) {
+	err = list(ctx, r.Client, manifest.Target, "", func(id manifest.ID, tree map[string]any) {
 		if leaves(r, id, tree) {
 			return
 		}
@@ -145,15 +145,16 @@ func (p *preview) namespaces() map[string]bool {
 	return decided
 }
 
-// list yields the objects of a kind; none if the cluster does not serve it.
-func list(ctx context.Context, c *kube.Client, kind manifest.GroupKind, yield func(id manifest.ID, tree map[string]any)) error {
+// list yields the objects of a kind in a namespace, or in all; none if the cluster does not serve
+// it.
+func list(ctx context.Context, c *kube.Client, kind manifest.GroupKind, namespace string, yield func(id manifest.ID, tree map[string]any)) error {
 	t, err := c.Kind(ctx, kind.Group, kind.Kind)
 	if kube.ClassOf(err) == kube.NoSuchType {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	return c.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
+	return c.ListFull(ctx, t, kube.ListOptions{Namespace: namespace}, func(tree map[string]any) bool {
 		yield(t.ID(manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name")), tree)
 		return true
 	})

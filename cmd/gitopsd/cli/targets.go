@@ -47,6 +47,7 @@ func (o *targetOptions) controllers(clusters *hub.Connector, reach kubeconfig.Re
 	if err != nil {
 		return nil, fmt.Errorf("--claims: %w", err)
 	}
+	runs.Claims = kinds
 	cfg := target.Config{Clusters: clusters, Lifetime: o.lifetime, Accept: o.accept(), Reach: reach}
 	if _, err := target.New(cfg); err != nil {
 		return nil, fmt.Errorf("--connection-lifetime: %w", err)

@@ -55,7 +55,7 @@ func stateOf(gk manifest.GroupKind, tree map[string]any) state {
 		if !ready {
 			return state{}
 		}
-		return state{secret: name + "-kubeconfig"}
+		return state{secret: SecretOf(gk, tree)}
 	case clusterProfile:
 		if !manifest.ConditionTrue(tree, "ControlPlaneHealthy") {
 			return state{}
@@ -65,12 +65,24 @@ func stateOf(gk manifest.GroupKind, tree map[string]any) state {
 	if manifest.Text(tree, "status", "bindingPhase") != "Bound" && manifest.Text(tree, "status", "phase") != "Bound" && !manifest.ConditionTrue(tree, "Ready") {
 		return state{}
 	}
-	secret, namespace := manifest.Text(tree, "spec", "writeConnectionSecretToRef", "name"), manifest.Text(tree, "spec", "writeConnectionSecretToRef", "namespace")
+	secret := SecretOf(gk, tree)
 	switch {
-	case secret == "":
+	case manifest.Text(tree, "spec", "writeConnectionSecretToRef", "name") == "":
 		return state{why: "spec.writeConnectionSecretToRef names no Secret"}
-	case namespace != "" && namespace != manifest.Text(tree, "metadata", "namespace"):
-		return state{why: fmt.Sprintf("spec.writeConnectionSecretToRef names a Secret in namespace %s, and a target uses those of its own", namespace)}
+	case secret == "":
+		return state{why: fmt.Sprintf("spec.writeConnectionSecretToRef names a Secret in namespace %s, and a target uses those of its own", manifest.Text(tree, "spec", "writeConnectionSecretToRef", "namespace"))}
 	}
 	return state{secret: secret}
+}
+
+// SecretOf returns the name of the Secret in a claim's namespace that gets the connection to its
+// cluster; empty if the claim names none there, as a ClusterProfile.
+func SecretOf(gk manifest.GroupKind, tree map[string]any) string {
+	if gk == clusterAPI {
+		return manifest.Text(tree, "metadata", "name") + "-kubeconfig"
+	}
+	if namespace := manifest.Text(tree, "spec", "writeConnectionSecretToRef", "namespace"); namespace != "" && namespace != manifest.Text(tree, "metadata", "namespace") {
+		return ""
+	}
+	return manifest.Text(tree, "spec", "writeConnectionSecretToRef", "name")
 }
