@@ -237,7 +237,7 @@ func (h *Home) call(ctx context.Context, l *loop) (again time.Time, err error) {
 	l.failed = err
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	l.reported = v.problems
+	l.reported = bounded(v.Cluster, v.problems)
 	var all []problem.Problem
 	for _, l := range h.loops {
 		all = append(all, l.reported...)

@@ -3,9 +3,11 @@ package home
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -59,7 +61,7 @@ func (v *View) Reserves(namespace string) bool {
 	return namespace == runtime.Namespace || v.home != nil && namespace != "" && namespace == v.home.cfg.Reserved
 }
 
-// mostProblems bounds the problems that one call reports.
+// mostProblems bounds the problems that one call reports. The namespaces share it.
 const mostProblems = 50
 
 // view returns the current View of a controller.
@@ -73,9 +75,49 @@ func (h *Home) view(l *loop) *View {
 // problem has none.
 func (v *View) Report(p problem.Problem) {
 	p.Cluster = cmp.Or(p.Cluster, v.Cluster)
-	if len(v.problems) < mostProblems {
-		v.problems = append(v.problems, p)
+	v.problems = append(v.problems, p)
+}
+
+// bounded returns problems sorted, and at most an equal share of mostProblems for each namespace:
+// no team may hide the problems of another.
+func bounded(cluster string, all []problem.Problem) []problem.Problem {
+	byNamespace := make(map[string][]problem.Problem)
+	for _, p := range all {
+		byNamespace[namespaceOf(p)] = append(byNamespace[namespaceOf(p)], p)
 	}
+	share := max(mostProblems/max(len(byNamespace), 1), 1)
+	var told []problem.Problem
+	left := 0
+	for i, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
+		list := byNamespace[namespace]
+		if i >= mostProblems {
+			left += len(list)
+			continue
+		}
+		slices.SortFunc(list, func(a, b problem.Problem) int {
+			return cmp.Or(strings.Compare(a.Object, b.Object), strings.Compare(a.Reason, b.Reason))
+		})
+		told = append(told, list[:min(len(list), share)]...)
+		if more := len(list) - share; more > 0 {
+			p := problem.Problem{Cluster: cluster, Reason: fmt.Sprintf("… and %d more", more)}
+			if namespace != "" {
+				p.Reason += " in namespace " + namespace
+			}
+			told = append(told, p)
+		}
+	}
+	if left > 0 {
+		told = append(told, problem.Problem{Cluster: cluster, Reason: fmt.Sprintf("… and %d more in %d other namespaces", left, len(byNamespace)-mostProblems)})
+	}
+	return told
+}
+
+// namespaceOf returns the namespace of a problem's object; empty if it has none.
+func namespaceOf(p problem.Problem) string {
+	if parts := strings.Split(p.Object, "/"); len(parts) == 3 { // see [manifest.ID]
+		return parts[1]
+	}
+	return ""
 }
 
 // errNotListed is for a kind that no controller follows.
