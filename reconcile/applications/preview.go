@@ -1,6 +1,7 @@
 package applications
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,11 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/application"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/target/placement"
+	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/clusters"
 )
 
 // Preview is a [unit.Completer] for clusters with KubernetesApplications or KubernetesTargets
@@ -109,11 +113,28 @@ func (p *preview) look(ctx context.Context, r unit.Request) error {
 	}
 	for _, o := range r.Objects.All() {
 		if o.ID().Is(manifest.Target) {
-			// A new one counts as ready.
-			p.targets[o.ID()] = placement.Target{Name: o.ID().Name, Labels: o.Labels(), Unready: p.targets[o.ID()].Unready}
+			// A new one counts as ready if the registry publishes its cluster.
+			p.targets[o.ID()] = placement.Target{Name: o.ID().Name, Labels: o.Labels(), Unready: cmp.Or(unpublished(r.Unit, o), p.targets[o.ID()].Unready)}
 		}
 	}
 	return err
+}
+
+// unpublished returns why a target gets no connection to the cluster that it names; empty if it
+// gets one, or if its Secret is not gitopsd's.
+func unpublished(u *desired.Unit, target *manifest.Object) string {
+	name := manifest.Text(target.Tree(), "spec", "clusterRef", "name")
+	if name == "" || manifest.Text(target.Tree(), "spec", "connectionSecretRef", "name") != "" {
+		return ""
+	}
+	i := slices.IndexFunc(u.Beside, func(c clusters.Cluster) bool { return c.Name == name })
+	if i < 0 {
+		return fmt.Sprintf("cluster %s is not registered in %s", name, sources.RegistryFile)
+	}
+	if _, ok := u.Beside[i].Publication(u.Name, target.ID().Namespace); !ok {
+		return fmt.Sprintf("cluster %s is not published to this namespace", name)
+	}
+	return ""
 }
 
 // leaves reports whether a live object will be pruned: it is in the unit's inventory, and no
@@ -168,6 +189,18 @@ func labelsOf(tree map[string]any) map[string]string {
 	return labels
 }
 
+// lacks returns why the target that an application names cannot run it; empty if it can.
+func (p *preview) lacks(app *application.Application) string {
+	t, ok := p.targets[manifest.Target.ID(app.Namespace, app.TargetRef)]
+	switch {
+	case !ok:
+		return "which does not exist"
+	case t.Unready != "":
+		return "which is not ready: " + t.Unready
+	}
+	return ""
+}
+
 // notes returns the new placements of the repository's applications, and of others on the
 // repository's targets.
 func (p *preview) notes() []string {
@@ -200,6 +233,8 @@ func (p *preview) notes() []string {
 			}
 			switch {
 			case app == nil:
+			case d.New && app.TargetRef != "" && p.lacks(app) != "":
+				notes = append(notes, fmt.Sprintf("application %s names target %s, %s", app, app.TargetRef, p.lacks(app)))
 			case d.Target == "" || d.Stuck:
 				notes = append(notes, fmt.Sprintf("application %s: %s", app, d.Why))
 			case d.New && app.Placed != "":
