@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"gitopsd.dev/render/application"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/target"
@@ -363,10 +364,14 @@ func (c *cluster) objects(server []*manifest.Object) ([]*manifest.Object, error)
 	return append(objects, namespace), nil
 }
 
-// refuseOwned leaves out objects with owners. Patches may set or remove these.
-func (c *cluster) refuseOwned(objects []*manifest.Object) []*manifest.Object {
+// refuseInvalid leaves out objects with owners and applications with errors. Patches may cause or
+// mend these.
+func (c *cluster) refuseInvalid(objects []*manifest.Object) []*manifest.Object {
 	return slices.DeleteFunc(slices.Clone(objects), func(o *manifest.Object) bool {
 		err := o.CheckOwners()
+		if err == nil && o.ID().Is(manifest.Application) {
+			_, err = application.Read(o.Tree())
+		}
 		if err != nil {
 			c.refuse(o, err)
 		}

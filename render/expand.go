@@ -113,7 +113,7 @@ func (r *Renderer) Expand(ctx context.Context, in Input, w *Wanted, packages []s
 	if objects, err = open(objects); err != nil { // what a patch has set
 		return nil, err
 	}
-	objects = c.refuseOwned(objects)
+	objects = c.refuseInvalid(objects)
 	if err := checkPins(objects, pins); err != nil {
 		return nil, err
 	}

@@ -20,6 +20,35 @@ import (
 	"gitopsd.dev/sources"
 )
 
+// An application with errors is refused before any cluster is asked, with all of its errors, and a
+// patch may mend it.
+func TestApplicationErrors(t *testing.T) {
+	t.Parallel()
+	in := input(t, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: shop, namespace: team}
+spec:
+  targetSelector: {matchExpressions: [{key: env, operator: Is, values: [dev]}]}
+  serviceAccount: nobody
+  resourceTemplates: [{metadata: {name: a}, spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: a}}}}]
+`)
+	shop := manifest.Application.ID("team", "shop")
+	r, err := expand(t, new(Renderer), in, nil)
+	for _, want := range []string{shop.String() + `: spec.targetSelector: "Is" is not a valid label selector operator`, `spec.serviceAccount: "nobody" is not a ServiceAccount`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("have %v, want %s", err, want)
+		}
+	}
+	if r.Objects.Get(shop) != nil || !r.Keeps(shop, "") || len(r.Refused) != 1 {
+		t.Error("the application is rendered, or would be pruned")
+	}
+	in.Patches = []kustomize.Patch{{Target: &kustomize.Selector{Kind: shop.Kind}, Patch: `[{"op": "remove", "path": "/spec/serviceAccount"}, {"op": "remove", "path": "/spec/targetSelector"}]`}}
+	if r, err = expand(t, new(Renderer), in, nil); err != nil || r.Objects.Get(shop) == nil {
+		t.Errorf("a patch mended the application: %v", err)
+	}
+}
+
 // Kubernetes deletes an object whose owners do not exist. Plain objects with owners are
 // refused, and of a package's objects all metadata is left out that only API servers and
 // controllers set.

@@ -21,29 +21,27 @@ import (
 )
 
 // Preview is a [unit.Completer] for clusters with KubernetesApplications or KubernetesTargets
-// among their manifests. It refuses applications with errors. For a plan, it notes where
+// among their manifests. For a plan, it notes where
 // applications will be placed, also those from outside of the repository that its targets will
 // get. It completes no object: the objects of an application are another unit of work.
 type Preview struct{}
 
 // Complete implements [unit.Completer].
 func (Preview) Complete(ctx context.Context, r unit.Request) (unit.Completion, error) {
-	done := unit.Completion{Relied: make(map[manifest.ID]string), Refused: make(map[manifest.ID]string)}
+	done := unit.Completion{Relied: make(map[manifest.ID]string)}
+	if !r.Preview {
+		return done, nil
+	}
 	p := &preview{apps: make(map[manifest.ID]*application.Application), targets: make(map[manifest.ID]placement.Target), declared: make(map[manifest.ID]bool)}
 	for _, o := range r.Objects.All() {
 		switch {
 		case o.ID().Is(manifest.Target):
 			p.declared[o.ID()] = true
 		case o.ID().Is(manifest.Application):
-			app, err := application.Read(o.Tree())
-			if err != nil {
-				done.Refused[o.ID()] = fmt.Sprintf("%v%s", err, o.Origin().InPackage())
-				continue
-			}
-			p.apps[o.ID()] = app
+			p.apps[o.ID()], _ = application.Read(o.Tree()) // one with errors is not rendered
 		}
 	}
-	if !r.Preview || len(p.apps)+len(p.declared) == 0 {
+	if len(p.apps)+len(p.declared) == 0 {
 		return done, nil
 	}
 	if err := p.look(ctx, r); err != nil {
