@@ -142,6 +142,7 @@ func TestRenderFaults(t *testing.T) {
 	a, err := read(t, "{resourceTemplates: ["+strings.Join([]string{
 		resource("good", object("good"), ""),
 		resource("one", object("same"), ""), resource("two", object("same"), ""),
+		resource("server", object("server"), "{name: sql}"), resource("own", "{apiVersion: v1, kind: Secret, metadata: {namespace: web, name: server-sql}}", ""),
 		resource("nameless", "{apiVersion: v1, kind: ConfigMap, metadata: {namespace: web}}", ""),
 		resource("owned", "{apiVersion: v1, kind: ConfigMap, metadata: {namespace: web, name: owned, ownerReferences: [{apiVersion: v1, kind: Pod, name: gone, uid: x}]}}", ""),
 		resource("trusting", "{apiVersion: v1, kind: ConfigMap, metadata: {namespace: web, name: ca, annotations: {gitopsd.dev/inject-ca: Service/web/a}}}", ""),
@@ -160,6 +161,8 @@ func TestRenderFaults(t *testing.T) {
 	want := map[string]string{
 		"one":         "configmap/web/same is defined 2 times: by KubernetesApplication team/web, resource one and by KubernetesApplication team/web, resource two; keep one definition",
 		"two":         "configmap/web/same is defined 2 times: by KubernetesApplication team/web, resource one and by KubernetesApplication team/web, resource two; keep one definition",
+		"server":      "secret/web/server-sql is defined 2 times: by KubernetesApplication team/web, resource own and by KubernetesApplication team/web, resource server; keep one definition",
+		"own":         "secret/web/server-sql is defined 2 times: by KubernetesApplication team/web, resource own and by KubernetesApplication team/web, resource server; keep one definition",
 		"nameless":    "KubernetesApplication team/web, resource nameless: metadata.name: is missing",
 		"owned":       "KubernetesApplication team/web, resource owned: metadata.ownerReferences: Kubernetes deletes an object if these are not in the cluster; remove the field",
 		"trusting":    "KubernetesApplication team/web, resource trusting: metadata.annotations: gitopsd.dev/inject-ca works in a cluster's own manifests alone; set caBundle in the template, or declare the object there",

@@ -60,6 +60,7 @@ func (a *Application) Render(secret func(name string) (tree map[string]any, err 
 		}
 	}
 	r.Objects = set
+	r.drop()
 	return r
 }
 
@@ -72,6 +73,11 @@ func (r *Rendered) Refuse(id manifest.ID, err error) {
 			delete(r.Of, name)
 		}
 	}
+	r.drop()
+}
+
+// drop removes the objects that no resource without a fault includes.
+func (r *Rendered) drop() {
 	stays := make(map[manifest.ID]bool)
 	for _, ids := range r.Of {
 		for _, id := range ids {
