@@ -428,7 +428,8 @@ func connections(targets map[string]*target) []string {
 	return names
 }
 
-// trouble returns a problem of an application for the status of its home.
+// trouble returns a problem of an application for the status of its home, which is short however
+// much the application or its namespace has.
 func trouble(app *application.Application, reason string) problem.Problem {
-	return problem.Problem{Object: manifest.Application.ID(app.Namespace, app.Name).String(), Reason: reason}
+	return problem.Problem{Object: manifest.Application.ID(app.Namespace, app.Name).String(), Reason: clip(reason, mostReason)}
 }

@@ -631,6 +631,10 @@ func TestStatusIsBounded(t *testing.T) {
 	if n := len(manifest.AppendJSON(nil, s.tree())); n > 1<<19 {
 		t.Errorf("it has %d bytes", n)
 	}
+	// Nor does the status of the home grow with it.
+	if p := trouble(&application.Application{Namespace: "team", Name: "web"}, strings.Repeat("x", 1<<20)); len(p.Reason) > 2*mostReason {
+		t.Errorf("the problem has %d bytes", len(p.Reason))
+	}
 }
 
 // A cluster that hangs holds up nobody else, and a new connection or the end of its target

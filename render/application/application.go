@@ -179,9 +179,14 @@ func readSelector(value any) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(&s)
 }
 
+// mostErrors bounds the errors of templates. The status shows them, and a tenant may write very
+// many templates.
+const mostErrors = 10
+
 // readResources reads the templates.
 func (a *Application) readResources(spec map[string]any) error {
 	var errs []error
+	more := 0
 	named := make(map[string]bool)
 	items := manifest.List(spec, "resourceTemplates")
 	if len(items) == 0 {
@@ -189,15 +194,21 @@ func (a *Application) readResources(spec map[string]any) error {
 	}
 	for i, item := range items {
 		r, err := readResource(item)
+		if err == nil && named[r.Name] {
+			err = fmt.Errorf(".metadata.name: there is another resource %q", r.Name)
+		}
 		switch {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("spec.resourceTemplates[%d]%w", i, err))
-		case named[r.Name]:
-			errs = append(errs, fmt.Errorf("spec.resourceTemplates[%d].metadata.name: there is another resource %q", i, r.Name))
-		default:
+		case err == nil:
 			named[r.Name] = true
 			a.Resources = append(a.Resources, r)
+		case len(errs) < mostErrors:
+			errs = append(errs, fmt.Errorf("spec.resourceTemplates[%d]%w", i, err))
+		default:
+			more++
 		}
+	}
+	if more > 0 {
+		errs = append(errs, fmt.Errorf("spec.resourceTemplates: %d more have errors", more))
 	}
 	return errors.Join(errs...)
 }

@@ -24,12 +24,17 @@ func read(t *testing.T, spec string) (*Application, error) {
 const settings = "{metadata: {name: settings}, spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: web, name: settings}}}}"
 
 func TestReadErrors(t *testing.T) {
+	var tenErrors string
+	for i := range 10 {
+		tenErrors += fmt.Sprintf("spec.resourceTemplates[%d].metadata.name: \"A\" is not a name: lower-case letters, digits, '-' and '.'\n", i)
+	}
 	for _, tt := range []struct{ name, spec, want string }{
 		{"nothing", "{}", "spec.resourceTemplates has no resource; to remove everything that the application has, delete the application"},
 		{"no name", "{resourceTemplates: [{spec: {template: {}}}]}", `spec.resourceTemplates[0].metadata.name: "" is not a name: lower-case letters, digits, '-' and '.'`},
 		{"no object", "{resourceTemplates: [{metadata: {name: a}}]}", "spec.resourceTemplates[0].spec.template: resource a has no object"},
 		{"twice", "{resourceTemplates: [" + settings + "," + settings + "]}", `spec.resourceTemplates[1].metadata.name: there is another resource "settings"`},
 		{"no Secret", "{resourceTemplates: [{metadata: {name: a}, spec: {secrets: [{}], template: {kind: X}}}]}", `spec.resourceTemplates[0].spec.secrets[0].name: "" is not the name of a Secret`},
+		{"more errors than anybody reads", "{resourceTemplates: [" + strings.Repeat("{metadata: {name: A}}, ", 20000) + "]}", tenErrors + "spec.resourceTemplates: 19990 more have errors"},
 		{"two selectors", "{targetSelector: {}, clusterSelector: {}, resourceTemplates: [" + settings + "]}", "spec.clusterSelector is the older name of spec.targetSelector; write one of them"},
 		{"two references", "{targetRef: {name: a}, clusterRef: {name: a}, resourceTemplates: [" + settings + "]}", "spec.clusterRef is the older name of spec.targetRef; write one of them"},
 		{"a selector of something else", "{targetSelector: {matchLabels: [a]}, resourceTemplates: [" + settings + "]}", "spec.targetSelector: want matchLabels (a mapping of strings) and matchExpressions (key, operator, values)"},
