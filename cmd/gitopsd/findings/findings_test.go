@@ -184,6 +184,23 @@ func TestBounded(t *testing.T) {
 	}
 }
 
+// Long reasons leave room for the findings.
+func TestLongReasons(t *testing.T) {
+	r := &verify.Report{Verdict: verify.NotVerified, Clusters: []string{"dev"}, Findings: []verify.Finding{
+		{Kind: verify.Drifted, Types: []string{"Widget.acme.example"}, Sides: []verify.Side{{Clusters: []string{"dev"}, What: "x", Odd: true}}},
+	}}
+	for i := range 10 {
+		r.NotVerified = append(r.NotVerified, verify.Gap{Cluster: "dev", Reason: fmt.Sprint(i, strings.Repeat(" the webhook does not answer", 400))})
+	}
+	var markdown strings.Builder
+	if err := WriteMarkdown(&markdown, r); err != nil {
+		t.Fatal(err)
+	}
+	if markdown.Len() > show.MaxComment || !strings.Contains(markdown.String(), "Widget.acme.example") {
+		t.Errorf("%d bytes of Markdown\n%.1000s", markdown.Len(), markdown.String())
+	}
+}
+
 // On a narrow terminal sentences are wrapped between words, and nothing is lost.
 func TestWidth(t *testing.T) {
 	all := large()[:2]

@@ -9,14 +9,14 @@ import (
 	"gitopsd.dev/reconcile/verify"
 )
 
-// maxErrors bounds the errors, in bytes.
-const maxErrors = 8_000
+// maxBlock bounds the errors, and the reasons for what is not verified, in bytes.
+const maxBlock = 8_000
 
 func shortened(text string) string {
-	if len(text) <= maxErrors {
+	if len(text) <= maxBlock {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxErrors], "") + "\n…"
+	return strings.ToValidUTF8(text[:maxBlock], "") + "\n…"
 }
 
 // WriteMarkdown writes the report as a comment for a pull request: the verdict, the errors, a line for each
@@ -29,7 +29,7 @@ func WriteMarkdown(w io.Writer, r *verify.Report) error {
 		c.Head.WriteString("\n**Errors**\n" + show.Fenced("", shortened(strings.Join(r.Errors, "\n\n"))))
 	}
 	if len(r.NotVerified) > 0 {
-		c.Head.WriteString("\n**Not verified**\n" + show.Fenced("", show.Sprint(func(t *show.Text) { textWriter{t}.gaps(r.NotVerified) })))
+		c.Head.WriteString("\n**Not verified**\n" + show.Fenced("", shortened(show.Sprint(func(t *show.Text) { textWriter{t}.gaps(r.NotVerified) }))))
 	}
 	for i := range r.Findings {
 		f := &r.Findings[i]

@@ -137,7 +137,7 @@ func none(namespace string, a Application, targets, selected []Target) string {
 			reasons[i] = t.Name + ": " + t.Unready
 		}
 		return "no target that its selector selects is ready: " + strings.Join(reasons, "; ")
-	case a.Moves:
+	case a.Moves && a.Placed != "":
 		return "its selector selects no other target"
 	case len(targets) == 0:
 		return fmt.Sprintf("namespace %s has no KubernetesTarget", namespace)

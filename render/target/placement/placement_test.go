@@ -44,6 +44,7 @@ func TestDecide(t *testing.T) {
 		{"target gone", Application{Selector: inDev, Placed: "gone"}, nil, []Target{dev}, Decision{Target: "gone", Why: "it was placed there"}},
 		{"moves", Application{Selector: labels.Everything(), Placed: "dev", Moves: true}, nil, []Target{dev, stage}, Decision{Target: "stage", New: true, Why: "the only ready target that its selector selects"}},
 		{"moves nowhere", Application{Selector: inDev, Placed: "dev", Moves: true}, nil, []Target{dev, stage}, Decision{Target: "dev", Stuck: true, Why: "it stays: its selector selects no other target"}},
+		{"asks to move and is nowhere", Application{Selector: selector(t, "env=prod"), Moves: true}, nil, []Target{dev}, Decision{Why: "its selector (env=prod) selects none of the targets of namespace team: dev"}},
 		{
 			"the emptier one", Application{Selector: labels.Everything()}, []Application{{Name: "a", Placed: "dev"}, {Name: "b", Ref: "stage"}, {Name: "c", Placed: "stage"}}, []Target{stage, dev},
 			Decision{Target: "dev", New: true, Why: "chosen from dev, stage: one application is placed there, and no fewer on another"},
