@@ -331,6 +331,15 @@ func (b *Board) Commit(hash, subject string, problems []problem.Problem, cluster
 			b.clusters[name] = &Unit{Name: name, Phase: Pending}
 		}
 	}
+	b.forget()
+}
+
+// forget removes the counters of clusters that are gone.
+func (b *Board) forget() {
+	gone := func(key [2]string, _ uint64) bool { return b.clusters[key[0]] == nil }
+	maps.DeleteFunc(b.counters.attempts, gone)
+	maps.DeleteFunc(b.counters.actions, gone)
+	maps.DeleteFunc(b.counters.corrected, func(name string, _ uint64) bool { return b.clusters[name] == nil })
 }
 
 // Refuse records a commit that cannot be used, and why.
@@ -362,6 +371,7 @@ func (b *Board) Know(clusters []string) {
 			b.clusters[name] = &Unit{Name: name, Phase: Pending}
 		}
 	}
+	b.forget()
 }
 
 // LockCommitted records a commit of the lock.
@@ -426,17 +436,20 @@ type Attempt struct {
 	Took time.Duration
 }
 
-// Attempted counts an attempt.
+// Attempted counts an attempt. One at a cluster that is gone by now has no counters.
 func (b *Board) Attempted(name string, a Attempt) {
 	defer b.change()()
+	if a.Took > 0 {
+		b.counters.attempt.observe(a.Took)
+	}
+	if b.clusters[name] == nil {
+		return
+	}
 	b.counters.attempts[[2]string{name, string(a.Outcome)}]++
 	for action, n := range a.Actions {
 		b.counters.actions[[2]string{name, action}] += uint64(n)
 	}
 	b.counters.corrected[name] += uint64(a.Corrected)
-	if a.Took > 0 {
-		b.counters.attempt.observe(a.Took)
-	}
 }
 
 // Snapshot returns a copy of the state, clusters sorted by name.

@@ -30,6 +30,31 @@ func get(t *testing.T, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
+// Clusters that are gone have no metrics, also if an attempt at one ends later.
+func TestGoneClusters(t *testing.T) {
+	attempt := Attempt{Outcome: Failed, Actions: map[string]int{"create": 3}, Corrected: 1, Took: time.Second}
+	for name, leave := range map[string]func(*Board){
+		"commit": func(b *Board) { b.Commit("d", "second", nil, []string{"last"}) },
+		"known":  func(b *Board) { b.Know([]string{"last"}) },
+	} {
+		b := NewBoard("v", "r", "main")
+		if name == "known" {
+			b.Know([]string{"gone", "last"})
+		} else {
+			b.Commit("c", "first", nil, []string{"gone", "last"})
+		}
+		b.Attempted("gone", attempt)
+		b.Attempted("last", attempt)
+		leave(b)
+		b.Attempted("gone", attempt)
+		w := httptest.NewRecorder()
+		b.Handler(time.Hour, Access{Open: true}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		if text := w.Body.String(); strings.Contains(text, `cluster="gone"`) || !strings.Contains(text, `gitopsd_cluster_attempts_total{cluster="last",phase="Failed"} 1`) {
+			t.Errorf("%s: have\n%s", name, text)
+		}
+	}
+}
+
 func TestHandler(t *testing.T) {
 	b := NewBoard("v1", "https://git.example/fleet", "main")
 	server := httptest.NewServer(b.Handler(time.Hour, Access{}))
