@@ -41,13 +41,13 @@ func (w *walk) alternatives(ctx context.Context, p place, old, new node) {
 	}
 	switch {
 	case none(oldAny, newOne) && !none(oldOne) && !none(newAny):
-		if exclusive(oldOne, old) {
+		if w.exclusive(ctx, oldOne, old) {
 			w.other(p, "one-of-removed", Compatible, 0, changed("oneOf", "anyOf"))
 		} else {
 			w.limit(p, "one-of-removed", wider, "oneOf", "anyOf")
 		}
 		w.union(ctx, p, "anyOf", "any-of", p.polarity, once(oldOne), newAny)
-	case none(oldOne, newAny) && !none(oldAny) && !none(newOne) && exclusive(newOne, new):
+	case none(oldOne, newAny) && !none(oldAny) && !none(newOne) && w.exclusive(ctx, newOne, new):
 		w.other(p, "one-of-added", Compatible, 0, changed("anyOf", "oneOf"))
 		w.union(ctx, p, "anyOf", "any-of", p.polarity, oldAny, newOne)
 	default:
@@ -55,7 +55,7 @@ func (w *walk) alternatives(ctx context.Context, p place, old, new node) {
 		// matched too many may match one without a removed branch. So any change may narrow,
 		// unless the branches exclude each other.
 		pol := either
-		if exclusive(oldOne, old) && exclusive(newOne, new) {
+		if w.exclusive(ctx, oldOne, old) && w.exclusive(ctx, newOne, new) {
 			pol = p.polarity
 		}
 		w.union(ctx, p, "anyOf", "any-of", p.polarity, oldAny, newAny)

@@ -242,7 +242,7 @@ type comparison struct {
 type shared struct {
 	// expressions has the expressions that were read, by their text.
 	expressions map[string]cel.Expression
-	// tried counts the branches that were tried on defaults; see maxTried.
+	// tried counts the work of trying branches, on defaults and on each other; see maxTried.
 	tried int
 }
 

@@ -1,20 +1,21 @@
 package compat
 
 import (
+	"context"
 	"slices"
 
 	"gitopsd.dev/render/manifest"
 )
 
 // exclusive reports whether no value matches two of a schema's branches. It is false if
-// that is not certain.
-func exclusive(branches []node, in node) bool {
+// that is not certain, and beyond maxTried.
+func (w *walk) exclusive(ctx context.Context, branches []node, in node) bool {
 	if len(branches)*len(branches) > maxPairs {
 		return false
 	}
 	for i, a := range branches {
 		for _, b := range branches[i+1:] {
-			if !exclude(a, b, in) {
+			if ctx.Err() != nil || !w.exclude(a, b, in) {
 				return false
 			}
 		}
@@ -22,8 +23,12 @@ func exclusive(branches []node, in node) bool {
 	return true
 }
 
-// exclude reports whether no value matches both branches.
-func exclude(a, b, in node) bool {
+// exclude reports whether no value matches both branches. It is false beyond maxTried.
+func (w *walk) exclude(a, b, in node) bool {
+	w.tried += 1 + len(manifest.List(a, "enum")) + len(manifest.List(b, "enum"))
+	if w.tried > maxTried {
+		return false
+	}
 	if disjointTypes(a, b) || manifest.Text(in, "type") == "string" && disjointEnums(a, b) {
 		return true
 	}
@@ -31,7 +36,7 @@ func exclude(a, b, in node) bool {
 	if manifest.Text(in, "type") != "object" || manifest.Truth(in, "nullable") {
 		return false
 	}
-	return excludeFields(a, b, in) || forbids(a, b) || forbids(b, a)
+	return w.forbids(a, b) || w.forbids(b, a) || w.excludeFields(a, b, in)
 }
 
 func disjointTypes(a, b node) bool {
@@ -46,25 +51,29 @@ func disjointTypes(a, b node) bool {
 // enums of other types: the API server converts a value to the type of an enum's element
 // before it compares them.
 func disjointEnums(a, b node) bool {
-	o, n := manifest.Texts(a, "enum"), manifest.Texts(b, "enum")
-	return len(o) > 0 && len(n) > 0 && !slices.ContainsFunc(o, func(v string) bool { return slices.Contains(n, v) }) &&
-		len(o) == len(manifest.List(a, "enum")) && len(n) == len(manifest.List(b, "enum"))
+	o, n := manifest.Texts(a, "enum"), setOf(b, "enum")
+	return len(o) > 0 && len(n) > 0 && !slices.ContainsFunc(o, func(v string) bool { return n[v] }) &&
+		len(o) == len(manifest.List(a, "enum")) && len(manifest.Texts(b, "enum")) == len(manifest.List(b, "enum"))
 }
 
 // excludeFields reports whether a field is required and none of its values
 // matches both branches.
-func excludeFields(a, b, in node) bool {
-	needed := manifest.Texts(b, "required")
-	always := manifest.Texts(in, "required")
-	for name, property := range manifest.Mapping(a, "properties") {
-		required := slices.Contains(always, name) || slices.Contains(manifest.Texts(a, "required"), name) || slices.Contains(needed, name)
-		other := manifest.Mapping(manifest.Mapping(b, "properties"), name)
-		p, ok := property.(map[string]any)
-		if !required || other == nil || !ok {
-			continue
+func (w *walk) excludeFields(a, b, in node) bool {
+	properties, others := manifest.Mapping(a, "properties"), manifest.Mapping(b, "properties")
+	required := make(map[string]bool)
+	w.tried += len(properties)
+	for _, s := range []node{a, b, in} {
+		needed := manifest.Texts(s, "required")
+		w.tried += len(needed)
+		for _, name := range needed {
+			required[name] = true
 		}
-		field := manifest.Mapping(manifest.Mapping(in, "properties"), name)
-		if exclude(p, other, field) {
+	}
+	fields := manifest.Mapping(in, "properties")
+	for _, name := range names(properties, nil) { // in order, so that maxTried always ends at the same field
+		p, ok := properties[name].(map[string]any)
+		other := manifest.Mapping(others, name)
+		if required[name] && other != nil && ok && w.exclude(p, other, manifest.Mapping(fields, name)) {
 			return true
 		}
 	}
@@ -72,8 +81,12 @@ func excludeFields(a, b, in node) bool {
 }
 
 // forbids reports whether one branch refuses what the other requires.
-func forbids(a, b node) bool {
+func (w *walk) forbids(a, b node) bool {
 	not := manifest.Mapping(a, "not")
-	refused := manifest.Texts(not, "required")
-	return len(not) == 1 && len(refused) > 0 && len(missing(refused, manifest.Texts(b, "required"))) == 0
+	if len(not) != 1 || len(manifest.List(not, "required")) == 0 {
+		return false
+	}
+	refused, required := manifest.Texts(not, "required"), manifest.Texts(b, "required")
+	w.tried += len(refused) + len(required)
+	return len(refused) > 0 && len(missing(refused, required)) == 0
 }

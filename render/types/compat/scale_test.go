@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 )
@@ -128,6 +129,39 @@ func TestManyBranches(t *testing.T) {
 	}
 }
 
+// alternatives returns a schema of n branches that exclude each other only by the last of
+// some fields. An earlier field has a maximum.
+func alternatives(n, fields int, maximum int64) map[string]any {
+	properties := node{"a": node{"type": "integer", "maximum": maximum}, "z": node{"type": "string"}}
+	checks, required := node{}, []any{"z"}
+	for i := range fields {
+		name := fmt.Sprintf("f%d", i)
+		properties[name], checks[name] = node{"type": "string"}, node{}
+		required = append(required, name)
+	}
+	var branches []any
+	for i := range n {
+		own := maps.Clone(checks)
+		own["a"], own["z"] = node{"maximum": maximum}, node{"enum": []any{fmt.Sprint(i)}}
+		branches = append(branches, node{"properties": own, "required": required})
+	}
+	return definitionOf(node{"type": "object", "properties": properties, "oneOf": branches})
+}
+
+// Branches of oneOf are compared with each other until that is too much. Then they are as if
+// they did not exclude each other.
+func TestManyAlternatives(t *testing.T) {
+	for _, tt := range []struct {
+		branches, fields int
+		want             Severity
+	}{{15, 100, Compatible}, {80, 200, Breaking}} {
+		r, err := Compare(t.Context(), alternatives(tt.branches, tt.fields, 5), alternatives(tt.branches, tt.fields, 6), Options{})
+		if err != nil || r.Severity != tt.want {
+			t.Errorf("%d branches with %d fields: %s, want %s; error %v", tt.branches, tt.fields, r.Severity, tt.want, err)
+		}
+	}
+}
+
 // ending is a context that ends after it was asked a number of times.
 type ending struct {
 	context.Context
@@ -151,6 +185,10 @@ func TestCancelled(t *testing.T) {
 				t.Errorf("%s, ended after %d: %d findings, error %v", tt.name, after, len(r.Findings), err)
 			}
 		}
+	}
+	// The branches have fewer places than pairs.
+	if _, err := Compare(&ending{t.Context(), 1500}, alternatives(60, 1, 5), alternatives(60, 1, 6), Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("comparing branches with each other: %v", err)
 	}
 	if _, err := CompareAll(&ending{t.Context(), 0}, Set{}, Set{{"CustomResourceDefinition", "a"}: definitionOf(node{"type": "object"})}); !errors.Is(err, context.Canceled) {
 		t.Errorf("comparing sets: %v", err)
