@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kube-openapi/pkg/validation/validate"
 
 	"gitopsd.dev/render/manifest"
 )
@@ -107,7 +108,7 @@ func (w *walk) bounds(p place, old, new node) {
 	} {
 		o, inOld := number(old, b.keyword)
 		n, inNew := number(new, b.keyword)
-		w.bound(p, b.name, bound{o, false, inOld}, bound{n, false, inNew}, +1)
+		w.bound(p, b.name, bound{value: o, set: inOld}, bound{value: n, set: inNew}, +1)
 	}
 	for _, b := range [...]struct{ keyword, name string }{
 		{"minLength", "min-length"}, {"minItems", "min-items"}, {"minProperties", "min-properties"},
@@ -115,7 +116,7 @@ func (w *walk) bounds(p place, old, new node) {
 		// No size is below zero.
 		o, _ := number(old, b.keyword)
 		n, _ := number(new, b.keyword)
-		w.bound(p, b.name, bound{o, false, o > 0}, bound{n, false, n > 0}, -1)
+		w.bound(p, b.name, bound{value: o, set: o > 0}, bound{value: n, set: n > 0}, -1)
 	}
 	w.bound(p, "maximum", limitOf(old, "maximum", "exclusiveMaximum", +1), limitOf(new, "maximum", "exclusiveMaximum", +1), +1)
 	w.bound(p, "minimum", limitOf(old, "minimum", "exclusiveMinimum", -1), limitOf(new, "minimum", "exclusiveMinimum", -1), -1)
@@ -127,12 +128,20 @@ type bound struct {
 	value     float64
 	exclusive bool
 	set       bool
+	// empty is set if the API server refuses every value because the type cannot have the
+	// limit: 3.5 for integers, or 1<<40 for those of format int32.
+	empty bool
 }
 
 func limitOf(s node, keyword, exclusive string, sign float64) bound {
 	v, set := number(s, keyword)
 	b := bound{value: v, set: set, exclusive: set && manifest.Truth(s, exclusive)}
-	if b.exclusive && manifest.Text(s, "type") == "integer" && v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+	typ := manifest.Text(s, "type")
+	if set && validate.IsValueValidAgainstRange(v, typ, checkedFormat(typ, manifest.Text(s, "format")), keyword, "") != nil {
+		b.empty = true
+		return b
+	}
+	if b.exclusive && typ == "integer" && v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 		return bound{value: v - sign, set: true} // below 5 is up to 4
 	}
 	return b
@@ -159,12 +168,20 @@ func (w *walk) bound(p place, name string, old, new bound, sign float64) {
 	if !w.presence(p, name, old.set, new.set, old.show(), new.show()) {
 		return
 	}
+	if new.empty && !old.empty {
+		w.limit(p, name+"-tightened", narrower, old.show(), new.show())
+		return
+	}
 	ov, oe := order(old)
 	nv, ne := order(new)
-	switch cmp.Or(cmp.Compare(nv, ov), cmp.Compare(ne, oe)) {
-	case -1:
+	switch d := cmp.Or(cmp.Compare(nv, ov), cmp.Compare(ne, oe)); {
+	case d == -1:
 		w.limit(p, name+"-tightened", narrower, old.show(), new.show())
-	case +1:
+	case d == +1 && new.exclusive && !old.exclusive && math.Trunc(new.value) == math.Trunc(old.value):
+		// The API server drops the fraction of a limit before it compares an integer with
+		// it: 3 is not below 3.5.
+		w.limit(p, name+"-tightened", neither, old.show(), new.show())
+	case d == +1:
 		w.limit(p, name+"-loosened", wider, old.show(), new.show())
 	}
 }

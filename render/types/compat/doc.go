@@ -99,7 +99,8 @@
 //	maximum-, minimum-, max-length-, min-length-, max-items-, min-items-,
 //	max-properties-, min-properties- with added, tightened, loosened, removed
 //	                                            exclusive bounds included; an absent lower limit of a
-//	                                            size is zero (crdify)
+//	                                            size is zero; a bound that the type cannot have, such as
+//	                                            3.5 for integers, is the tightest (crdify)
 //	multiple-of-added, -tightened, -changed, -loosened, -removed    by divisibility
 //	pattern-added, -changed, -removed           patterns are compared as text: a change is breaking
 //	format-added, -changed, -removed            for formats that the API server checks; other formats,
