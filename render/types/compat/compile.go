@@ -21,7 +21,8 @@ import (
 )
 
 // retypes are the findings after which a rule that did not change may be refused: the
-// values that it reads may be more, larger or of another type.
+// values that it reads may be more, larger or of another type, or their earlier state not
+// known.
 var retypes = map[string]bool{
 	"max-length-loosened": true, "max-length-removed": true, "max-items-loosened": true, "max-items-removed": true,
 	"max-properties-loosened": true, "max-properties-removed": true, "enum-value-added": true, "enum-removed": true,
@@ -29,6 +30,7 @@ var retypes = map[string]bool{
 	"type-changed": true, "type-narrowed": true, "type-widened": true, "field-removed": true,
 	"additional-properties-added": true, "additional-properties-removed": true,
 	"embedded-resource-added": true, "embedded-resource-removed": true,
+	"list-type-changed": true,
 }
 
 // compile compiles the rules of a new schema like the API server, and reports those that
@@ -160,7 +162,7 @@ func (w *walk) compiled(ctx context.Context, schema node, envs apiservercel.EnvL
 	}
 	root := validation.RootCELContext(s)
 	x := compiler{shared: w.shared, compiled: c, envs: envs}
-	x.node(ctx, "", s, root)
+	x.node(ctx, "", s, root, "")
 	if cost := root.TotalCost.Total; cost > validation.StaticEstimatedCRDCostLimit {
 		c.refuse(refusal{rule: allRules, form: allRules, expression: allRules.rule, why: tooExpensive(cost, validation.StaticEstimatedCRDCostLimit)})
 	}
@@ -175,20 +177,25 @@ type compiler struct {
 }
 
 // node compiles the rules of a schema and of the schemas in it. The place has the number
-// of times that they may run for one object.
-func (x *compiler) node(ctx context.Context, path string, s *apiextensions.JSONSchemaProps, at *validation.CELSchemaContext) {
+// of times that they may run for one object. list is the path of the outermost list around
+// it that is not of type map; empty if there is none. The API server does not find the
+// earlier state of its elements, so rules in it must not use oldSelf.
+func (x *compiler) node(ctx context.Context, path string, s *apiextensions.JSONSchemaProps, at *validation.CELSchemaContext, list string) {
 	if len(s.XValidations) > 0 {
-		x.rules(ctx, path, at)
+		x.rules(ctx, path, at, list)
 	}
 	for name, property := range s.Properties {
-		x.node(ctx, path+field.Key(name).String(), &property, at.ChildPropertyContext(&property, name))
+		x.node(ctx, path+field.Key(name).String(), &property, at.ChildPropertyContext(&property, name), list)
 	}
 	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
 		values := s.AdditionalProperties.Schema
-		x.node(ctx, path+"{*}", values, at.ChildAdditionalPropertiesContext(values))
+		x.node(ctx, path+"{*}", values, at.ChildAdditionalPropertiesContext(values), list)
 	}
 	if s.Items != nil && s.Items.Schema != nil {
-		x.node(ctx, path+"[*]", s.Items.Schema, at.ChildItemsContext(s.Items.Schema))
+		if list == "" && (s.XListType == nil || *s.XListType != "map") {
+			list = path
+		}
+		x.node(ctx, path+"[*]", s.Items.Schema, at.ChildItemsContext(s.Items.Schema), list)
 	}
 }
 
@@ -196,7 +203,7 @@ func (x *compiler) node(ctx context.Context, path string, s *apiextensions.JSONS
 const rulesAtOnce = 50
 
 // rules compiles the rules of a place.
-func (x *compiler) rules(ctx context.Context, path string, at *validation.CELSchemaContext) {
+func (x *compiler) rules(ctx context.Context, path string, at *validation.CELSchemaContext, list string) {
 	info, err := at.TypeInfo()
 	if err != nil {
 		x.refuse(refusal{form: ruleAt{path: path}, rule: ruleAt{path: path}, why: err.Error()})
@@ -215,13 +222,13 @@ func (x *compiler) rules(ctx context.Context, path string, at *validation.CELSch
 			return
 		}
 		for i, r := range results {
-			x.rule(ctx, path, info.Schema, some[i], r, at)
+			x.rule(ctx, path, info.Schema, some[i], r, at, list)
 		}
 	}
 }
 
 // rule looks at a compiled rule.
-func (x *compiler) rule(ctx context.Context, path string, s *structural.Structural, rule apiextensionsv1.ValidationRule, r apiservercel.CompilationResult, at *validation.CELSchemaContext) {
+func (x *compiler) rule(ctx context.Context, path string, s *structural.Structural, rule apiextensionsv1.ValidationRule, r apiservercel.CompilationResult, at *validation.CELSchemaContext, list string) {
 	cost := ruleCost(r, at.MaxCardinality)
 	at.TotalCost.ObserveExpressionCost(nil, cost)
 	if r.MessageExpression != nil {
@@ -241,6 +248,10 @@ func (x *compiler) rule(ctx context.Context, path string, s *structural.Structur
 		refuse(rule.Rule, tooExpensive(cost, validation.StaticEstimatedCostLimit))
 	case r.MessageExpression != nil && r.MessageExpressionMaxCost > validation.StaticEstimatedCostLimit:
 		refuse(rule.MessageExpression, tooExpensive(r.MessageExpressionMaxCost, validation.StaticEstimatedCostLimit))
+	case r.UsesOldSelf && list != "":
+		refuse(rule.Rule, "oldSelf cannot be used in "+list+", since its x-kubernetes-list-type is not map")
+	case !r.UsesOldSelf && rule.OptionalOldSelf != nil:
+		refuse(rule.Rule, "optionalOldSelf cannot be set for a rule that does not use oldSelf")
 	}
 	if rule.FieldPath != "" {
 		if _, _, err := apiservercel.ValidFieldPath(rule.FieldPath, s); err != nil {

@@ -119,7 +119,8 @@
 //	                                            that cannot be changed or unset once set
 //	rule-refused B                              the API server's own compiler refuses a rule, its
 //	                                            message or field path, or estimates that it costs too
-//	                                            much (checker): a new rule, or one that it accepted
+//	                                            much (checker), or the rule uses oldSelf in a list that
+//	                                            is not of type map: a new rule, or one that was accepted
 //	                                            before the schema changed around it
 //	rule-message-changed D, rule-reason-changed C
 package compat

@@ -17,6 +17,10 @@ func TestRulesAmongChanges(t *testing.T) {
 		costly = `x-kubernetes-validations: [{rule: "self.list.all(x, self.list.all(y, self.list.all(z, x.contains(y + z))))"}]`
 		list   = `list: {type: array, maxItems: 10, items: {type: string, maxLength: 20}}`
 		free   = `list: {type: array, items: {type: string}}`
+		// fixed elements have a rule that compares them with their earlier state.
+		fixed = `maxItems: 5, items: {type: object, required: [k], properties: {k: {type: string}}, x-kubernetes-validations: [{rule: self == oldSelf}]}`
+		keyed = `x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [k], `
+		inMap = `{type: object, properties: {m: {type: object, maxProperties: 5, additionalProperties: {type: integer, x-kubernetes-validations: [{rule: self >= oldSelf}]}}}}`
 	)
 	for _, tt := range []struct {
 		name, old, new string
@@ -50,6 +54,19 @@ func TestRulesAmongChanges(t *testing.T) {
 		{"new values of a map with a costly rule", `{type: object, properties: {m: {type: object}}}`,
 			`{type: object, properties: {m: {type: object, additionalProperties: {type: object, ` + nested + `, properties: {` + free + `}}}}}`, true},
 		{"a description beside a cheap rule", `{type: object, ` + nested + `, properties: {` + list + `}}`, `{type: object, description: d, ` + nested + `, properties: {` + list + `}}`, false},
+		{"a new list, and the earlier state of its elements", `{type: object}`, `{type: object, properties: {l: {type: array, ` + fixed + `}}}`, true},
+		{"a new keyed list, and the earlier state of its elements", `{type: object}`, `{type: object, properties: {l: {type: array, ` + keyed + fixed + `}}}`, false},
+		{"a new list, and the earlier state of something in its elements", `{type: object}`, `{type: object, properties: {l: {type: array, maxItems: 5, items: ` + inMap + `}}}`, true},
+		{"a keyed list in a new list, and the earlier state of its elements", `{type: object}`,
+			`{type: object, properties: {o: {type: array, maxItems: 5, items: {type: object, properties: {l: {type: array, ` + keyed + fixed + `}}}}}}`, true},
+		{"a new list, and its earlier state", `{type: object}`, `{type: object, properties: {l: {type: array, maxItems: 5, items: {type: integer}, x-kubernetes-validations: [{rule: self == oldSelf}]}}}`, false},
+		{"a new map, and the earlier state of its values", `{type: object}`, inMap, false},
+		{"a new set, and the earlier state of its elements if there is one", `{type: object}`,
+			`{type: object, properties: {l: {type: array, x-kubernetes-list-type: set, maxItems: 5, items: {type: integer, x-kubernetes-validations: [{rule: "oldSelf.hasValue()", optionalOldSelf: true}]}}}}`, true},
+		{"a rule about an earlier state that it does not read", `{type: object}`, `{type: object, properties: {a: {type: integer, x-kubernetes-validations: [{rule: "self > 1", optionalOldSelf: true}]}}}`, true},
+		{"a keyed list becomes atomic", `{type: object, properties: {l: {type: array, ` + keyed + fixed + `}}}`, `{type: object, properties: {l: {type: array, ` + fixed + `}}}`, true},
+		{"a set becomes atomic", `{type: object, properties: {l: {type: array, x-kubernetes-list-type: set, maxItems: 5, items: {type: integer}, x-kubernetes-validations: [{rule: self == oldSelf}]}}}`,
+			`{type: object, properties: {l: {type: array, maxItems: 5, items: {type: integer}, x-kubernetes-validations: [{rule: self == oldSelf}]}}}`, false},
 		{"all rules together", `{type: object, properties: {` + many(300_000) + `}}`, `{type: object, properties: {` + many(1_000_000) + `}}`, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
