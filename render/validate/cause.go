@@ -40,6 +40,7 @@ func (s *Schema) Stuck(ctx context.Context, tree map[string]any) (causes []Cause
 	defer recovered(&err)
 	correlated := common.NewCorrelatedObject(tree, tree, &model.Structural{Structural: s.structural})
 	errs := validation.ValidateCustomResourceUpdate(nil, tree, tree, s.validator, validation.WithRatcheting(correlated))
+	errs = append(errs, s.scale.check(tree)...) // these are never accepted
 	errs = append(errs, objectmeta.Validate(ctx, nil, tree, s.structural, false)...)
 	// Elements that are there twice may stay.
 	errs, err = s.rules(ctx, tree, tree, errs, cel.WithRatcheting(correlated))
@@ -61,11 +62,12 @@ func causesOf(errs field.ErrorList) []Cause {
 }
 
 // inBody is the prefix of most details of a check by schema. wrongFormat is a detail that
-// ends in the value. failing is the detail of a rule that could not be evaluated; its prefix
-// may quote a value.
+// ends in the value. wrongType is a detail of scale's check, which quotes the value. failing
+// is the detail of a rule that could not be evaluated; its prefix may quote a value.
 var (
 	inBody      = regexp.MustCompile(`^\S* ?in body `)
 	wrongFormat = regexp.MustCompile(`(?s)^(must be of type [^:]+): .*$`)
+	wrongType   = regexp.MustCompile(`(?s)^.* accessor error: .* is of the type .+, expected (.+)$`)
 	failing     = regexp.MustCompile(`(?s)^.* evaluating rule: (.*)$`)
 )
 
@@ -73,6 +75,7 @@ var (
 func reason(e *field.Error) string {
 	detail := inBody.ReplaceAllString(e.Detail, "")
 	detail = wrongFormat.ReplaceAllString(detail, "$1")
+	detail = wrongType.ReplaceAllString(detail, "must be of type $1")
 	detail = failing.ReplaceAllString(detail, "a rule fails: $1")
 	switch e.Type {
 	case field.ErrorTypeRequired:

@@ -12,6 +12,9 @@ import (
 func TestCausesShowNoValue(t *testing.T) {
 	const secret = "hunter2"
 	for name, tt := range map[string]struct{ schema, spec, want string }{
+		"replicas":               {"{type: object, properties: {replicas: {x-kubernetes-preserve-unknown-fields: true}}}", "{replicas: '1 " + secret + "'}", "must be of type int64"},
+		"replicas in a mapping":  {"{type: object, properties: {replicas: {x-kubernetes-preserve-unknown-fields: true}}}", "{replicas: {a: " + secret + "}}", "must be of type int64"},
+		"a list around replicas": {"{type: object, x-kubernetes-preserve-unknown-fields: true}", "{scaled: [" + secret + "]}", "must be of type map[string]interface{}"},
 		"a computed message": {
 			"{type: object, properties: {a: {type: string, maxLength: 50}}, x-kubernetes-validations: [{rule: 'self.a == \"\"', messageExpression: '\"a is \" + self.a'}]}",
 			"{a: " + secret + "}", `failed rule: self.a == ""`,
@@ -40,7 +43,7 @@ func TestCausesShowNoValue(t *testing.T) {
 	} {
 		d := manifesttest.Tree(t, "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: widgets.e.org}, "+
 			"spec: {group: e.org, scope: Namespaced, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true, storage: true, "+
-			"schema: {openAPIV3Schema: {type: object, properties: {spec: "+tt.schema+"}}}}]}}")
+			"subresources: {scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .spec.scaled.replicas}}, schema: {openAPIV3Schema: {type: object, properties: {spec: "+tt.schema+"}}}}]}}")
 		s, err := CompileSchema(d, "v1")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

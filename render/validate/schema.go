@@ -18,6 +18,7 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/kube-openapi/pkg/validation/strfmt"
 
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
 
@@ -26,7 +27,10 @@ import (
 // conversion. It is immutable and safe for concurrent use.
 //
 // Trees hold map[string]any, []any, string, bool, int64, float64 and nil.
-type Schema struct{ checks }
+type Schema struct {
+	checks
+	scale scale
+}
 
 // checks is a compiled schema.
 type checks struct {
@@ -52,7 +56,7 @@ func CompileSchema(definition map[string]any, version string) (s *Schema, err er
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s %s: %w", d.Group, version, d.Names.Kind, err)
 		}
-		return &Schema{checks}, nil
+		return &Schema{checks, scaleOf(manifest.Mapping(v.Subresources, "scale"))}, nil
 	}
 	return nil, fmt.Errorf("%s/%s %s: %w", d.Group, version, d.Names.Kind, ErrNotDefined)
 }
@@ -136,8 +140,9 @@ func (s *Schema) Drops(own *Schema, tree map[string]any) ([]string, error) {
 	return slices.DeleteFunc(lost, func(path string) bool { return slices.Contains(unknown, path) }), err
 }
 
-// Check checks an object against the schema, its list types and its rules in CEL, except
-// for rules that compare an object with its previous state. It ignores metadata and unknown
+// Check checks an object against the schema, its list types, the version's subresource
+// scale, and the rules in CEL, except for rules that compare an object with its previous
+// state. It ignores metadata and unknown
 // fields. The error is a [*Refusal] if the API server would refuse the object. Other errors
 // mean that the result is not known.
 func (s *Schema) Check(ctx context.Context, tree map[string]any) (err error) {
@@ -151,6 +156,7 @@ func (s *Schema) Check(ctx context.Context, tree map[string]any) (err error) {
 
 func (s *Schema) check(ctx context.Context, tree map[string]any) (field.ErrorList, error) {
 	errs := validation.ValidateCustomResource(nil, tree, s.validator)
+	errs = append(errs, s.scale.check(tree)...)
 	errs = append(errs, objectmeta.Validate(ctx, nil, tree, s.structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, tree)...)
 	return s.rules(ctx, tree, nil, errs)
