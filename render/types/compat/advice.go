@@ -45,9 +45,9 @@ var advice = map[string]string{
 
 	"status-subresource-added":   "make the controller write status through the subresource: elsewhere it is ignored now",
 	"status-subresource-removed": "make the controller write status with the object: the subresource is gone",
-	"scale-subresource-added":    "nothing to do",
+	"scale-subresource-added":    "check existing objects: replicas must be a number from 0 to 2147483647, and a selector a string, or the object cannot be changed",
 	"scale-subresource-removed":  "take autoscalers off the type before",
-	"scale-subresource-changed":  "check autoscalers: they read and write another field",
+	"scale-subresource-changed":  "check autoscalers, which read and write another field, and existing objects: replicas there must be a number from 0 to 2147483647, and a selector a string, or the object cannot be changed",
 	"printer-column-added":       "check scripts that cut kubectl's columns",
 	"printer-column-removed":     "make scripts read JSON, not columns",
 	"printer-column-changed":     "make scripts read JSON, not columns",

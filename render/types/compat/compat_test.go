@@ -278,7 +278,7 @@ var definitionCases = []struct{ name, old, new, forth, back string }{
 	{"subresources", head + "  versions:\n" + v1, head + "  versions:\n" + strings.Replace(v1, "served", "subresources: {status: {}, scale: {specReplicasPath: .spec.a, statusReplicasPath: .status.a}}, served", 1),
 		"breaking status-subresource-added; compatible scale-subresource-added", "breaking status-subresource-removed; breaking scale-subresource-removed"},
 	{"a scale path", head + "  versions:\n" + strings.Replace(v1, "served", "subresources: {scale: {specReplicasPath: .spec.b, statusReplicasPath: .status.a}}, served", 1), head + "  versions:\n" + strings.Replace(v1, "served", "subresources: {scale: {specReplicasPath: .spec.a, statusReplicasPath: .status.a}}, served", 1),
-		"breaking scale-subresource-changed", "breaking scale-subresource-changed"},
+		"breaking scale-subresource-changed .spec.a", "breaking scale-subresource-changed .spec.b"},
 	{"columns", head + "  versions:\n" + strings.Replace(v1, "served", "additionalPrinterColumns: [{name: A, type: string, jsonPath: .a}, {name: B, type: string, jsonPath: .b}, {name: C, type: string, jsonPath: .c}], served", 1), head + "  versions:\n" + strings.Replace(v1, "served", "additionalPrinterColumns: [{name: B, type: string, jsonPath: .b, priority: 0, description: d}, {name: A, type: integer, jsonPath: .a}, {name: D, type: string, jsonPath: .c}], served", 1),
 		"compatible printer-column-added; compatible printer-column-changed; compatible printer-column-removed; compatible printer-columns-reordered", "compatible printer-column-added; compatible printer-column-changed; compatible printer-column-removed; compatible printer-columns-reordered"},
 	{"the column that is always there", head + "  versions:\n" + v1, head + "  versions:\n" + strings.Replace(v1, "served", "additionalPrinterColumns: [{name: Age, type: date, jsonPath: .metadata.creationTimestamp, description: d}], served", 1), "", ""},
@@ -362,6 +362,39 @@ func TestDefinitions(t *testing.T) {
 		check(t, only, nil, Options{}, "breaking definition-removed")
 		check(t, nil, nil, Options{}, "")
 	})
+}
+
+// A new subresource scale breaks objects with values that it refuses.
+func TestScale(t *testing.T) {
+	definition := func(replicas, scale string) map[string]any {
+		version := strings.Replace(v1, "{type: object}", "{type: object, properties: {spec: {type: object, properties: {a: "+replicas+"}}, status: {type: object, properties: {a: {type: integer, minimum: 0, format: int32}, s: {type: string}, l: {type: array, items: {type: string}}}}}}", 1)
+		return versioned(t, head+"  versions:\n"+strings.Replace(version, "served", "subresources: {"+scale+"}, served", 1))
+	}
+	const scale, breaking, compatible = "scale: {specReplicasPath: .spec.a, statusReplicasPath: .status.a}", "breaking scale-subresource-added .spec.a", "compatible scale-subresource-added"
+	for _, tt := range []struct{ replicas, scale, want string }{
+		{"{type: integer}", scale, breaking},
+		{"{type: integer, minimum: 0}", scale, breaking},
+		{"{type: integer, maximum: 5}", scale, breaking},
+		{"{type: integer, minimum: -1, maximum: 5}", scale, breaking},
+		{"{type: integer, minimum: 0, format: int64}", scale, breaking},
+		{"{type: integer, minimum: 0, maximum: 2147483648}", scale, breaking},
+		{"{type: number, minimum: 0, maximum: 5}", scale, breaking},
+		{"{type: integer, minimum: 0, maximum: 5, nullable: true}", scale, breaking},
+		{"{x-kubernetes-preserve-unknown-fields: true}", scale, breaking},
+		{"{type: integer, minimum: 0, format: int32}", scale, compatible},
+		{"{type: integer, minimum: 0, maximum: 2147483647}", scale, compatible},
+		{"{type: integer, minimum: -1, exclusiveMinimum: true, maximum: 5}", scale, compatible},
+		{"{type: string}", "scale: {specReplicasPath: .spec.aew, statusReplicasPath: .status.a}", compatible},
+		{"{type: string}", "scale: {specReplicasPath: .spec.a.in, statusReplicasPath: .status.a}", "breaking scale-subresource-added .spec.a.in"},
+		{"{type: object, additionalProperties: {type: integer}}", "scale: {specReplicasPath: .spec.a.in, statusReplicasPath: .status.a}", "breaking scale-subresource-added .spec.a.in"},
+		{"{type: string}", "scale: {specReplicasPath: .spec.aew, statusReplicasPath: .status.a, labelSelectorPath: .status.s}", compatible},
+		{"{type: string}", "scale: {specReplicasPath: .spec.a, statusReplicasPath: .status.s, labelSelectorPath: .status.l}",
+			"breaking scale-subresource-added .spec.a; breaking scale-subresource-added .status.s; breaking scale-subresource-added .status.l"},
+	} {
+		t.Run(tt.replicas+" "+tt.scale, func(t *testing.T) {
+			check(t, definition(tt.replicas, ""), definition(tt.replicas, tt.scale), Options{}, tt.want)
+		})
+	}
 }
 
 const xrd = `

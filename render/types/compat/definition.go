@@ -1,11 +1,14 @@
 package compat
 
 import (
+	"cmp"
 	"context"
+	"math"
 	"slices"
 	"strings"
 
 	"gitopsd.dev/render/conversion"
+	"gitopsd.dev/render/field"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 )
@@ -341,16 +344,16 @@ func (c *comparison) version(ctx context.Context, oldDefinition, newDefinition *
 	case old.Warning != new.Warning:
 		c.add(Finding{Name: "deprecation-warning-changed", Severity: Documentation, Version: name, Detail: changed(old.Warning, new.Warning)})
 	}
-	if !newDefinition.XRD {
-		c.subresources(name, old.Subresources, new.Subresources)
-	}
-	c.columns(name, old.Columns, new.Columns)
-	c.selectableFields(name, old.SelectableFields, new.SelectableFields)
-
 	breaks := Writers
 	if stored.has(name) || isStored && !served {
 		breaks |= StoredObjects
 	}
+	if !newDefinition.XRD {
+		c.subresources(old, new, breaks, oldDefinition.PreservesUnknownFields)
+	}
+	c.columns(name, old.Columns, new.Columns)
+	c.selectableFields(name, old.SelectableFields, new.SelectableFields)
+
 	w := c.walk(name, breaks, oldDefinition.PreservesUnknownFields, newDefinition.PreservesUnknownFields)
 	w.statusApart = manifest.Mapping(new.Subresources, "status") != nil
 	w.node(ctx, place{root: true}, old.Schema, new.Schema)
@@ -380,26 +383,86 @@ func (f *Finding) unserved(isStored bool) {
 	}
 }
 
-func (c *comparison) subresources(version string, old, new map[string]any) {
-	switch o, n := old["status"] != nil, new["status"] != nil; {
+// subresources compares the subresources of a version. breaks are the parties that break if
+// values are no longer accepted; keeps reports whether the old definition preserves unknown
+// fields everywhere.
+func (c *comparison) subresources(old, new *types.Version, breaks Parties, keeps bool) {
+	version := old.Name
+	switch o, n := old.Subresources["status"] != nil, new.Subresources["status"] != nil; {
 	case !o && n:
 		c.add(Finding{Name: "status-subresource-added", Severity: Breaking, Version: version, Breaks: Writers | Controllers, Detail: changed(absent{}, "status")})
 	case o && !n:
 		c.add(Finding{Name: "status-subresource-removed", Severity: Breaking, Version: version, Breaks: Writers | Controllers, Detail: changed("status", absent{})})
 	}
-	o, n := manifest.Mapping(old, "scale"), manifest.Mapping(new, "scale")
-	switch {
-	case o == nil && n != nil:
-		c.add(Finding{Name: "scale-subresource-added", Severity: Compatible, Version: version, Detail: changed(absent{}, n)})
-	case o != nil && n == nil:
+	o, n := manifest.Mapping(old.Subresources, "scale"), manifest.Mapping(new.Subresources, "scale")
+	if o != nil && n == nil {
 		c.add(Finding{Name: "scale-subresource-removed", Severity: Breaking, Version: version, Breaks: Writers | Readers | Controllers, Detail: changed(o, absent{})})
-	case o != nil:
-		for _, path := range []string{"specReplicasPath", "statusReplicasPath", "labelSelectorPath"} {
-			if a, b := manifest.Text(o, path), manifest.Text(n, path); a != b {
-				c.add(Finding{Name: "scale-subresource-changed", Severity: Breaking, Version: version, Breaks: Writers | Readers | Controllers, Detail: path + ": " + changed(a, b)})
-			}
-		}
+		return
 	}
+	harmless := o == nil && n != nil
+	for _, keyword := range []string{"specReplicasPath", "statusReplicasPath", "labelSelectorPath"} {
+		a, b := manifest.Text(o, keyword), manifest.Text(n, keyword)
+		if a == b {
+			continue
+		}
+		f := Finding{
+			Name: "scale-subresource-added", Severity: Breaking, Version: version, Path: pathOf(cmp.Or(b, a)), Breaks: breaks,
+			Detail: keyword + ": " + changed(orDefault(o[keyword], ""), orDefault(n[keyword], "")),
+		}
+		suits := b == "" || suitsScale(old.Schema, b, keyword != "labelSelectorPath", keeps)
+		switch {
+		case o == nil && suits:
+			continue
+		case o != nil && suits:
+			f.Name, f.Breaks = "scale-subresource-changed", Writers|Readers|Controllers
+		case o != nil:
+			f.Name, f.Breaks = "scale-subresource-changed", breaks|Writers|Readers|Controllers
+		}
+		harmless = false
+		c.add(f)
+	}
+	if harmless {
+		c.add(Finding{Name: "scale-subresource-added", Severity: Compatible, Version: version, Detail: changed(absent{}, n), Advice: "nothing to do"})
+	}
+}
+
+// suitsScale reports whether a schema accepts only values in a field that the subresource
+// scale accepts: replicas from 0 to MaxInt32, or else a selector that is a string. The API
+// server checks them in every write, whether they change or not. keeps is as for rest.
+func suitsScale(s node, path string, replicas, keeps bool) bool {
+	for _, name := range namesIn(path) {
+		if manifest.Text(s, "type") != "object" {
+			return false
+		}
+		inner := manifest.Mapping(s, "properties", name)
+		if inner == nil {
+			_, kept, _ := rest(s, keeps)
+			return !kept
+		}
+		s = inner
+	}
+	typ := manifest.Text(s, "type")
+	switch {
+	case manifest.Truth(s, "nullable"):
+		return false
+	case !replicas:
+		return typ == "string"
+	}
+	least, most := limitOf(s, "minimum", "exclusiveMinimum", -1), limitOf(s, "maximum", "exclusiveMaximum", +1)
+	return typ == "integer" && least.set && least.value >= 0 &&
+		(most.set && most.value <= math.MaxInt32 || checkedFormat(typ, manifest.Text(s, "format")) == "int32")
+}
+
+// namesIn returns the names in a path of the subresource scale, which has only dots.
+func namesIn(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
+
+// pathOf returns a path of the subresource scale as a finding's path.
+func pathOf(path string) string {
+	text := ""
+	for _, name := range namesIn(path) {
+		text += field.Key(name).String()
+	}
+	return text
 }
 
 // columns compares printer columns by name. Their order is a finding of its own,

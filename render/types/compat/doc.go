@@ -56,7 +56,8 @@
 //	                                            in another, and did not before (crdify, one way)
 //	spelling-changed C                          the digest changes, but not the meaning
 //	status-subresource-added, -removed B        the same write has another effect
-//	scale-subresource-added C, -removed, -changed B
+//	scale-subresource-added, -removed, -changed B   added is C if the schema has no values that scale
+//	                                            refuses: replicas that are no number from 0 to 2147483647
 //	printer-column-added, -removed, -changed, printer-columns-reordered C
 //	selectable-field-added C, -removed B
 //

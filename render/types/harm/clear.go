@@ -33,9 +33,11 @@ var classes = map[string]class{
 
 	"list-kind-changed": byClients, "singular-changed": byClients, "short-name-removed": byClients,
 	"status-subresource-added": byClients, "status-subresource-removed": byClients,
-	"scale-subresource-removed": byClients, "scale-subresource-changed": byClients, "selectable-field-removed": byClients,
+	"scale-subresource-removed": byClients, "selectable-field-removed": byClients,
 	"connection-keys-narrowed": byClients, "type-widened": byClients,
 
+	// Autoscalers write another field, which the API server checks now.
+	"scale-subresource-changed": byBoth,
 	// Whoever applies a part of an atomic list or map removes the parts of others.
 	"list-type-changed": byBoth, "list-map-keys-changed": byBoth, "map-type-changed": byBoth,
 }

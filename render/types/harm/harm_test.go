@@ -301,6 +301,55 @@ func TestMerging(t *testing.T) {
 	}
 }
 
+// The API server checks the fields of the subresource scale in every write, whatever changes.
+// So objects show whether a new one harms them.
+func TestScale(t *testing.T) {
+	scaled := func(path string) string {
+		crd := definition("{type: object, properties: {a: {type: integer}, m: {x-kubernetes-preserve-unknown-fields: true}, x: {type: string}}}")
+		if path == "" {
+			return crd
+		}
+		return strings.Replace(crd, "storage: true", "storage: true, subresources: {scale: {specReplicasPath: "+path+", statusReplicasPath: .status.a}}", 1)
+	}
+	const added, changed = "scale-subresource-added", "scale-subresource-changed"
+	for _, tt := range []struct {
+		name, old, new, finding, object string
+		want                            string // empty without harm
+	}{
+		{"below zero", "", ".spec.a", added, "{a: -1}", "default/x .spec.a is refused in every change of the object: should be a non-negative integer"},
+		{"too many", "", ".spec.a", added, "{a: 2147483648}", "default/x .spec.a is refused in every change of the object: should be less than or equal to 2147483647"},
+		{"a text", "", ".spec.m", added, "{m: many}", "default/x .spec.m is refused in every change of the object: must be of type int64"},
+		{"a number", "", ".spec.a", added, "{a: 3}", ""},
+		{"no number", "", ".spec.a", added, "{}", ""},
+		{"another path", ".spec.a", ".spec.m", changed, "{m: -1}", "default/x .spec.m is refused in every change of the object: should be a non-negative integer"},
+		{"another path with a number", ".spec.a", ".spec.m", changed, "{m: 3}", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, findings := survey(t, scaled(tt.old), scaled(tt.new), harm.Fate{}, thing("x", tt.object, ""))
+			if len(findings) != 1 || findings[0].Name != tt.finding {
+				t.Fatalf("findings %v", findings)
+			}
+			have := ""
+			if s.Harmed > 0 {
+				have = s.Objects[0].String()
+			}
+			harmless := tt.want == ""
+			if have != tt.want || s.Clears(findings[0], true) != harmless || s.Clears(findings[0], false) != (harmless && tt.finding == added) {
+				t.Errorf("harm %q, want %q; cleared: %v, going back %v", have, tt.want, s.Clears(findings[0], false), s.Clears(findings[0], true))
+			}
+			live := manifesttest.Tree(t, thing("x", tt.object, ""))
+			next := manifest.With(live, "other", "spec", "x")
+			now, err := validate.Compile(manifesttest.Tree(t, scaled(tt.new)), "Thing", "v1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := now.Update(t.Context(), live, next); (err == nil) != harmless {
+				t.Errorf("a change of another field: %v", err)
+			}
+		})
+	}
+}
+
 // A survey without harm names the doubts, and for a removed version the objects that were
 // written in it and their writers.
 func TestTexts(t *testing.T) {

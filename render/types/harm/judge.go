@@ -49,7 +49,7 @@ type Judge struct {
 	// definition.
 	old, new map[string]*validate.Schema
 	gone     bool
-	// same are the compiled versions whose schema stays the same.
+	// same are the compiled versions whose schema and subresource scale stay the same.
 	same map[string]bool
 	// served are the versions of the new definition in which objects are validated.
 	// converts is set if a webhook converts between versions.
@@ -272,15 +272,15 @@ func (j *Judge) compile(old, new map[string]any, before, after types.Definition)
 			side.schemas[v.Name] = s
 		}
 	}
-	schemas := make(map[string]map[string]any)
+	next := make(map[string]types.Version)
 	for _, v := range after.Versions() {
 		j.served[v.Name] = v.Served
-		schemas[v.Name] = v.Schema
+		next[v.Name] = v
 	}
 	for _, v := range before.Versions() {
-		if concerned[v.Name] && schemas[v.Name] != nil {
-			j.same[v.Name] = reflect.DeepEqual(v.Schema, schemas[v.Name])
-			j.defaults = append(j.defaults, movedDefaults(v.Name, v.Schema, schemas[v.Name], nil)...)
+		if n := next[v.Name]; concerned[v.Name] && n.Schema != nil {
+			j.same[v.Name] = reflect.DeepEqual(v.Schema, n.Schema) && reflect.DeepEqual(v.Subresources["scale"], n.Subresources["scale"])
+			j.defaults = append(j.defaults, movedDefaults(v.Name, v.Schema, n.Schema, nil)...)
 		}
 	}
 	return nil
