@@ -20,7 +20,7 @@ import (
 )
 
 // noted are properties of v1alpha1, of which v1 only has the size.
-const noted = "{size: {type: integer}, note: {type: string}, colour: {type: string, default: red}}"
+const noted = "{size: {type: integer}, note: {type: string}}"
 
 // note writes a note into an object in v1alpha1.
 func (b *bench) note(name, text string) {
@@ -54,8 +54,7 @@ func (b *bench) notes() (all []string) {
 }
 
 // Objects with a field that the storage version lacks are not stored again, unless that is
-// permitted. A field that the old version's default fills in again is not lost, nor is one
-// that no object has.
+// permitted. A field that no object has is not lost.
 func TestDrops(t *testing.T) {
 	t.Parallel()
 	b := shared(t, "drops.example")
@@ -81,7 +80,7 @@ func TestDrops(t *testing.T) {
 	// Nobody can see the fields of a version that is not served.
 	b.defineAs("v1", false, noted)
 	r, err = run()
-	if err == nil || !strings.Contains(err.Error(), "v1 does not keep all that v1alpha1 allows in .spec.colour, .spec.note, and which objects have values there is not known: v1alpha1 is not served") || len(r.Drops) != 1 {
+	if err == nil || !strings.Contains(err.Error(), "v1 does not keep all that v1alpha1 allows in .spec.note, and which objects have values there is not known: v1alpha1 is not served") || len(r.Drops) != 1 {
 		t.Errorf("result %+v, %v", r, err)
 	}
 	b.want(old, map[string]int{"v1alpha1": 4, "v1": 1})
@@ -167,36 +166,33 @@ func TestKeeperDrops(t *testing.T) {
 	await.True(b, "nothing is left to do", k.Settled)
 }
 
-// A value is lost if one served version gives it back and another does not.
-func TestDropsThird(t *testing.T) {
+// A default of the old version is lost like any other value: the API server fills in
+// those of the version that an object is stored in.
+func TestDropsDefaults(t *testing.T) {
 	t.Parallel()
-	b := shared(t, "thirds.example")
-	b.defineAs("v1alpha1", true, noted)
+	b := shared(t, "defaults.example")
+	const coloured = "{size: {type: integer}, colour: {type: string, default: red}}"
+	b.defineAs("v1alpha1", true, coloured)
 	b.create(2)
-	alpha := "{name: v1alpha1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}, colour: {type: string, default: red}}}}}}}"
-	moved := func(beta string) {
-		b.apply(fmt.Sprintf(`
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: %s}
-spec:
-  group: %s
-  scope: Namespaced
-  names: {kind: Widget, plural: widgets, singular: widget, listKind: WidgetList}
-  versions:
-  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}}
-  - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: %s}}}}}
-  - %s
-`, b.crd(), b.group, beta, alpha))
-	}
-	moved("{size: {type: integer}, colour: {type: string}}")
-	_, err := b.migrator(nil).Run(t.Context(), b.crd())
-	if err == nil || !strings.Contains(err.Error(), "v1 does not keep .spec.colour of v1alpha1, which harms 2 of 2 objects: default/w00000 .spec.colour would be dropped") {
+	b.defineAs("v1", true, coloured)
+	const lost = "v1 does not keep .spec.colour of v1alpha1, which harms 2 of 2 objects: default/w00000 .spec.colour would be dropped"
+	if _, err := b.migrator(nil).Run(t.Context(), b.crd()); err == nil || !strings.Contains(err.Error(), lost) {
 		t.Errorf("error %v", err)
 	}
-	moved("{size: {type: integer}, colour: {type: string, default: red}}")
-	if r, err := b.migrator(nil).Run(t.Context(), b.crd()); err != nil || len(r.Drops) > 0 || r.Migrated != 2 {
+	m := b.migrator(nil)
+	m.cfg.DropFields = true
+	if r, err := m.Run(t.Context(), b.crd()); err != nil || r.Migrated != 2 {
 		t.Errorf("result %+v, %v", r, err)
+	}
+	alpha := b.widgets()
+	alpha.Version = "v1alpha1"
+	if err := b.cluster.ListFull(t.Context(), alpha, kube.ListOptions{}, func(tree map[string]any) bool {
+		if colour := manifest.Text(tree, "spec", "colour"); colour != "" {
+			t.Errorf("%s is %s", manifest.Text(tree, "metadata", "name"), colour)
+		}
+		return true
+	}); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -208,7 +204,7 @@ func TestDropsHidden(t *testing.T) {
 	b.create(3)
 	b.defineAs("v1", true, noted)
 	old := []string{"v1alpha1", "v1"}
-	const unknown = "storing the objects again may drop fields: v1 does not keep all that v1alpha1 allows in .spec.colour, .spec.note, and which objects have values there is not known: "
+	const unknown = "storing the objects again may drop fields: v1 does not keep all that v1alpha1 allows in .spec.note, and which objects have values there is not known: "
 	refused := func(m *Migrator, why string) {
 		t.Helper()
 		r, err := m.Run(t.Context(), b.crd())

@@ -12,8 +12,10 @@ import (
 )
 
 // The API server fills in defaults whenever it reads an object from a request or from
-// etcd. So a default changes objects that nobody writes. Only checks outside the field can
-// make them invalid: the API server has checked the default by the field's own schema.
+// etcd: those of the version of the request, or of the version that the object is stored in,
+// before it converts. So a default changes objects that nobody writes. Only checks outside
+// the field can make them invalid: the API server has checked the default by the field's own
+// schema.
 
 // around is the place that contains an element, with both schemas of the place.
 type around struct {

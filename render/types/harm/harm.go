@@ -52,7 +52,8 @@ type Kind string
 
 // The kinds of harm.
 const (
-	// Lost: a value is dropped. The old definition's default does not count as a value.
+	// Lost: a value is dropped. The old definition's default does not count as a value, unless
+	// another version goes on to have the field.
 	Lost Kind = "lost"
 	// Invalid: the API server would refuse to create the object, and refuses writes of
 	// the field with this value. It accepts other changes of the object.

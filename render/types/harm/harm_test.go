@@ -749,8 +749,8 @@ func TestStorageMoves(t *testing.T) {
 			"harms nobody today (1 object looked at)",
 		},
 		{
-			"an object with the field's default, which the older version still fills in", beta("v1beta1", defaulted) + status("v1beta1"), beta("v1", defaulted), object("v1beta1", "{a: x, b: w}"),
-			"harms nobody today (1 object looked at)",
+			"an object with the default of the older version, which is not filled in once v1 is stored", beta("v1beta1", defaulted) + status("v1beta1"), beta("v1", defaulted), object("v1beta1", "{a: x, b: w}"),
+			"harms 1 of 1 object: default/x .spec.b would be dropped",
 		},
 		{
 			"an object with the field's old default, and the older version fills in another one", beta("v1beta1", defaulted) + status("v1beta1"), beta("v1", strings.Replace(defaulted, "default: w", "default: z", 1)),
@@ -775,20 +775,20 @@ func TestStorageMoves(t *testing.T) {
 			"harms nobody today (1 object looked at), but storage-version-drops is about v1beta1 -> v1, and objects may be stored in v1alpha1, which shows in v1beta1 only in part",
 		},
 		{
-			"a third version shows the field, and its default does not give the value back", third(beta("v1beta1", defaulted), both) + status("v1beta1"), third(beta("v1", defaulted), both), object("v1beta1", "{a: x, b: w}"),
+			"a third version shows the field", third(beta("v1beta1", defaulted), both) + status("v1beta1"), third(beta("v1", defaulted), both), object("v1beta1", "{a: x, b: w}"),
 			"harms 1 of 1 object: default/x .spec.b would be dropped",
 		},
 		{
-			"a third version gives the value back, too", third(beta("v1beta1", defaulted), defaulted) + status("v1beta1"), third(beta("v1", defaulted), defaulted), object("v1beta1", "{a: x, b: w}"),
-			"harms nobody today (1 object looked at)",
+			"a third version has the same default", third(beta("v1beta1", defaulted), defaulted) + status("v1beta1"), third(beta("v1", defaulted), defaulted), object("v1beta1", "{a: x, b: w}"),
+			"harms 1 of 1 object: default/x .spec.b would be dropped",
 		},
 		{
 			"a third version never showed the field", third(beta("v1beta1", defaulted), one) + status("v1beta1"), third(beta("v1", defaulted), one), object("v1beta1", "{a: x, b: w}"),
-			"harms nobody today (1 object looked at)",
+			"harms 1 of 1 object: default/x .spec.b would be dropped",
 		},
 		{
 			"a third version is no longer served", third(beta("v1beta1", defaulted), both) + status("v1beta1"), strings.Replace(third(beta("v1", defaulted), both), "{name: v1alpha1, served: true", "{name: v1alpha1, served: false", 1), object("v1beta1", "{a: x, b: w}"),
-			"harms no object today (1 object looked at), but clients: version-unserved",
+			"harms 1 of 1 object: default/x .spec.b would be dropped",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -814,6 +814,33 @@ func TestStorageMoves(t *testing.T) {
 	limited := strings.Replace(one, "type: string", "type: string, maxLength: 9", 1)
 	if s, _ := survey(t, beta("v1beta1", both)+status("v1beta1"), definition(limited), harm.Fate{}, object("v1beta1", "{a: x, b: w}")); s.Harmed != 1 {
 		t.Errorf("removed: %s", s.Text(9))
+	}
+}
+
+// A field that goes with its default is missed if another version has it, unless the stored
+// version's default gives it back: no other version's default is filled in.
+func TestDefaultsElsewhere(t *testing.T) {
+	const none, plain = "{type: object, properties: {a: {type: string}}}", "{type: object, properties: {a: {type: string}, b: {type: string}}}"
+	const defaulted = "{type: object, properties: {a: {type: string}, b: {type: string, default: w}}}"
+	with := func(v1, beta string) string { return withBeta(definition(v1), beta) }
+	const harmless, dropped = "harms nobody today (1 object looked at)", "harms 1 of 1 object: default/x .spec.b would be dropped"
+	for _, tt := range []struct{ name, old, new, want string }{
+		{"v1 is stored and loses the field of both versions", with(defaulted, plain), with(none, plain), dropped},
+		{"v1beta1 has the default, too", with(defaulted, defaulted), with(none, defaulted), dropped},
+		{"both versions lose the field", with(defaulted, defaulted), with(none, none), harmless},
+		{"v1beta1 loses the field, and v1 gives it back", with(defaulted, defaulted), with(defaulted, none), harmless},
+		{"v1beta1 loses the field, and v1 does not give it back", with(plain, defaulted), with(plain, none), dropped},
+		{"v1beta1 is not served", strings.Replace(with(defaulted, plain), "v1beta1, served: true", "v1beta1, served: false", 1), strings.Replace(with(none, plain), "v1beta1, served: true", "v1beta1, served: false", 1), harmless},
+	} {
+		s, findings := survey(t, tt.old+"status: {storedVersions: [v1]}\n", tt.new, harm.Fate{}, thing("x", "{a: x, b: w}", ""))
+		if s.Harmed > 0 && s.Objects[0].More > 0 || !strings.HasPrefix(s.Text(1), tt.want) {
+			t.Errorf("%s: %s\nwant %s", tt.name, s.Text(1), tt.want)
+		}
+		for _, f := range findings {
+			if s.Clears(f, false) != (tt.want == harmless) && f.Name == "field-removed" {
+				t.Errorf("%s: %s is cleared: %v", tt.name, f, tt.want != harmless)
+			}
+		}
 	}
 }
 

@@ -51,6 +51,8 @@ type Judge struct {
 	gone     bool
 	// same are the compiled versions whose schema and subresource scale stay the same.
 	same map[string]bool
+	// versions are those of the new definition, as they are written.
+	versions map[string]types.Version
 	// served are the versions of the new definition in which objects are validated.
 	// converts is set if a webhook converts between versions.
 	served   map[string]bool
@@ -272,13 +274,13 @@ func (j *Judge) compile(old, new map[string]any, before, after types.Definition)
 			side.schemas[v.Name] = s
 		}
 	}
-	next := make(map[string]types.Version)
+	j.versions = make(map[string]types.Version)
 	for _, v := range after.Versions() {
 		j.served[v.Name] = v.Served
-		next[v.Name] = v
+		j.versions[v.Name] = v
 	}
 	for _, v := range before.Versions() {
-		if n := next[v.Name]; concerned[v.Name] && n.Schema != nil {
+		if n := j.versions[v.Name]; concerned[v.Name] && n.Schema != nil {
 			j.same[v.Name] = reflect.DeepEqual(v.Schema, n.Schema) && reflect.DeepEqual(v.Subresources["scale"], n.Subresources["scale"])
 			j.defaults = append(j.defaults, movedDefaults(v.Name, v.Schema, n.Schema, nil)...)
 		}

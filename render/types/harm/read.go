@@ -1,6 +1,7 @@
 package harm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,8 @@ func (j *Judge) object(ctx context.Context, tree map[string]any) ([]located, err
 	return all, nil
 }
 
-// read prunes and defaults an object, as the API server does when it reads it in a version.
+// read prunes and defaults an object, as the API server does when it reads it in the version
+// that it is stored in, or gets it in a request in that version.
 func read(tree map[string]any, s *validate.Schema) error {
 	if err := s.Prune(tree); err != nil {
 		return err
@@ -99,7 +101,7 @@ func (j *Judge) compare(version string, tree, was, is map[string]any) []located 
 			h.Kind, h.Why = Defaulted, "another value"
 		case d.fills(tree):
 			h.Kind, h.Why = Defaulted, shown(d.new)
-		case d.inNew || d.old == nil || restores(filled, d):
+		case d.inNew || d.old == nil || j.restored(version, d, filled, nil):
 			continue
 		default:
 			h.Kind = Lost
@@ -110,7 +112,9 @@ func (j *Judge) compare(version string, tree, was, is map[string]any) []located 
 }
 
 // ruled checks the result of converting an object to another version than the listed one
-// by the new conversion rules. The list of that version shows the fields that it loses.
+// by the new conversion rules: what a write of it in that version would make of it. Like
+// every other conversion, they get the defaults of the stored version alone; see
+// [Judge.shows]. The list of that version shows the fields that it loses.
 func (j *Judge) ruled(ctx context.Context, version string, _, is map[string]any) ([]located, error) {
 	made, err := j.opts.Convert(is, version)
 	if err != nil {
@@ -148,10 +152,46 @@ func refilled(s *validate.Schema, was map[string]any, changes []difference) map[
 	return again
 }
 
-// restores reports whether a default is the value of the field.
-func restores(filled map[string]any, d difference) bool {
-	v, ok := d.path.In(filled)
-	return ok && equal(v, d.old)
+// restored reports whether nobody misses a value that a version loses: it was no more than
+// the old default, which filled has, and either the stored object gives it back, or the
+// field is in no other version. Only the stored version's defaults can give it back.
+func (j *Judge) restored(version string, d difference, filled, stored map[string]any) bool {
+	holds := func(tree map[string]any) bool {
+		v, ok := d.path.In(tree)
+		return ok && equal(v, d.old)
+	}
+	if !holds(filled) {
+		return false
+	}
+	if holds(stored) || j.list != j.lists[0] { // the other versions are judged by their own lists
+		return true
+	}
+	for name, v := range j.versions {
+		if name != version && v.Served && keeps(v.Schema, d.path) {
+			return false
+		}
+	}
+	return true
+}
+
+// keeps reports whether pruning by a schema keeps a field.
+func keeps(schema map[string]any, path field.Path) bool {
+	for _, step := range path {
+		inner, ok := manifest.Mapping(schema, "properties")[step.Key].(map[string]any)
+		switch {
+		case manifest.Truth(schema, "x-kubernetes-preserve-unknown-fields"), schema["additionalProperties"] == true:
+			return true
+		case step.List:
+			inner = manifest.Mapping(schema, "items")
+		case !ok:
+			inner = manifest.Mapping(schema, "additionalProperties")
+		}
+		if inner == nil {
+			return false
+		}
+		schema = inner
+	}
+	return true
 }
 
 // invalid returns the faults that only the new definition finds in an object.
@@ -194,35 +234,52 @@ func (j *Judge) invalid(ctx context.Context, version string, was, is map[string]
 	return all, nil
 }
 
+// shows returns what an object shows in another version than the one that it is stored in,
+// and what a write of that in the other version would make of it. s is the schema of the
+// other version.
+//
+// When the API server reads an object from etcd, it fills in the defaults of the version that
+// the object is stored in. Then it converts, and the result is only pruned. That is so with
+// and without a webhook: see the codec in apiextensions-apiserver's
+// customresource_handler.go (crdConversionRESTOptionsGetter), which calls its defaulter
+// before its convertor. Objects in requests get the defaults of the request's version.
+func (j *Judge) shows(tree map[string]any, version string, s *validate.Schema) (read, written map[string]any, err error) {
+	read = exact.Clone(tree)
+	read["apiVersion"] = j.group + "/" + version
+	if err := s.Prune(read); err != nil {
+		return nil, nil, err
+	}
+	written = exact.Clone(read)
+	return read, written, s.Default(written)
+}
+
 // converted judges an object in another version than the listed one. The conversion only
 // changes apiVersion and drops the fields that the other version lacks.
 func (j *Judge) converted(ctx context.Context, version string, was, is map[string]any) ([]located, error) {
-	apiVersion := j.group + "/" + version
-	now := exact.Clone(is)
-	now["apiVersion"] = apiVersion
-	if err := read(now, j.new[version]); err != nil {
+	reads, now, err := j.shows(is, version, j.new[version])
+	if err != nil {
 		return nil, err
 	}
-	before := was
-	if old := j.old[version]; old != nil {
-		before = exact.Clone(was)
-		before["apiVersion"] = apiVersion
-		if err := read(before, old); err != nil {
+	old := j.old[version]
+	readsBefore, before := was, was
+	if old != nil {
+		if readsBefore, before, err = j.shows(was, version, old); err != nil {
 			return nil, err
 		}
 	}
-	var all []located
-	changes := differences(before, now, nil)
-	filled := refilled(j.old[version], before, changes)
-	for _, d := range changes {
-		h := located{Harm{Version: version, Path: text(d.path)}, d.path}
+	all, err := j.hidden(version, readsBefore, reads, now)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range differences(before, now, nil) {
+		h := located{Harm{Kind: Defaulted, Version: version, Path: text(d.path)}, d.path}
 		switch {
-		case d.inOld && !d.inNew && d.old != nil && !restores(filled, d):
-			h.Kind = Lost
-		case d.inNew && d.inOld && j.old[version] != nil:
-			h.Kind, h.Why = Defaulted, "another value"
-		case d.fills(is) && j.old[version] != nil:
-			h.Kind, h.Why = Defaulted, shown(d.new)
+		case old == nil:
+			continue
+		case d.inNew && d.inOld:
+			h.Why = "another value"
+		case d.fills(is):
+			h.Why = shown(d.new)
 		default:
 			continue
 		}
@@ -239,7 +296,7 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 			}
 		}
 	}
-	if j.old[version] == nil {
+	if old == nil {
 		before = nil
 	} else {
 		all = append(all, j.moved(version, before)...)
@@ -248,27 +305,48 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 	return append(all, invalid...), err
 }
 
+// hidden returns the fields that an object shows in another version than the listed one,
+// and will not any more. written is what a write in that version will make of the object.
+func (j *Judge) hidden(version string, before, now, written map[string]any) ([]located, error) {
+	changes := differences(before, now, nil)
+	var stored map[string]any
+	if v := cmp.Or(j.storage, j.list); j.new[v] != nil {
+		var err error
+		if _, stored, err = j.shows(written, v, j.new[v]); err != nil {
+			return nil, err
+		}
+	}
+	filled := refilled(j.old[version], before, changes)
+	var all []located
+	for _, d := range changes {
+		if d.inOld && !d.inNew && d.old != nil && !j.restored(version, d, filled, stored) {
+			all = append(all, located{Harm{Kind: Lost, Version: version, Path: text(d.path)}, d.path})
+		}
+	}
+	return all, nil
+}
+
 // dropped returns the fields that the new storage version drops for the readers of other
-// versions. is is the reading of the object in the listed version, and now is that in the
-// storage version.
-func (j *Judge) dropped(is, now map[string]any) ([]located, error) {
+// versions. is is the reading of the object in the listed version, and stored is what the
+// new storage version makes of it, with its defaults.
+func (j *Judge) dropped(is, stored map[string]any) ([]located, error) {
 	var all []located
 	for _, v := range slices.Sorted(maps.Keys(j.old)) {
 		if v == j.storage || v != j.list && !j.served[v] {
 			continue
 		}
-		shown, again := exact.Clone(is), exact.Clone(now)
-		for _, tree := range []map[string]any{shown, again} {
-			tree["apiVersion"] = j.group + "/" + v
-			if s := j.new[v]; s != nil {
-				if err := read(tree, s); err != nil {
-					return nil, err
-				}
+		before, again := is, stored
+		if s := j.new[v]; s != nil {
+			var err error
+			if before, _, err = j.shows(is, v, s); err != nil {
+				return nil, err
+			}
+			if again, _, err = j.shows(stored, v, s); err != nil {
+				return nil, err
 			}
 		}
-		for _, d := range differences(shown, again, nil) {
-			// A default of the version may give the value back, or another one.
-			if _, stored := d.path.In(now); d.inOld && d.old != nil && !stored {
+		for _, d := range differences(before, again, nil) {
+			if d.inOld && !d.inNew && d.old != nil {
 				all = append(all, located{Harm{Kind: Lost, Version: j.storage, Path: text(d.path)}, d.path})
 			}
 		}
