@@ -10,12 +10,13 @@ import (
 	"gitopsd.dev/sources"
 )
 
-// A unit that depends on others gets the objects of a commit only when these others are
-// Ready with the same commit, or would be if their applications were healthy. The gate decides this for each job, and every attempt passes
-// it: those of a pass, a retry and a wake-up. Until then the unit is kept at the last commit
-// that was let through. After a restart that commit is unknown, and nothing is done, unless a
-// checkpoint says that the unit had come to rest with the same commit. Nothing is done either
-// if that commit asks for the unit to be emptied and the newest one does not.
+// A unit that depends on others gets the objects of a commit only when these others are Ready
+// with the same commit, or would be if their applications were healthy. The gate decides this
+// for each job, and every attempt passes it: those of a pass, a retry and a wake-up. Until then
+// the unit is kept at the last commit that was let through. After a restart that commit is
+// unknown, and nothing is done, unless a checkpoint says that the unit had come to rest with the
+// same commit. Nothing is done either if that commit asks for the unit to be emptied and the
+// newest one does not.
 //
 // A unit that is suspended, or has errors in its registration, is not Ready: nothing was
 // verified there.
