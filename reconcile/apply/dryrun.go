@@ -80,7 +80,7 @@ func (a *Applier) dryRun(ctx context.Context, p *plan.Plan) error {
 				}
 				s.CreatedAnew(e.Message)
 			case e.Immutable() && s.Force:
-				s.Rejected = fmt.Sprintf("%s; to have it deleted and created anew, annotate it with %s: \"true\"", e.Message, manifest.ReplaceAnnotation)
+				s.Rejected = e.Message + "; " + plan.Anew(s.ID)
 			case e.Class == kube.Invalid && retyped[kindOf(s.ID)].Name != "":
 				then := ""
 				if s.Checked {

@@ -8,15 +8,13 @@ import (
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
-	"gitopsd.dev/render/manifest"
 )
 
 // replaceable reports whether a step failed because of an immutable field, and the
-// object may be replaced. An object that holds others is never replaced.
+// object may be replaced.
 func replaceable(s *plan.Step, err error) bool {
 	e, ok := errors.AsType[*kube.Error](err)
-	return ok && e.Immutable() && s.Force && s.UID != "" && !plan.Holds(s.ID) &&
-		s.Object.Annotation(manifest.ReplaceAnnotation) == "true"
+	return ok && e.Immutable() && s.Force && s.UID != "" && s.Replaceable()
 }
 
 // acceptable asks the API server whether it would accept an object if it did not exist

@@ -223,7 +223,7 @@ func (x *execution) repinned(err error) bool {
 // fail records an error, and returns it if it concerns the whole cluster.
 func (x *execution) fail(r *Result, err error) error {
 	if e, ok := errors.AsType[*kube.Error](err); ok && e.Immutable() && r.Step.Force {
-		err = &problem.Error{Err: err, Advice: fmt.Sprintf("to have it deleted and created anew, annotate it with %s: \"true\"", manifest.ReplaceAnnotation)}
+		err = &problem.Error{Err: err, Advice: plan.Anew(r.Step.ID)}
 	}
 	if why := x.trapped(r.Step.ID, err); why != "" {
 		err = &problem.Error{Err: err, Advice: why}

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/render/types/compat"
 )
 
 // Allow is the annotation that would allow a step that is refused, in conflict or held, as
@@ -68,14 +67,9 @@ func (a *Allow) Text(version string) string {
 // allowBreaking is the allowance of findings that are refused. version is empty for a
 // package.
 func allowBreaking(refused []string, version, cause string) *Allow {
-	a := &Allow{On: OnPackage, Annotation: manifest.AllowBreakingAnnotation, Version: version, Cause: cause}
+	a := &Allow{On: OnPackage, Annotation: manifest.AllowBreakingAnnotation, Version: version, Cause: cause, Findings: allowable(refused)}
 	if version != "" {
 		a.On = OnObject
-	}
-	for _, name := range refused {
-		if name != compat.StoredVersionRemoved {
-			a.Findings = append(a.Findings, name)
-		}
 	}
 	return a
 }

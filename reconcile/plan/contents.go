@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -43,6 +44,21 @@ func (c Content) written() string {
 // CRD, XRD or Crossplane package does.
 func Holds(id manifest.ID) bool {
 	return id.Is(manifest.Namespace) || id.Is(manifest.Definitions...) || id.Is(manifest.Packages...)
+}
+
+// otherKind is advice about a definition whose new version would be another type.
+const otherKind = "publish a new kind, or delete this one by hand, with its objects"
+
+// Anew returns advice about an object with an immutable field that is to change.
+func Anew(id manifest.ID) string {
+	const never = "gitopsd replaces nothing that holds other objects: "
+	switch {
+	case id.Is(manifest.Definitions...):
+		return never + otherKind
+	case Holds(id):
+		return never + "declare another one, or delete this one by hand, with what it holds"
+	}
+	return fmt.Sprintf("to have it deleted and created anew, annotate it with %s: \"true\"", manifest.ReplaceAnnotation)
 }
 
 // Leaving returns the UIDs of objects that are gone, and of contents that the garbage

@@ -120,3 +120,24 @@ func TestContents(t *testing.T) {
 		})
 	}
 }
+
+// An object that holds others is not replaced, whatever its annotation says.
+func TestReplaceable(t *testing.T) {
+	t.Parallel()
+	annotated := "metadata: {name: a, annotations: {gitopsd.dev/replace: 'true'}}}"
+	for _, tt := range []struct {
+		object string
+		want   bool
+		advice string
+	}{
+		{"{apiVersion: v1, kind: ConfigMap, " + annotated, true, `to have it deleted and created anew, annotate it with gitopsd.dev/replace: "true"`},
+		{"{apiVersion: apiextensions.crossplane.io/v2, kind: CompositeResourceDefinition, " + annotated, false, "gitopsd replaces nothing that holds other objects: publish a new kind, or delete this one by hand, with its objects"},
+		{"{apiVersion: v1, kind: Namespace, " + annotated, false, "gitopsd replaces nothing that holds other objects: declare another one, or delete this one by hand, with what it holds"},
+	} {
+		o := manifesttest.Set(t, tt.object).All()[0]
+		s := plan.Step{ID: o.ID(), Object: o}
+		if have, advice := s.Replaceable(), plan.Anew(s.ID); have != tt.want || advice != tt.advice {
+			t.Errorf("%s: %t, %q", s.ID, have, advice)
+		}
+	}
+}

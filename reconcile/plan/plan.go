@@ -248,6 +248,12 @@ func Migrates(o *manifest.Object) bool {
 	return o != nil && o.ID().Is(manifest.CRD) && o.Annotation(manifest.MigrateStorageAnnotation) == "true"
 }
 
+// Replaceable reports whether the object may be deleted and created again because of an
+// immutable field. One that holds others may not.
+func (s *Step) Replaceable() bool {
+	return !Holds(s.ID) && s.Object.Annotation(manifest.ReplaceAnnotation) == "true"
+}
+
 // CreatedAnew adds to the step's reason that the object is deleted and created again, and
 // why.
 func (s *Step) CreatedAnew(why string) {

@@ -53,7 +53,7 @@ func RefuseBreaking(p *Plan, allowed Allowed, byData bool) {
 		if s.Drift {
 			cause = s.Reason + "; correcting it is a breaking change: " + names
 		}
-		cause = joined(cause, s.harms(refused), before)
+		cause = joined(cause, s.harms(refused), before, otherScope(refused))
 		s.Action, s.Reason, s.Allow = Refused, joined(cause, how), nil
 		if s.Drift {
 			s.Reason += ", or make the change in the repository"
@@ -152,16 +152,30 @@ func storedAgain(refused []string, id manifest.ID, migrates bool) string {
 	return "the API server removes no version that status.storedVersions lists: " + how
 }
 
+// otherScope returns the way out for a changed scope; empty if that is not refused.
+func otherScope(refused []string) string {
+	if !slices.Contains(refused, compat.ScopeChanged) {
+		return ""
+	}
+	return "the API server changes no scope: " + otherKind
+}
+
+// allowable returns the findings that an annotation can allow. The API server refuses the others.
+func allowable(refused []string) []string {
+	return slices.DeleteFunc(slices.Clone(refused), func(name string) bool {
+		return name == compat.StoredVersionRemoved || name == compat.ScopeChanged
+	})
+}
+
 // wayOut returns where and how refused findings can be allowed; empty if they cannot.
 func wayOut(refused []string, where, how string) string {
-	it := "it"
-	if slices.Contains(refused, compat.StoredVersionRemoved) {
-		if len(refused) == 1 {
-			return ""
-		}
-		it = "the rest"
+	switch len(allowable(refused)) {
+	case 0:
+		return ""
+	case len(refused):
+		return where + " can allow it" + how
 	}
-	return where + " can allow " + it + how
+	return where + " can allow the rest" + how
 }
 
 // ownAllowances returns the allowances in a plain manifest, with the place and the form

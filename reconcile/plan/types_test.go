@@ -96,10 +96,11 @@ func TestMayDecide(t *testing.T) {
 	}
 }
 
-// No annotation makes an API server remove a version that may be stored.
+// No annotation makes an API server remove a version that may be stored, or change a scope.
 func TestWayOut(t *testing.T) {
 	t.Parallel()
 	const migrate = "the API server removes no version that status.storedVersions lists: run `gitopsd migrate --yes` before"
+	const scope = "the API server changes no scope: publish a new kind, or delete this one by hand, with its objects"
 	const goesOn = "the API server removes no version that status.storedVersions lists: `gitopsd run` stores the objects again (gitopsd.dev/migrate-storage), and goes on when that is done"
 	for _, tt := range []struct {
 		refused  []string
@@ -110,8 +111,11 @@ func TestWayOut(t *testing.T) {
 		{[]string{"stored-version-removed"}, false, migrate},
 		{[]string{"stored-version-removed"}, true, goesOn},
 		{[]string{"f1", "stored-version-removed"}, false, migrate + "; the annotation can allow the rest, with a line"},
+		{[]string{"scope-changed"}, false, scope},
+		{[]string{"f1", "scope-changed"}, false, scope + "; the annotation can allow the rest, with a line"},
+		{[]string{"scope-changed", "stored-version-removed"}, false, migrate + "; " + scope},
 	} {
-		if got := joined(storedAgain(tt.refused, manifest.CRD.ID("", "a"), tt.migrates), wayOut(tt.refused, "the annotation", ", with a line")); got != tt.want {
+		if got := joined(storedAgain(tt.refused, manifest.CRD.ID("", "a"), tt.migrates), otherScope(tt.refused), wayOut(tt.refused, "the annotation", ", with a line")); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.refused, got, tt.want)
 		}
 	}

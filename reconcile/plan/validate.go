@@ -220,8 +220,8 @@ func (c *objectCheck) replaced(ctx context.Context, t *validate.Type, s *Step, t
 	if refusal == nil || !known || slices.ContainsFunc(refusal.Causes, func(c string) bool { return !problem.Immutable(c) }) {
 		return err
 	}
-	if s.Object.Annotation(manifest.ReplaceAnnotation) != "true" {
-		return &validate.Refusal{Causes: append(slices.Clone(refusal.Causes), fmt.Sprintf("to have it deleted and created anew, annotate it with %s: \"true\"", manifest.ReplaceAnnotation))}
+	if !s.Replaceable() {
+		return &validate.Refusal{Causes: append(slices.Clone(refusal.Causes), Anew(s.ID))}
 	}
 	if err := t.Create(ctx, tree); err != nil {
 		return err

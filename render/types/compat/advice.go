@@ -21,7 +21,7 @@ var advice = map[string]string{
 	"short-name-added":   "make sure that no other type in the cluster has it",
 	"category-removed":   "name the type where a script gets the category",
 	"category-added":     "expect the objects in kubectl get of the category",
-	"scope-changed":      "publish a new kind: the API server refuses to change a scope",
+	ScopeChanged:         "publish a new kind: the API server refuses to change a scope",
 	"pruning-on":         "write the fields in use into the schema first: those that are not in it are dropped",
 	"pruning-off":        "expect fields that no schema checks",
 

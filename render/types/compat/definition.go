@@ -89,7 +89,7 @@ func (c *comparison) definitions(ctx context.Context, old, new *definition, opts
 		c.add(Finding{Name: "group-changed", Severity: Breaking, Breaks: everybody, Detail: changed(old.Group, new.Group)})
 	}
 	if old.Scope != new.Scope {
-		c.add(Finding{Name: "scope-changed", Severity: Breaking, Breaks: everybody, Detail: changed(old.Scope, new.Scope)})
+		c.add(Finding{Name: ScopeChanged, Severity: Breaking, Breaks: everybody, Detail: changed(old.Scope, new.Scope)})
 	}
 	if old.PreservesUnknownFields != new.PreservesUnknownFields {
 		c.pruning("", "", new.PreservesUnknownFields, "spec.preserveUnknownFields: "+changed(old.PreservesUnknownFields, new.PreservesUnknownFields))
@@ -290,6 +290,9 @@ func (c *comparison) versions(ctx context.Context, old, new *definition, stored 
 // StoredVersionRemoved is the finding that a version is removed that objects may be stored
 // in. The API server refuses that, even if it is allowed.
 const StoredVersionRemoved = "stored-version-removed"
+
+// ScopeChanged is the finding that a definition has another scope, which no API server accepts.
+const ScopeChanged = "scope-changed"
 
 // removed reports a version that the new definition lacks.
 func (c *comparison) removed(v *types.Version, stored storage, new *definition) {

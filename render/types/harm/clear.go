@@ -26,7 +26,7 @@ const (
 var classes = map[string]class{
 	compat.StoredVersionRemoved: never, "rule-refused": never,
 
-	"definition-removed": byNone, "group-changed": byNone, "kind-changed": byNone, "plural-changed": byNone, "scope-changed": byNone,
+	"definition-removed": byNone, "group-changed": byNone, "kind-changed": byNone, "plural-changed": byNone, compat.ScopeChanged: byNone,
 	"conversion-removed": byNone, "conversion-rules-removed": byNone, "claim-removed": byNone,
 
 	"version-removed": byVersion, "version-unserved": byVersion,
