@@ -41,7 +41,7 @@ var advice = map[string]string{
 	"version-deprecated":                 "move clients to another version",
 	"version-undeprecated":               "nothing to do",
 	"deprecation-warning-changed":        "nothing to do",
-	"versions-disagree":                  "convert with a webhook, or give all served versions one schema",
+	VersionsDisagree:                     "convert with a webhook, or give all served versions one schema",
 
 	"status-subresource-added":   "make the controller write status through the subresource: elsewhere it is ignored now",
 	"status-subresource-removed": "make the controller write status with the object: the subresource is gone",
@@ -128,6 +128,9 @@ const (
 	narrowedAdvice = "check existing objects: those that do not comply cannot be changed"
 	widenedAdvice  = "expect values that were refused before"
 )
+
+// unfilledAdvice is the advice if one version has a default that another lacks.
+const unfilledAdvice = "give the version that objects are stored in the same default, or make this one the storage version and run `gitopsd migrate` before anybody reads it"
 
 // Names returns the names of all findings, sorted.
 func Names() []string {

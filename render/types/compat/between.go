@@ -44,18 +44,22 @@ func (c *comparison) disagree(ctx context.Context, d, old *definition, stored st
 	versions := slices.Clone(d.versions)
 	slices.SortFunc(versions, func(a, b types.Version) int { return version.CompareKubeAwareVersionStrings(a.Name, b.Name) })
 	used := func(v types.Version) bool { return v.Served || v.Storage }
+	was := func(v types.Version) bool { return old.version(v.Name) != nil && stored.may(v.Name) }
 	meets := func(kept, read types.Version) bool {
-		return !used(kept) && old.version(kept.Name) != nil && stored.may(kept.Name) && used(read) && old.version(read.Name) == nil
+		return !used(kept) && was(kept) && used(read) && old.version(read.Name) == nil
+	}
+	written := func(in, read types.Version) []Finding {
+		return c.written(ctx, d, in, read, read.Served && (in.Storage || was(in)))
 	}
 	var all []Finding
 	for i, a := range versions {
 		for _, b := range versions[i+1:] {
 			if used(a) && used(b) || meets(a, b) {
-				all = append(all, c.written(ctx, d, a, b)...)
+				all = append(all, written(a, b)...)
 			}
 			// The reverse only happens on the way to etcd, or from there.
 			if used(b) && a.Storage || meets(b, a) {
-				all = append(all, c.written(ctx, d, b, a)...)
+				all = append(all, written(b, a)...)
 			}
 		}
 	}
@@ -63,22 +67,28 @@ func (c *comparison) disagree(ctx context.Context, d, old *definition, stored st
 }
 
 // written returns the findings about an object that is written in one version and read in
-// another.
-func (c *comparison) written(ctx context.Context, d *definition, in, read types.Version) []Finding {
+// another. stored is set if it may be stored in the first.
+func (c *comparison) written(ctx context.Context, d *definition, in, read types.Version, stored bool) []Finding {
 	var all []Finding
-	for _, f := range c.narrowed(ctx, d, in, read) {
+	for _, f := range c.narrowed(ctx, d, in, read, stored) {
 		if f.Severity == Breaking {
+			f.Advice = advice[VersionsDisagree]
+			if f.Name == "default-added" {
+				f.Advice = unfilledAdvice
+			}
 			f.Detail = f.Name + ": " + f.Detail
-			f.Name, f.Breaks, f.Advice = "versions-disagree", everybody, advice["versions-disagree"]
+			f.Name, f.Breaks = VersionsDisagree, everybody
 			all = append(all, f)
 		}
 	}
 	return all
 }
 
-// narrowed compares two versions of one definition.
-func (c *comparison) narrowed(ctx context.Context, d *definition, in, read types.Version) []Finding {
+// narrowed compares two versions of one definition. unfilled is set if objects that are
+// stored in the first are read in the second, whose defaults they do not get.
+func (c *comparison) narrowed(ctx context.Context, d *definition, in, read types.Version, unfilled bool) []Finding {
 	w := c.walk(in.Name+" -> "+read.Name, everybody, d.PreservesUnknownFields, d.PreservesUnknownFields)
+	w.unfilled = unfilled
 	w.node(ctx, place{root: true}, in.Schema, read.Schema)
 	return w.findings
 }
@@ -89,6 +99,10 @@ var drops = []string{
 	"field-removed", "pruning-on", "additional-properties-removed", "embedded-resource-removed", "type-changed", "type-narrowed",
 }
 
+// VersionsDisagree is the finding that an object of one version is not valid in another,
+// loses fields there, or lacks a default, and nothing converts. Its Version is both.
+const VersionsDisagree = "versions-disagree"
+
 // StorageVersionDrops is the finding that a new storage version lacks a field of another
 // version, and nothing converts. Its Version is both: "v1beta1 -> v1".
 const StorageVersionDrops = "storage-version-drops"
@@ -97,7 +111,7 @@ const StorageVersionDrops = "storage-version-drops"
 // New objects lose them at once, existing ones at their next write, which may be the
 // storage migration's.
 func (c *comparison) dropped(ctx context.Context, d *definition, in, storage *types.Version) {
-	for _, f := range c.narrowed(ctx, d, *in, *storage) {
+	for _, f := range c.narrowed(ctx, d, *in, *storage, false) {
 		if slices.Contains(drops, f.Name) && f.Severity == Breaking {
 			f.Detail = f.Name + ": " + f.Detail
 			f.Name, f.Breaks, f.Advice = StorageVersionDrops, everybody, advice[StorageVersionDrops]

@@ -305,6 +305,30 @@ func TestDefinitions(t *testing.T) {
 			check(t, new, old, Options{}, tt.back)
 		})
 	}
+	t.Run("a default that the stored version lacks", func(t *testing.T) {
+		schema := func(version, fields string) string {
+			return strings.Replace(version, "{type: object}", "{type: object, "+fields+"}", 1)
+		}
+		const red = "required: [a], properties: {a: {type: string, default: red}}"
+		before := strings.Replace(v1, "storage: true", "storage: false", 1)
+		v2 := strings.Replace(v1, "name: v1", "name: v2", 1)
+		served := strings.Replace(before, "name: v1", "name: v2", 1)
+		unserved := strings.Replace(v2, "served: true", "served: false", 1)
+		old := versioned(t, head+"  versions:\n"+v1)
+		moved := "compatible storage-version-changed; compatible version-added v2"
+		report := check(t, old, versioned(t, head+"  versions:\n"+before+schema(v2, red)), Options{}, moved+"; breaking versions-disagree v1 -> v2 .a")
+		if i := slices.IndexFunc(report.Findings, func(f Finding) bool { return f.Name == VersionsDisagree }); i < 0 || report.Findings[i].Advice != unfilledAdvice {
+			t.Errorf("findings %v, want one with advice on the default", report.Findings)
+		}
+		check(t, old, versioned(t, head+"  versions:\n"+v1+schema(served, red)), Options{}, "compatible version-added v2; breaking versions-disagree v1 -> v2 .a; breaking versions-disagree v2 -> v1 .a")
+		// The version that objects are stored in has the default, too.
+		check(t, versioned(t, head+"  versions:\n"+schema(v1, red)), versioned(t, head+"  versions:\n"+schema(before, red)+schema(v2, red)), Options{}, moved)
+		// First the objects are stored in the new version, and then it is served.
+		stored := versioned(t, head+"  versions:\n"+before+schema(unserved, red))
+		check(t, old, stored, Options{}, moved)
+		check(t, stored, versioned(t, head+"  versions:\n"+before+schema(v2, red)), Options{StoredVersions: []string{"v2"}}, "compatible version-served v2")
+		check(t, stored, versioned(t, head+"  versions:\n"+before+schema(v2, red)), Options{StoredVersions: []string{"v1", "v2"}}, "compatible version-served v2; breaking versions-disagree v1 -> v2 .a")
+	})
 	t.Run("what is stored", func(t *testing.T) {
 		unserved := strings.Replace(alpha, "served: true", "served: false", 1)
 		converted := "  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1]}}\n"

@@ -41,11 +41,15 @@ func (w *walk) defaults(ctx context.Context, p place, old, new node) {
 	}
 }
 
-// newDefault reports the default of a new field if checks outside the field may refuse
-// existing objects because of it.
+// newDefault reports the default of a new field if it is not filled in, or if checks outside
+// the field may refuse existing objects because of it.
 func (w *walk) newDefault(ctx context.Context, p place, field node) {
 	d := field["default"]
 	if d == nil {
+		return
+	}
+	if w.unfilled {
+		w.other(p, "default-added", Breaking, Readers|Controllers, changed(absent{}, d)+", which objects stored in the other version lack")
 		return
 	}
 	if why := w.notedBy(ctx, p.around, d, straight); why != "" {

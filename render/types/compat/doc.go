@@ -53,7 +53,8 @@
 //	version-deprecated, version-undeprecated C, deprecation-warning-changed D
 //	versions-disagree B                         without a webhook: an object written in one served
 //	                                            version is invalid or loses fields when read or stored
-//	                                            in another, and did not before (crdify, one way)
+//	                                            in another, and did not before (crdify, one way); or one
+//	                                            stored in a version lacks the default of another
 //	spelling-changed C                          the digest changes, but not the meaning
 //	status-subresource-added, -removed B        the same write has another effect
 //	scale-subresource-added, -removed, -changed B   added is C if the schema has no values that scale
@@ -82,7 +83,8 @@
 //	default-added, -changed, -removed B         an object without the field changes its meaning (crdify);
 //	                                            C for a required field; no finding for a new field,
 //	                                            unless a limit around it or a rule that names it may
-//	                                            then refuse existing objects
+//	                                            then refuse existing objects (versions-disagree has
+//	                                            those of other versions)
 //	list-type-changed, list-map-keys-changed,
 //	map-type-changed B                          how server-side apply merges; absent is atomic for
 //	                                            lists and granular for maps

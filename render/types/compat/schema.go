@@ -24,6 +24,9 @@ type walk struct {
 	// oldKeeps and newKeeps are set if the definition preserves unknown fields everywhere
 	// (spec.preserveUnknownFields).
 	oldKeeps, newKeeps bool
+	// unfilled is set if objects are read in the version of the new schema that are stored in
+	// the version of the old one.
+	unfilled bool
 	// pending holds the new rules, each with the indices of its findings.
 	pending map[ruleAt][]int
 	// retyped is set if rules must be compiled though none of these may be new: see

@@ -62,6 +62,9 @@ const (
 	Stuck Kind = "stuck"
 	// Defaulted: an unset field gets another value.
 	Defaulted Kind = "defaulted"
+	// Unfilled: a field is unset in a version that has a default for it, since the version
+	// that the object is stored in has none.
+	Unfilled Kind = "unfilled"
 	// Removed: the object is deleted with its type.
 	Removed Kind = "removed"
 )
@@ -73,7 +76,7 @@ type Harm struct {
 	Version string `json:"version,omitempty"`
 	// Path is the field, ".spec.rules[0].port"; empty for the whole object.
 	Path string `json:"path,omitempty"`
-	// Why is the reason why a value is invalid, or the default that a field gets.
+	// Why is the reason why a value is invalid, or the default that a field gets or lacks.
 	Why string `json:"why,omitempty"`
 	// Perhaps is set if the harm depends on the stored value, which is not known.
 	Perhaps bool `json:"perhaps,omitempty"`
@@ -101,6 +104,8 @@ func (h Harm) effect() string {
 		return would + " be dropped"
 	case Defaulted:
 		return would + " become " + h.Why
+	case Unfilled:
+		return would + " lack the default " + h.Why
 	case Removed:
 		return would + " be deleted with its type"
 	case Stuck:

@@ -844,6 +844,41 @@ func TestDefaultsElsewhere(t *testing.T) {
 	}
 }
 
+// Objects that are stored in one version do not get the defaults of a new one.
+func TestUnfilled(t *testing.T) {
+	const none, plain, red = "{type: object, properties: {a: {type: string}}}", "{type: object, properties: {a: {type: string}, b: {type: string}}}",
+		"{type: object, required: [b], properties: {a: {type: string}, b: {type: string, default: red}}}"
+	added := func(old, spec string, storage bool) string {
+		crd := strings.ReplaceAll(withBeta(definition(old), spec), "v1beta1", "v2")
+		if storage {
+			crd = strings.NewReplacer("storage: false", "storage: true", "storage: true", "storage: false").Replace(crd)
+		}
+		return crd
+	}
+	const lacks = `harms 1 of 1 object: default/x .spec.b would lack the default "red"`
+	for _, tt := range []struct{ name, old, new, object, want string }{
+		{"the new version is stored", definition(none), added(none, red, true), "{a: x}", lacks},
+		{"it is not", definition(none), added(none, strings.Replace(red, "required: [b], ", "", 1), false), "{a: x}", lacks},
+		{"the field has a default now", definition(plain), added(plain, red, true), "{a: x}", lacks},
+		{"the object has the field", definition(plain), added(plain, red, true), "{a: x, b: blue}", "harms nobody today (1 object looked at)"},
+	} {
+		s, findings := survey(t, tt.old+"status: {storedVersions: [v1]}\n", tt.new, harm.Fate{}, thing("x", tt.object, ""))
+		if s.Text(1) != tt.want {
+			t.Errorf("%s: %s\nwant %s", tt.name, s.Text(1), tt.want)
+		}
+		for _, f := range findings {
+			if f.Path == ".spec.b" && f.Version == "v1 -> v2" && s.Clears(f, false) != (tt.want != lacks) {
+				t.Errorf("%s: %s is cleared: %v", tt.name, f, tt.want == lacks)
+			}
+		}
+	}
+	// The plan sets the field.
+	s, _ := survey(t, definition(plain)+"status: {storedVersions: [v1]}\n", added(plain, red, true), applies(t, thing("x", "{b: blue}", "")), thing("x", "{a: x}", ""))
+	if s.Harmed != 0 {
+		t.Errorf("set by the plan: %s", s.Text(1))
+	}
+}
+
 // Fields that objects keep for a removed version do not show in that version.
 func TestVersionListed(t *testing.T) {
 	crd := definition("{type: object}")

@@ -55,6 +55,8 @@ func (f *finding) causes(h Harm, path field.Path) bool {
 		fits = slices.Contains(dropping, f.Name)
 	case Defaulted:
 		fits = defaults
+	case Unfilled:
+		fits = f.Name == compat.VersionsDisagree && len(f.path) == len(path)
 	case Invalid, Stuck:
 		fits = f.Name != "field-removed" // a default may be invalid as well
 	}

@@ -285,6 +285,11 @@ func (j *Judge) converted(ctx context.Context, version string, was, is map[strin
 		}
 		all = append(all, h)
 	}
+	for _, d := range differences(reads, now, nil) {
+		if d.old == nil && d.new != nil {
+			all = append(all, located{Harm{Kind: Unfilled, Version: version, Path: text(d.path), Why: shown(d.new)}, d.path})
+		}
+	}
 	if version == j.storage {
 		lost, err := j.dropped(is, now)
 		if err != nil {

@@ -38,8 +38,8 @@ func (j *Judge) judge(ctx context.Context, s *subject) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// The default of a new field harms nobody.
-		if h.Kind == Defaulted && !slices.ContainsFunc(j.findings, func(f finding) bool { return f.causes(h.Harm, h.at) }) {
+		// The default of a new field harms nobody, nor does one that was not filled in before.
+		if (h.Kind == Defaulted || h.Kind == Unfilled) && !slices.ContainsFunc(j.findings, func(f finding) bool { return f.causes(h.Harm, h.at) }) {
 			continue
 		}
 		// A field that somebody owns is stored.
@@ -65,7 +65,7 @@ func (j *Judge) changed(ctx context.Context, now *subject, fate Fate) *subject {
 	}
 	then.harms = slices.DeleteFunc(then.harms, func(h located) bool {
 		return !slices.ContainsFunc(now.harms, func(was located) bool {
-			if h.Kind == Defaulted || h.Perhaps {
+			if h.Kind == Defaulted || h.Kind == Unfilled || h.Perhaps {
 				return h.same(was)
 			}
 			return h.Version == was.Version
