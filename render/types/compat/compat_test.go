@@ -92,6 +92,8 @@ var schemaCases = []struct{ name, old, new, forth, back string }{
 		"compatible field-added .spec.a; compatible required-added .spec.a", "breaking field-removed .spec.a; compatible required-removed .spec.a"},
 	{"another type", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: boolean}}}`,
 		"breaking type-changed .spec.a", "breaking type-changed .spec.a"},
+	{"another type with a default", `{type: object, properties: {a: {type: integer, nullable: true}}}`, `{type: object, properties: {a: {type: string, default: x}}}`,
+		"breaking default-added .spec.a; breaking nullable-removed .spec.a; breaking type-changed .spec.a", "breaking default-removed .spec.a; compatible nullable-added .spec.a; breaking type-changed .spec.a"},
 	{"a wider type", `{type: object, properties: {a: {type: integer}}}`, `{type: object, properties: {a: {type: number}}}`,
 		"breaking type-widened .spec.a", "breaking type-narrowed .spec.a"},
 	{"integer or string", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}]}}}`,

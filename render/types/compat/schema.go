@@ -145,7 +145,12 @@ func (w *walk) other(p place, name string, s Severity, breaks Parties, detail st
 // node compares two schemas at one place. A nil schema accepts everything and
 // defines no fields.
 func (w *walk) node(ctx context.Context, p place, old, new node) {
-	if ctx.Err() != nil || !w.types(p, old, new) {
+	if ctx.Err() != nil {
+		return
+	}
+	if !w.types(p, old, new) {
+		// Objects without the field, and with null, get the default whatever its type.
+		w.absence(ctx, p, old, new)
 		return
 	}
 	w.format(p, old, new)
@@ -153,17 +158,24 @@ func (w *walk) node(ctx context.Context, p place, old, new node) {
 	w.bounds(p, old, new)
 	w.pattern(p, old, new)
 	w.required(p, old, new)
-	w.flag(p, "nullable", "nullable", wider, old, new)
+	w.absence(ctx, p, old, new)
 	w.flag(p, "uniqueItems", "unique-items", narrower, old, new)
 	w.embedded(p, old, new)
 	if !p.nested {
-		w.defaults(ctx, p, old, new)
 		w.topology(p, old, new)
 	}
 	w.validations(ctx, p, old, new)
 	w.fields(ctx, p, old, new)
 	w.items(ctx, p, old, new)
 	w.branches(ctx, p, old, new)
+}
+
+// absence compares what becomes of a field that is null or absent.
+func (w *walk) absence(ctx context.Context, p place, old, new node) {
+	w.flag(p, "nullable", "nullable", wider, old, new)
+	if !p.nested {
+		w.defaults(ctx, p, old, new)
+	}
 }
 
 // anyType is the type of a schema that names none.

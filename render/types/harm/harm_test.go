@@ -210,6 +210,21 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// A default that comes with another type changes the objects without the field.
+func TestDefaultOfAnotherType(t *testing.T) {
+	for _, old := range []string{"type: integer", "type: boolean", "x-kubernetes-preserve-unknown-fields: true", "x-kubernetes-int-or-string: true"} {
+		s, findings := survey(t, definition("{type: object, properties: {a: {"+old+"}}}"), definition("{type: object, properties: {a: {type: string, default: x}}}"), harm.Fate{}, thing("unset", "{}", ""))
+		if want := `harms 1 of 1 object: default/unset .spec.a would become "x"`; s.Text(1) != want {
+			t.Errorf("%s: %s\nwant %s", old, s.Text(1), want)
+		}
+		for _, f := range findings {
+			if strings.HasPrefix(f.Name, "default-") && s.Clears(f, false) {
+				t.Errorf("%s: %s is cleared", old, f)
+			}
+		}
+	}
+}
+
 // Findings that do not concern objects are not cleared by unharmed objects.
 func TestClears(t *testing.T) {
 	const without = "{type: object}"
