@@ -19,7 +19,7 @@ func (w *walk) branches(ctx context.Context, p place, old, new node) {
 // beside it.
 func (w *walk) allOf(ctx context.Context, p place, old, new node) {
 	o, n := once(branchesOf(old, "allOf")), once(branchesOf(new, "allOf"))
-	m := match(o, n)
+	m := match(ctx, o, n)
 	for _, pair := range m.pairs {
 		w.node(ctx, p.branch("allOf", pair.new, p.polarity), o[pair.old], n[pair.new])
 	}
@@ -69,7 +69,7 @@ func (w *walk) union(ctx context.Context, p place, keyword, name string, pol pol
 	if !w.presence(p, name, len(o) > 0, len(n) > 0, o, n) {
 		return
 	}
-	m := match(o, n)
+	m := match(ctx, o, n)
 	for _, pair := range m.pairs {
 		w.node(ctx, p.branch(keyword, pair.new, pol), o[pair.old], n[pair.new])
 	}
@@ -148,7 +148,7 @@ const maxPairs = 10_000
 // match pairs branches: equal ones first, then those that have the most in common.
 // Branches have no names, so a pair is a guess. The findings are true for any pairs, but
 // good pairs give fewer findings.
-func match(old, new []node) matching {
+func match(ctx context.Context, old, new []node) matching {
 	var m matching
 	forms := map[string][]int{}
 	for i, s := range new {
@@ -167,6 +167,9 @@ func match(old, new []node) matching {
 		var candidates []pair
 		for _, i := range leftOld {
 			for _, j := range leftNew {
+				if ctx.Err() != nil {
+					return m // the comparison fails
+				}
 				if common := alike(old[i], new[j]); common > 0 {
 					candidates = append(candidates, pair{i, j, common})
 				}

@@ -130,8 +130,8 @@ func TestManyBranches(t *testing.T) {
 }
 
 // alternatives returns a schema of n branches that exclude each other only by the last of
-// some fields. An earlier field has a maximum.
-func alternatives(n, fields int, maximum int64) map[string]any {
+// some fields, for oneOf or anyOf. An earlier field has a maximum.
+func alternatives(keyword string, n, fields int, maximum int64) map[string]any {
 	properties := node{"a": node{"type": "integer", "maximum": maximum}, "z": node{"type": "string"}}
 	checks, required := node{}, []any{"z"}
 	for i := range fields {
@@ -145,7 +145,7 @@ func alternatives(n, fields int, maximum int64) map[string]any {
 		own["a"], own["z"] = node{"maximum": maximum}, node{"enum": []any{fmt.Sprint(i)}}
 		branches = append(branches, node{"properties": own, "required": required})
 	}
-	return definitionOf(node{"type": "object", "properties": properties, "oneOf": branches})
+	return definitionOf(node{"type": "object", "properties": properties, keyword: branches})
 }
 
 // Branches of oneOf are compared with each other until that is too much. Then they are as if
@@ -155,7 +155,7 @@ func TestManyAlternatives(t *testing.T) {
 		branches, fields int
 		want             Severity
 	}{{15, 100, Compatible}, {80, 200, Breaking}} {
-		r, err := Compare(t.Context(), alternatives(tt.branches, tt.fields, 5), alternatives(tt.branches, tt.fields, 6), Options{})
+		r, err := Compare(t.Context(), alternatives("oneOf", tt.branches, tt.fields, 5), alternatives("oneOf", tt.branches, tt.fields, 6), Options{})
 		if err != nil || r.Severity != tt.want {
 			t.Errorf("%d branches with %d fields: %s, want %s; error %v", tt.branches, tt.fields, r.Severity, tt.want, err)
 		}
@@ -187,8 +187,10 @@ func TestCancelled(t *testing.T) {
 		}
 	}
 	// The branches have fewer places than pairs.
-	if _, err := Compare(&ending{t.Context(), 1500}, alternatives(60, 1, 5), alternatives(60, 1, 6), Options{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("comparing branches with each other: %v", err)
+	for _, keyword := range []string{"oneOf", "anyOf"} {
+		if _, err := Compare(&ending{t.Context(), 1500}, alternatives(keyword, 60, 1, 5), alternatives(keyword, 60, 1, 6), Options{}); !errors.Is(err, context.Canceled) {
+			t.Errorf("comparing branches of %s with each other: %v", keyword, err)
+		}
 	}
 	if _, err := CompareAll(&ending{t.Context(), 0}, Set{}, Set{{"CustomResourceDefinition", "a"}: definitionOf(node{"type": "object"})}); !errors.Is(err, context.Canceled) {
 		t.Errorf("comparing sets: %v", err)
