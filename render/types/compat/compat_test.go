@@ -393,7 +393,7 @@ func TestDefinitions(t *testing.T) {
 // A new subresource scale breaks objects with values that it refuses.
 func TestScale(t *testing.T) {
 	definition := func(replicas, scale string) map[string]any {
-		version := strings.Replace(v1, "{type: object}", "{type: object, properties: {spec: {type: object, properties: {a: "+replicas+"}}, status: {type: object, properties: {a: {type: integer, minimum: 0, format: int32}, s: {type: string}, l: {type: array, items: {type: string}}}}}}", 1)
+		version := strings.Replace(v1, "{type: object}", "{type: object, properties: {spec: {type: object, properties: {a: "+replicas+"}}, status: {type: object, properties: {a: {type: integer}, s: {type: string}, l: {type: array, items: {type: string}}}}}}", 1)
 		return versioned(t, head+"  versions:\n"+strings.Replace(version, "served", "subresources: {"+scale+"}, served", 1))
 	}
 	const scale, breaking, compatible = "scale: {specReplicasPath: .spec.a, statusReplicasPath: .status.a}", "breaking scale-subresource-added .spec.a", "compatible scale-subresource-added"

@@ -412,7 +412,7 @@ func (c *comparison) subresources(old, new *types.Version, breaks Parties, keeps
 			Name: "scale-subresource-added", Severity: Breaking, Version: version, Path: pathOf(cmp.Or(b, a)), Breaks: breaks,
 			Detail: keyword + ": " + changed(orDefault(o[keyword], ""), orDefault(n[keyword], "")),
 		}
-		suits := b == "" || suitsScale(old.Schema, b, keyword != "labelSelectorPath", keeps)
+		suits := b == "" || suitsScale(old.Schema, b, keyword, keeps)
 		switch {
 		case o == nil && suits:
 			continue
@@ -429,10 +429,11 @@ func (c *comparison) subresources(old, new *types.Version, breaks Parties, keeps
 	}
 }
 
-// suitsScale reports whether a schema accepts only values in a field that the subresource
-// scale accepts: replicas from 0 to MaxInt32, or else a selector that is a string. The API
-// server checks them in every write, whether they change or not. keeps is as for rest.
-func suitsScale(s node, path string, replicas, keeps bool) bool {
+// suitsScale reports whether a schema has only values in a field that the subresource scale
+// accepts: replicas from 0 to MaxInt32, or else a selector that is a string. The API server
+// checks them in every write, whether they change or not. Of replicas in the status only the
+// type counts: who writes them can correct them. keeps is as for rest.
+func suitsScale(s node, path, keyword string, keeps bool) bool {
 	for _, name := range namesIn(path) {
 		if manifest.Text(s, "type") != "object" {
 			return false
@@ -448,8 +449,10 @@ func suitsScale(s node, path string, replicas, keeps bool) bool {
 	switch {
 	case manifest.Truth(s, "nullable"):
 		return false
-	case !replicas:
+	case keyword == "labelSelectorPath":
 		return typ == "string"
+	case keyword == "statusReplicasPath":
+		return typ == "integer"
 	}
 	least, most := limitOf(s, "minimum", "exclusiveMinimum", -1), limitOf(s, "maximum", "exclusiveMaximum", +1)
 	return typ == "integer" && least.set && least.value >= 0 &&
