@@ -192,7 +192,17 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 	for uid, w := range c.workers {
 		if c.apps[uid] == nil {
 			w.quit()
-			delete(c.workers, uid)
+			orphans, until := w.orphansNow(time.Now())
+			if len(orphans) == 0 {
+				delete(c.workers, uid)
+				continue
+			}
+			for _, p := range orphans {
+				v.Report(p)
+			}
+			if again.IsZero() || until.Before(again) {
+				again = until
+			}
 			continue
 		}
 		for _, p := range w.troubles() {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,6 +37,25 @@ func TestMain(m *testing.M) { os.Exit(devcluster.Main(m)) }
 type world struct {
 	home, other *kube.Client
 	log         await.Log
+
+	mu       sync.Mutex
+	problems []problem.Problem // told last
+}
+
+func (w *world) tell(problems []problem.Problem) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problems = problems
+}
+
+// told returns an error unless a problem with the text is told.
+func (w *world) told(text string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.ContainsFunc(w.problems, func(p problem.Problem) bool { return strings.Contains(p.String(), text) }) {
+		return fmt.Errorf("%q is not told: %v", text, w.problems)
+	}
+	return nil
 }
 
 var shared struct {
@@ -111,7 +131,7 @@ spec:
 		t.Fatal(err)
 	}
 	h, err := home.New(home.Config{
-		Client: client("home", unreadable), Controllers: []home.Controller{controller}, Tell: func([]problem.Problem) {},
+		Client: client("home", unreadable), Controllers: []home.Controller{controller}, Tell: w.tell,
 		Log: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		// All tests share this home, which is as busy as they are together.
 		Busy: time.Second, Absent: time.Second,
@@ -521,6 +541,26 @@ func TestBothGone(t *testing.T) {
 	if by := tm.settings(tm.other); by != "" {
 		t.Errorf("the object is still %q's", by)
 	}
+}
+
+// If the cluster no longer lets the connection delete them, they stay, and the status of the home
+// says so.
+func TestBothGoneDenied(t *testing.T) {
+	tm := newTeam(t)
+	tm.deployer(tm.other, "{apiGroups: [\"*\"], resources: [\"*\"], verbs: [get, list, watch]}")
+	tm.target("one", "other")
+	tm.app("web", "targetRef: {name: one}\n  serviceAccount: $TEAM-in/deployer", "")
+	tm.is("web", "Submitted", "one", "")
+	tm.remove(tm.other, manifest.ClusterRoleBinding, "", tm.name+"-look")
+	tm.remove(tm.home, manifest.Target, tm.name, "one")
+	tm.remove(tm.home, manifest.Application, tm.name, "web")
+	tm.gone(tm.home, manifest.Application, tm.name, "web")
+	if by := tm.settings(tm.other); by != "web" {
+		t.Errorf("the object is %q's", by)
+	}
+	eventually(t, func() error {
+		return tm.told(tm.name + "/web: it was deleted together with target one, and its objects in that cluster may be left")
+	})
 }
 
 // Whether they were deleted together does not depend on what was wrong with the application before.

@@ -3,6 +3,7 @@ package applications
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,8 +17,8 @@ import (
 
 // remove deletes the application's objects everywhere, and then its finalizer.
 func (w *worker) remove(ctx context.Context, j *job) result {
-	if !j.finalized {
-		return result{again: longestPause} // others have finalizers on it
+	if !j.finalized || w.removed {
+		return result{again: longestPause} // others have finalizers on it, or it is about to go
 	}
 	s := w.status.next(j.app)
 	s.state = deleting
@@ -30,10 +31,13 @@ func (w *worker) remove(ctx context.Context, j *job) result {
 		return result{failed: true}
 	}
 	var waits []string
+	stays := false
 	for _, p := range s.places() {
-		if why, _ := w.empty(remote, j, p, ""); why != "" {
+		why, stay := w.empty(remote, j, p, "")
+		if why != "" {
 			waits = append(waits, why)
 		}
+		stays = stays || stay
 	}
 	end()
 	if ctx.Err() != nil {
@@ -49,7 +53,10 @@ func (w *worker) remove(ctx context.Context, j *job) result {
 	if err != nil && kube.ClassOf(err) != kube.NotFound {
 		return w.fail(j, err)
 	}
-	w.log.Info("its objects are gone")
+	w.removed = true
+	if !stays {
+		w.log.Info("its objects are gone")
+	}
 	return result{again: longestPause}
 }
 
@@ -161,7 +168,7 @@ func (w *worker) empty(ctx context.Context, j *job, p site, inventory string) (w
 		w.drop(name)
 		return "", false
 	case t == nil && o.Phase != status.Leaving:
-		w.abandon(j, name, o.Message)
+		w.orphan(j, name, o.Message)
 		return "", true
 	}
 	var objects []string
@@ -214,6 +221,36 @@ func (w *worker) delete(ctx context.Context, j *job, l *link) unit.Outcome {
 // abandon ends the connection to a cluster where objects may be left, and logs that.
 func (w *worker) abandon(j *job, name, why string) {
 	w.drop(name)
-	w.log.Warn("objects of the application may be left in the cluster of a target", "target", name, "reason", why,
-		"to find them", "kubectl get all -A -l applyset.kubernetes.io/part-of, with the annotation "+manifest.ApplicationAnnotation+": "+j.app.String())
+	w.log.Warn("objects of the application may be left in the cluster of a target", "target", name, "reason", why, "to find them", find(j))
+}
+
+// find says how to find what an application has left in a cluster.
+func find(j *job) string {
+	return "kubectl get all -A -l applyset.kubernetes.io/part-of, with the annotation " + manifest.ApplicationAnnotation + ": " + j.app.String()
+}
+
+// orphanTold is how long the status of the home tells of objects that an application should
+// have taken along; API servers keep Events for as long.
+const orphanTold = time.Hour
+
+// orphan is abandon for objects that should have been deleted. No object is left that could say
+// so, hence the status of the home does for a while.
+func (w *worker) orphan(j *job, name, why string) {
+	w.abandon(j, name, why)
+	p := trouble(j.app, fmt.Sprintf("it was deleted together with target %s, and its objects in that cluster may be left: %s", name, why))
+	p.Advice = "delete them there (" + find(j) + "), and next time the application before its target"
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.orphans, w.orphaned = append(w.orphans, p), time.Now()
+}
+
+// orphansNow returns what is to be told of a worker whose application is gone, and until when;
+// none if that is over.
+func (w *worker) orphansNow(now time.Time) (orphans []problem.Problem, until time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if until = w.orphaned.Add(orphanTold); !now.Before(until) {
+		return nil, time.Time{}
+	}
+	return slices.Clone(w.orphans), until
 }

@@ -40,13 +40,17 @@ type worker struct {
 	now      *job               // under way
 	cancel   context.CancelFunc // cancels it
 	problems []problem.Problem
-	at       []string // targets with clusters that may have its objects
-	seen     string   // the application's last resourceVersion
-	version  string   // the one at which it had status; empty if that is to be written
+	orphans  []problem.Problem // of objects that should have gone with it
+	orphaned time.Time         // since when
+	at       []string          // targets with clusters that may have its objects
+	seen     string            // the application's last resourceVersion
+	version  string            // the one at which it had status; empty if that is to be written
 
 	// Only the worker's goroutine uses the fields below.
 	status *state
 	links  map[string]*link
+	// removed: its finalizer was removed, and its connections were ended.
+	removed bool
 	// rest is the input of the last attempt if that left nothing to do and nothing has
 	// changed since; otherwise nil.
 	rest *rest
