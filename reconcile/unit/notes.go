@@ -121,23 +121,29 @@ func (c *Connection) daemonEtcd(ctx context.Context, want *desired.Unit) (has Da
 
 // stranded returns notes about the applications that lose their target by a plan.
 func (c *Connection) stranded(ctx context.Context, p *plan.Plan) []string {
-	going := make(map[manifest.ID]bool)
+	going, loses := make(map[manifest.ID]bool), false
 	for i := range p.Steps {
-		if s := &p.Steps[i]; s.Action == plan.Prune && s.ID.Is(manifest.Target) {
+		if s := &p.Steps[i]; s.Action == plan.Prune && s.ID.Is(manifest.Target, manifest.Application) {
 			going[s.ID] = true
+			loses = loses || s.ID.Is(manifest.Target)
 		}
 	}
-	if len(going) == 0 {
+	if !loses {
 		return nil
 	}
 	var notes []string
 	t, err := c.client.Kind(ctx, manifest.Application.Group, manifest.Application.Kind)
 	if err == nil {
 		err = c.client.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
-			namespace, target := manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "status", "targetRef", "name")
-			if going[manifest.Target.ID(namespace, target)] {
+			namespace, name, target := manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name"), manifest.Text(tree, "status", "targetRef", "name")
+			switch {
+			case !going[manifest.Target.ID(namespace, target)]:
+			case going[manifest.Application.ID(namespace, name)]:
+				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, and this plan deletes both: its objects in that cluster stay if the connection loses its rights first, as it may if the cluster is no longer published; to be sure that they are deleted, delete the application in an earlier commit",
+					namespace, name, target))
+			default:
 				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which this plan deletes: its objects in that cluster stay, and are no longer kept up to date; to have them deleted, delete the application first",
-					namespace, manifest.Text(tree, "metadata", "name"), target))
+					namespace, name, target))
 			}
 			return true
 		})
