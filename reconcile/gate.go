@@ -15,8 +15,8 @@ import (
 // for each job, and every attempt passes it: those of a pass, a retry and a wake-up. Until then
 // the unit is kept at the last commit that was let through. After a restart that commit is
 // unknown, and nothing is done, unless a checkpoint says that the unit had come to rest with the
-// same commit. Nothing is done either if that commit asks for the unit to be emptied and the
-// newest one does not.
+// same commit. Nor is anything done if that commit empties the unit, or reaches it in another
+// way, and the newest one does not.
 //
 // A unit that is suspended, or has errors in its registration, is not Ready: nothing was
 // verified there.
@@ -24,10 +24,13 @@ import (
 // drop ends a job that will not be tried because another one replaces it. Its waiters wait
 // for the other one if that has the same want.
 func (j *job) drop(instead *job) {
-	if instead != nil && instead.want == j.want {
+	switch {
+	case instead == nil: // the worker ends
+	case instead.want == j.want:
 		j.instead = instead
+	default:
+		j.givenUp = true
 	}
-	j.givenUp = instead != nil
 	close(j.tried)
 }
 

@@ -284,7 +284,7 @@ func (ws *workers) wake(ctx context.Context, w *worker) {
 		return
 	}
 	again := *w.last // which passes the gate once more
-	again.tried, again.ready, again.givenUp = make(chan struct{}), false, false
+	again.tried, again.ready = make(chan struct{}), false
 	o := ws.work(ctx, w, &again)
 	w.brake = nextBrake(w.brake, o.Changed, ws.cfg.Interval)
 }
@@ -380,7 +380,6 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 	defer func() {
 		w.mu.Lock()
 		w.now = nil
-		j.givenUp = j.givenUp || attempt.Err() != nil && ctx.Err() == nil
 		if w.givenUp++; !j.givenUp {
 			w.givenUp = 0
 		}
@@ -396,7 +395,7 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		return o
 	}
 	if w.allowed != nil && w.allowed.revoked(j) {
-		w.allowed = nil // the unit is not kept at that one, also if it must wait for this one
+		w.allowed = nil // an emptying must not go on while the unit waits for this one
 	}
 	switch {
 	case j.want.Suspend:
@@ -426,7 +425,8 @@ func (ws *workers) work(ctx context.Context, w *worker, j *job) unit.Outcome {
 		}
 		w.know(w.allowed, o)
 		if !ok || attempt.Err() != nil {
-			return unit.Outcome{} // given up for a newer commit, or at the end
+			j.givenUp = ctx.Err() == nil // otherwise the worker ends
+			return unit.Outcome{}
 		}
 		if o.Moved {
 			w.moved = j.want
