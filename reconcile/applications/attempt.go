@@ -170,14 +170,14 @@ func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 	rendered := j.app.Render(func(name string) (map[string]any, error) {
 		// Whoever may write applications need not have the right to read credentials.
 		if of, ok := connections[name]; ok {
-			return nil, application.Credential(fmt.Sprintf("%s is the connection to target %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of))
+			return nil, fmt.Errorf("%s is the connection to target %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of)
 		}
 		tree, meta, err := w.secret(ctx, j.app.Namespace, name)
 		if err != nil {
 			return nil, err
 		}
 		if manifest.Text(tree, "type") == clusterSecret || slices.ContainsFunc(credentials, func(label string) bool { return meta.Labels[label] != "" }) {
-			return nil, application.Credential(fmt.Sprintf("%s holds credentials of a cluster or of gitopsd, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name)))
+			return nil, fmt.Errorf("%s holds credentials of a cluster or of gitopsd, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name))
 		}
 		// A claim exists before its Secret, so it is read after that.
 		claims, err := claims()
@@ -185,7 +185,7 @@ func (w *worker) render(ctx context.Context, j *job, l *link) *rest {
 			return nil, fmt.Errorf("%s may be the connection of a claim: %s", manifest.Secret.ID(j.app.Namespace, name), problem.Message(err))
 		}
 		if of, ok := claims[name]; ok {
-			return nil, application.Credential(fmt.Sprintf("%s is the connection to the cluster of %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of))
+			return nil, fmt.Errorf("%s is the connection to the cluster of %s, and goes to no cluster; name another Secret", manifest.Secret.ID(j.app.Namespace, name), of)
 		}
 		return tree, nil
 	})
@@ -251,7 +251,7 @@ func (w *worker) turn(ctx context.Context) (remote context.Context, end func(), 
 }
 
 // unit returns the application as a unit of work. While a resource has an error, nothing is
-// pruned but copies of credentials: its earlier object is not known.
+// pruned: its earlier object is not known.
 func (w *worker) unit(j *job, rendered *application.Rendered) *desired.Unit {
 	u := w.bare(j)
 	u.Objects = rendered.Objects
@@ -261,7 +261,6 @@ func (w *worker) unit(j *job, rendered *application.Rendered) *desired.Unit {
 	if len(rendered.Faults) > 0 {
 		u.Keeps = func(manifest.ID, string) bool { return true }
 	}
-	u.Withdrawn = rendered.Withdrawn
 	return u
 }
 

@@ -104,8 +104,6 @@ type Unit struct {
 	// may still be desired; pkg is its package. It is nil if rendering failed as a whole:
 	// then all must stay.
 	Keeps func(id manifest.ID, pkg string) bool
-	// Withdrawn are objects that are pruned whatever Keeps reports and however many they are.
-	Withdrawn map[manifest.ID]bool
 	// LineOf returns the line of a field in the file of an object; 0 if unknown. It is nil if
 	// rendering failed as a whole.
 	LineOf func(o *manifest.Object, path string) int

@@ -95,9 +95,6 @@ type Options struct {
 	// has errors, or it is defined more than once, so that it may still be desired. pkg
 	// is the value of its manifest.PackageLabel. Nil keeps nothing.
 	Keeps func(id manifest.ID, pkg string) bool
-	// Withdrawn are objects that are pruned whatever Keeps reports and however many they are,
-	// even if nothing else is desired.
-	Withdrawn map[manifest.ID]bool
 	// Inactive are types in packages that no activation policy activates.
 	Inactive []PackageType
 	// Delegated are types of the packages that Crossplane installs.

@@ -454,32 +454,6 @@ func TestMassPrune(t *testing.T) {
 	}
 }
 
-// What is withdrawn is pruned whatever else is kept, and does not count.
-func TestWithdrawn(t *testing.T) {
-	t.Parallel()
-	var b strings.Builder
-	withdrawn := make(map[manifest.ID]bool)
-	for i := range 60 {
-		fmt.Fprintf(&b, "{apiVersion: v1, kind: Secret, metadata: {name: c%02d, namespace: ns}}\n---\n", i)
-		withdrawn[manifest.Secret.ID("ns", fmt.Sprintf("c%02d", i))] = i < 20
-	}
-	for _, tt := range []struct {
-		name, desired string
-		keeps         func(manifest.ID, string) bool
-	}{
-		{name: "nothing is desired"},
-		{name: "all may be desired", desired: cm, keeps: func(manifest.ID, string) bool { return true }},
-		{name: "many would go", desired: cm},
-	} {
-		p := plan.Compute("prod", manifesttest.Set(t, tt.desired), live(t, b.String(), nil), inventory, plan.Options{Keeps: tt.keeps, Withdrawn: withdrawn})
-		for _, s := range p.Steps {
-			if s.ID.Is(manifest.Secret) && (s.Action == plan.Prune) != withdrawn[s.ID] {
-				t.Errorf("%s: %s of %s: %s", tt.name, s.Action, s.ID, s.Reason)
-			}
-		}
-	}
-}
-
 // An object is recorded as there before unless a gitopsd made it. Emptying the cluster says so
 // of what it deletes.
 func TestThereBefore(t *testing.T) {

@@ -147,7 +147,6 @@ func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, ke
 	for i := range steps {
 		s := &steps[i]
 		switch {
-		case c.opts.Withdrawn[s.ID]:
 		case c.opts.RenderFailed != "":
 			holdBehind(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
@@ -228,7 +227,7 @@ func (c *computation) keepAdopted(steps []Step) {
 func (c *computation) keepMost(steps []Step, members int) {
 	prunes := 0
 	for i := range steps {
-		if steps[i].Action == Prune && !c.opts.Withdrawn[steps[i].ID] {
+		if steps[i].Action == Prune {
 			prunes++
 		}
 	}
@@ -237,9 +236,6 @@ func (c *computation) keepMost(steps []Step, members int) {
 	}
 	cause := fmt.Sprintf("kept: this would prune %d of the %d objects in this cluster", prunes, members)
 	for i := range steps {
-		if c.opts.Withdrawn[steps[i].ID] {
-			continue
-		}
 		if steps[i].Action == Prune {
 			steps[i].Allow = allowPrune(prunes, cause)
 		}

@@ -1,8 +1,6 @@
 package application
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -23,25 +21,17 @@ type Rendered struct {
 	Of map[string][]manifest.ID
 	// Faults are the errors of single resources, by name. Their objects are not in Objects.
 	Faults map[string]error
-	// Withdrawn are the copies of Secrets that are a [Credential]. One may be in the cluster,
-	// since a Secret may become a credential after it was copied.
-	Withdrawn map[manifest.ID]bool
 }
-
-// Credential is the error of a Secret that goes to no cluster.
-type Credential string
-
-func (c Credential) Error() string { return string(c) }
 
 // Render returns the objects of an application. secret returns a Secret of its namespace,
 // or an error that becomes the fault of the resource.
 func (a *Application) Render(secret func(name string) (tree map[string]any, err error)) *Rendered {
-	r := &Rendered{Of: make(map[string][]manifest.ID), Faults: make(map[string]error), Withdrawn: make(map[manifest.ID]bool)}
+	r := &Rendered{Of: make(map[string][]manifest.ID), Faults: make(map[string]error)}
 	var objects []*manifest.Object
 	by := make(map[manifest.ID][]string)
 	secrets := &secrets{read: secret, all: make(map[string]*source)}
 	for _, resource := range a.Resources {
-		all, err := a.render(resource, secrets, r.Withdrawn)
+		all, err := a.render(resource, secrets)
 		if err != nil {
 			r.Faults[resource.Name] = err
 			continue
@@ -93,8 +83,8 @@ func (r *Rendered) drop() {
 	r.Objects, _ = manifest.NewSet(objects) // nothing is defined twice
 }
 
-// render returns the object of a template first, and its Secrets. It adds to withdrawn.
-func (a *Application) render(resource Resource, secrets *secrets, withdrawn map[manifest.ID]bool) ([]*manifest.Object, error) {
+// render returns the object of a template first, and its Secrets.
+func (a *Application) render(resource Resource, secrets *secrets) ([]*manifest.Object, error) {
 	origin := manifest.Origin{File: fmt.Sprintf("KubernetesApplication %s, resource %s", a, resource.Name)}
 	tree := manifest.Without(resource.Template, "status") // samples that were read from a cluster have one
 	object, err := manifest.New(tree, origin)
@@ -111,22 +101,15 @@ func (a *Application) render(resource Resource, secrets *secrets, withdrawn map[
 		return nil, fmt.Errorf("%s: metadata.annotations: %s works in a cluster's own manifests alone; set caBundle in the template, or declare the object there", origin, manifest.InjectCAAnnotation)
 	}
 	all := []*manifest.Object{object}
-	var failed error
 	for _, name := range resource.Secrets {
 		if object.ID().Namespace == "" {
 			return nil, fmt.Errorf("%s: spec.secrets: the object has no namespace that Secret %s could go to", origin, name)
 		}
-		id := manifest.Secret.ID(object.ID().Namespace, resource.Name+"-"+name)
 		source, err := secrets.get(name)
 		if err != nil {
-			var credential Credential
-			if errors.As(err, &credential) {
-				withdrawn[id] = true
-			}
-			failed = cmp.Or(failed, err)
-			continue // a credential may follow
+			return nil, err
 		}
-		copied := manifest.NewTree(id, nil)
+		copied := manifest.NewTree(manifest.Secret.ID(object.ID().Namespace, resource.Name+"-"+name), nil)
 		for _, field := range []string{"type", "data"} {
 			if v, ok := source[field]; ok && v != serviceAccountToken {
 				copied[field] = v
@@ -137,9 +120,6 @@ func (a *Application) render(resource Resource, secrets *secrets, withdrawn map[
 			return nil, err
 		}
 		all = append(all, o)
-	}
-	if failed != nil {
-		return nil, failed
 	}
 	for i, o := range all {
 		all[i] = o.WithMetadata(nil, map[string]string{manifest.ApplicationAnnotation: a.String()})
