@@ -21,9 +21,9 @@ import (
 )
 
 // Preview is a [unit.Completer] for clusters with KubernetesApplications or KubernetesTargets
-// among their manifests. For a plan, it notes where
-// applications will be placed, also those from outside of the repository that its targets will
-// get. It completes no object: the objects of an application are another unit of work.
+// among their manifests. For a plan, it notes where applications will be placed, also those from
+// outside of the repository that its targets will get. It completes no object: the objects of an
+// application are another unit of work.
 type Preview struct{}
 
 // Complete implements [unit.Completer].

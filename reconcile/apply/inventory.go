@@ -102,7 +102,7 @@ var (
 func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	a.mu.Lock()
 	if a.rewound {
-		a.rewound, a.parent = false, nil
+		a.rewound, a.parent, a.claimed = false, nil, ""
 	}
 	a.mu.Unlock()
 	if a.parent != nil {

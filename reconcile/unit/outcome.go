@@ -344,6 +344,9 @@ func (o *Outcome) noteUnknown() {
 // noteUnread adds a problem for each kind that cannot be read and is in no step: the inventory
 // names it, so that objects of it may have left the repository. It returns their number.
 func (o *Outcome) noteUnread(p *plan.Plan) int {
+	if len(p.Unreadable) == 0 {
+		return 0
+	}
 	kinds := make(map[string]string)
 	for gk, why := range p.Unreadable {
 		kinds[gk.String()] = why
@@ -382,7 +385,7 @@ func (o *Outcome) conclude(want *desired.Unit, p *plan.Plan) {
 	case len(o.waits) > 0:
 		o.Phase, o.Message = status.Progressing, prose.Agree(len(o.waits), "object is not ready yet", "objects are not ready yet")
 	}
-	o.Elsewhere = o.elsewhere > 0 && o.faults == 0 && want.Complete() && o.elsewhere == o.broken+len(o.waits)
+	o.Elsewhere = o.elsewhere > 0 && o.faults+unread+len(want.Incomplete) == 0 && want.Complete() && o.elsewhere == o.broken+len(o.waits)
 }
 
 // concludeRemoval sets phase and message of a unit that is to go.

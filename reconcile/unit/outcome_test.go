@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
@@ -60,6 +62,23 @@ func TestPassing(t *testing.T) {
 		if o.Phase != tt.phase || len(o.Problems) != tt.problems || len(o.Packages) > 0 || !strings.HasPrefix(notes, tt.note) || tt.note == "" && notes != "" || o.Elsewhere != tt.elsewhere {
 			t.Errorf("%s: %s, elsewhere %t, problems %v, packages %v, notes %q", tt.name, o.Phase, o.Elsewhere, o.Problems, o.Packages, notes)
 		}
+	}
+}
+
+// A kind that cannot be read, and is in no step, is told, keeps the unit from Ready, and holds up
+// those that depend on it, whatever else is wrong.
+func TestUnread(t *testing.T) {
+	p := &plan.Plan{
+		Unreadable: map[schema.GroupKind]string{{Kind: "Secret"}: "forbidden", {Kind: "ConfigMap"}: "forbidden"},
+		Steps:      []plan.Step{{ID: manifest.ConfigMap.ID("a", "desired"), Action: plan.Refused}},
+	}
+	o := newOutcome(desired.ID{Cluster: "dev"}, p)
+	want := desired.Registered(clusters.Cluster{Name: "dev"}, "")
+	o.unhealthy(want, apply.Health{ID: manifest.Application.ID("a", "shop"), State: apply.InProgress})
+	o.conclude(want, p)
+	told := slices.IndexFunc(o.Problems, func(p problem.Problem) bool { return p.Object == "Secret" })
+	if o.Phase != status.Failed || o.Elsewhere || o.Stuck || len(o.Problems) != 2 || told < 0 {
+		t.Errorf("%s (elsewhere %t, stuck %t), problems %v", o.Phase, o.Elsewhere, o.Stuck, o.Problems)
 	}
 }
 
