@@ -32,6 +32,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -189,8 +190,10 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 			w.give(j)
 		}
 	}
+	maps.DeleteFunc(c.settling, func(namespace string, _ time.Time) bool { return len(byNamespace[namespace]) == 0 })
 	for uid, w := range c.workers {
-		if c.apps[uid] == nil {
+		k := c.apps[uid]
+		if k == nil {
 			w.quit()
 			orphans, until := w.orphansNow(time.Now())
 			if len(orphans) == 0 {
@@ -206,7 +209,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 			continue
 		}
 		for _, p := range w.troubles() {
-			v.Report(p)
+			v.ReportOn(manifest.Application.ID(k.meta.Namespace, k.meta.Name), p)
 		}
 	}
 	return again, errors.Join(errs...)

@@ -78,8 +78,19 @@ func (v *View) Report(p problem.Problem) {
 	v.problems = append(v.problems, p)
 }
 
-// bounded returns problems sorted, and at most an equal share of mostProblems for each namespace:
-// no team may hide the problems of another.
+// ReportOn reports a problem of an object, as Report does. If the repository does not have the
+// object, the problem is its owner's, and not one of the cluster.
+func (v *View) ReportOn(id manifest.ID, p problem.Problem) {
+	p.Object = id.String()
+	f := &v.Fleet
+	if p.Outside = f.Objects != nil && f.Objects.Get(id) == nil && (f.Keeps == nil || !f.Keeps(id, "")); p.Outside {
+		p.Origin = "not in the repository"
+	}
+	v.Report(p)
+}
+
+// bounded returns problems sorted, and at most an equal share of mostProblems for each namespace,
+// those of the repository first: no team may hide the problems of another.
 func bounded(cluster string, all []problem.Problem) []problem.Problem {
 	byNamespace := make(map[string][]problem.Problem)
 	for _, p := range all {
@@ -87,19 +98,26 @@ func bounded(cluster string, all []problem.Problem) []problem.Problem {
 	}
 	share := max(mostProblems/max(len(byNamespace), 1), 1)
 	var told []problem.Problem
-	left := 0
+	left, outside := 0, true // those that are left
 	for i, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
 		list := byNamespace[namespace]
 		if i >= mostProblems {
 			left += len(list)
+			outside = outside && !slices.ContainsFunc(list, func(p problem.Problem) bool { return !p.Outside })
 			continue
 		}
 		slices.SortFunc(list, func(a, b problem.Problem) int {
-			return cmp.Or(strings.Compare(a.Object, b.Object), strings.Compare(a.Reason, b.Reason))
+			switch {
+			case a.Outside == b.Outside:
+				return cmp.Or(strings.Compare(a.Object, b.Object), strings.Compare(a.Reason, b.Reason))
+			case b.Outside:
+				return -1
+			}
+			return 1
 		})
 		told = append(told, list[:min(len(list), share)]...)
 		if more := len(list) - share; more > 0 {
-			p := problem.Problem{Cluster: cluster, Reason: fmt.Sprintf("… and %d more", more)}
+			p := problem.Problem{Cluster: cluster, Reason: fmt.Sprintf("… and %d more", more), Outside: list[share].Outside}
 			if namespace != "" {
 				p.Reason += " in namespace " + namespace
 			}
@@ -107,7 +125,7 @@ func bounded(cluster string, all []problem.Problem) []problem.Problem {
 		}
 	}
 	if left > 0 {
-		told = append(told, problem.Problem{Cluster: cluster, Reason: fmt.Sprintf("… and %d more in %d other namespaces", left, len(byNamespace)-mostProblems)})
+		told = append(told, problem.Problem{Cluster: cluster, Reason: fmt.Sprintf("… and %d more in %d other namespaces", left, len(byNamespace)-mostProblems), Outside: outside})
 	}
 	return told
 }

@@ -41,6 +41,14 @@ func TestBounded(t *testing.T) {
 			}
 		}
 	}
+	others := of("a", 90)
+	for i := range others[:89] {
+		others[i].Outside = true
+	}
+	declared := others[89]
+	if have := bounded("hub", others); len(have) != mostProblems+1 || have[0] != declared || !have[mostProblems].Outside {
+		t.Errorf("one of the repository: have %v", have)
+	}
 	have := bounded("hub", crowd)
 	if len(have) != 2*mostProblems+1 || have[1] != more("… and 1 more in namespace team-00") || have[len(have)-1] != more("… and 20 more in 10 other namespaces") {
 		t.Errorf("many namespaces: have %v", have)

@@ -34,6 +34,9 @@ type Problem struct {
 	// Lasting reports whether it is known to stay until somebody changes the repository, or
 	// what the reason names.
 	Lasting bool `json:"lasting,omitempty"`
+	// Outside reports whether the object is not in the repository: somebody made it in the
+	// cluster, which is Ready nevertheless.
+	Outside bool `json:"outside,omitempty"`
 }
 
 // String returns the problem in one line: where, what, and what to do.

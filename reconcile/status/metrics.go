@@ -14,7 +14,7 @@ type collector struct {
 	board *Board
 
 	info, leader, polled, pollErrors, passes, lockCommits, lockErrors, errors *prometheus.Desc
-	phase, objects, attempts, actions, succeeded, notHealthy                  *prometheus.Desc
+	phase, objects, attempts, actions, succeeded, notHealthy, outside         *prometheus.Desc
 	expiry, migrated, migrating                                               *prometheus.Desc
 	packages, drifted, corrected, took, attempt, compute                      *prometheus.Desc
 }
@@ -39,6 +39,7 @@ func (b *Board) collector() prometheus.Collector {
 		actions:     desc("cluster_actions_total", "Steps of plans that were executed, by action.", "cluster", "action"),
 		succeeded:   desc("cluster_success_timestamp_seconds", "When an attempt at a cluster last went well.", "cluster"),
 		notHealthy:  desc("cluster_problems", "Objects at fault in a cluster.", "cluster"),
+		outside:     desc("cluster_outside_problems", "Objects at fault in a cluster that are not in the repository, such as people's applications.", "cluster"),
 		expiry:      desc("certificate_expiry_seconds", "Seconds until a certificate expires, negative afterwards; use is serving or authority, brought is true if gitopsd does not renew it.", "cluster", "secret", "use", "brought"),
 		packages:    desc("cluster_package", "1 for a package of a cluster: the version that it should have, the one that runs, which is empty if that is not known, and Ready or why it is not.", "cluster", "package", "repository", "version", "running", "state"),
 		drifted:     desc("cluster_drifted_objects", "Objects that others changed, and that stay as they are.", "cluster"),
@@ -93,7 +94,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.phase, v, cl.Name, string(phase))
 		}
 		gauge(c.objects, float64(cl.Objects), cl.Name)
-		gauge(c.notHealthy, float64(len(cl.Problems)), cl.Name)
+		own := len(cl.own())
+		gauge(c.notHealthy, float64(own), cl.Name)
+		gauge(c.outside, float64(len(cl.Problems)-own), cl.Name)
 		gauge(c.drifted, float64(cl.Drifted), cl.Name)
 		counter(c.corrected, n.corrected[cl.Name], cl.Name)
 		if cl.Seconds > 0 {

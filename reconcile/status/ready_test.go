@@ -112,6 +112,12 @@ func TestDegraded(t *testing.T) {
 			t.Errorf("state %s %q", phase, message)
 		}
 	}
+	// A problem of an object that is not in the repository is its owner's.
+	theirs := problem.Problem{Reason: "c", Outside: true}
+	b.Home("prod", []problem.Problem{theirs})
+	if u := b.Snapshot().Clusters[1]; u.Phase != Ready || len(u.Problems) != 1 || u.Problems[0] != theirs {
+		t.Errorf("%+v", u)
+	}
 	b.Home("prod", nil)
 	if u := b.Snapshot().Clusters[1]; u.Phase != Ready {
 		t.Errorf("%+v", u)

@@ -139,7 +139,8 @@ type Unit struct {
 	Drifted int `json:"drifted,omitempty"`
 	// Actions of the last attempt by name ("create", "configure", …).
 	Actions map[string]int `json:"actions,omitempty"`
-	// Problems are the objects with errors and their reasons, at most 50.
+	// Problems are the objects with errors and their reasons, at most 50. Those of objects that
+	// are not in the repository are others': see [problem.Problem].
 	Problems []problem.Problem `json:"problems,omitempty"`
 	// Notes are worth reading, but not problems.
 	Notes    []string       `json:"notes,omitempty"`
@@ -157,6 +158,11 @@ type Unit struct {
 	// them.
 	Failures int       `json:"failures,omitempty"`
 	NextTry  time.Time `json:"nextTry,omitzero"`
+}
+
+// own returns the problems that keep the unit from being Ready.
+func (u *Unit) own() []problem.Problem {
+	return slices.DeleteFunc(slices.Clone(u.Problems), func(p problem.Problem) bool { return p.Outside })
 }
 
 // Snapshot is the state of the daemon and its fleet.
@@ -404,7 +410,8 @@ func (b *Board) Update(name string, change func(*Unit)) {
 }
 
 // Home records the problems that the controllers of a home report; nil for none. Snapshots add
-// them to those of the cluster, which is not Ready there. State ignores them.
+// them to those of the cluster, which is not Ready there unless all are Outside. State ignores
+// them.
 func (b *Board) Home(name string, problems []problem.Problem) {
 	defer b.change()()
 	if len(problems) == 0 {
@@ -471,7 +478,7 @@ func (b *Board) Snapshot() Snapshot {
 		if b.spaces != nil {
 			cp.Problems = append(cp.Problems, b.spaces(c.Name)...)
 		}
-		if n := len(cp.Problems); cp.Phase == Ready && n > 0 {
+		if n := len(cp.own()); cp.Phase == Ready && n > 0 {
 			cp.Phase, cp.Message = Degraded, "everything is applied that may be; "+prose.Agree(n, "problem is left", "problems are left")
 		}
 		s.Clusters = append(s.Clusters, cp)

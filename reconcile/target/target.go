@@ -374,7 +374,7 @@ func (p *pass) tell(k *known) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.Report(problem.Problem{Object: k.id().String(), Reason: reason})
+	p.ReportOn(k.id(), problem.Problem{Reason: reason})
 }
 
 func (k *known) id() manifest.ID { return targets.ID(k.meta.Namespace, k.meta.Name) }

@@ -396,6 +396,6 @@ func (p *pass) tell(t *task) {
 		reason = t.known.shown.trouble()
 	}
 	if reason != "" {
-		p.Report(problem.Problem{Object: t.object().String(), Reason: reason})
+		p.ReportOn(t.object(), problem.Problem{Reason: reason})
 	}
 }

@@ -105,7 +105,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (again time.Ti
 				return again, errors.Join(append(errs, err)...)
 			}
 			if err != nil {
-				v.Report(problem.Problem{Object: gk.ID(m.Namespace, m.Name).String(), Reason: "no target was made of it: " + problem.Message(err)})
+				v.ReportOn(gk.ID(m.Namespace, m.Name), problem.Problem{Reason: "no target was made of it: " + problem.Message(err)})
 				again = time.Now().Add(waitPause)
 			}
 		}
@@ -141,7 +141,7 @@ func (c *Controller) one(ctx context.Context, v *home.View, gk manifest.GroupKin
 		}
 	}
 	if s.why != "" {
-		v.Report(problem.Problem{Object: gk.ID(m.Namespace, m.Name).String(), Reason: "no target was made of it: " + s.why})
+		v.ReportOn(gk.ID(m.Namespace, m.Name), problem.Problem{Reason: "no target was made of it: " + s.why})
 	}
 	if s.secret == "" {
 		return nil
@@ -151,8 +151,8 @@ func (c *Controller) one(ctx context.Context, v *home.View, gk manifest.GroupKin
 		return err
 	}
 	if existing != nil && !slices.ContainsFunc(existing.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == m.UID }) {
-		v.Report(problem.Problem{
-			Object: gk.ID(m.Namespace, m.Name).String(), Reason: fmt.Sprintf("no target was made of it: %s exists and is not its own", targets.ID(m.Namespace, m.Name)),
+		v.ReportOn(gk.ID(m.Namespace, m.Name), problem.Problem{
+			Reason: fmt.Sprintf("no target was made of it: %s exists and is not its own", targets.ID(m.Namespace, m.Name)),
 			Advice: "delete or rename one of them",
 		})
 		return nil
