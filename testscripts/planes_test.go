@@ -121,7 +121,7 @@ func (p *pool) startNamed(ctx context.Context, names []string) error {
 		return err
 	}
 	// The control planes outlive the script that first needs them.
-	p.devs, err = devcluster.Up(context.WithoutCancel(ctx), devcluster.Config{Dir: p.dir, Binary: binary}, names...)
+	p.devs, err = devcluster.Up(context.WithoutCancel(ctx), devcluster.Config{Dir: p.dir, Binary: binary, Frugal: true}, names...)
 	return err
 }
 

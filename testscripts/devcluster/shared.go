@@ -66,7 +66,7 @@ func up(ctx context.Context, names []string) (*ControlPlanes, error) {
 	if shared.dir, err = os.MkdirTemp("", fmt.Sprintf("%s%d-", dirPrefix, os.Getpid())); err != nil {
 		return nil, err
 	}
-	return Up(ctx, Config{Dir: shared.dir, Binary: binary}, names...)
+	return Up(ctx, Config{Dir: shared.dir, Binary: binary, Frugal: true}, names...)
 }
 
 // removeAbandoned removes directories of test processes that were killed: their
