@@ -17,6 +17,7 @@ import (
 	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/clusters"
 )
 
@@ -30,9 +31,12 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	commit.Subject = p.options.against
 	before, err := compute(ctx, p.cmd, p.published, commit)
 	if errors.Is(err, desired.ErrNoRegistry) {
-		before = new(desired.State) // the fleet is new since then
+		before = &desired.State{Registry: new(clusters.Registry)} // the fleet is new since then
 	} else if err != nil {
 		return fmt.Errorf("--against %s: %w", p.options.against, err)
+	}
+	for _, fault := range problem.Merge(problem.Of(before.RegistryErr)) {
+		fleet.Errors = append(fleet.Errors, fmt.Sprintf("at %s: %s", p.options.against, fault))
 	}
 	none, _ := manifest.NewSet(nil)
 	var comparer plan.Comparer
@@ -45,6 +49,9 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 			cp.Err = problem.Message(c.Err)
 		case err != nil:
 			cp.Err = err.Error()
+		case old == nil && !before.Registry.Removed(c.Name):
+			// The daemon may have applied the cluster before the error came in.
+			cp.Err = fmt.Sprintf("at %s: %s has errors, and may register this cluster", p.options.against, sources.RegistryFile)
 		case old == nil:
 			if cp.Plan, err = comparer.Between(ctx, c.Name, none, c.Objects, how, c.Allows, find(ctx, c)); err != nil {
 				return err
