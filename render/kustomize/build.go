@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -54,7 +55,7 @@ type built struct {
 // returns its error, and kustomize finishes in the background.
 //
 // The notes are about likely misspellings: patches in kustomizations with a target that
-// matches no object.
+// matches no object, and files whose names do not end in .yaml or .yml.
 //
 // Errors name the file, and the line if it is known. A [*MissingError] lists remote
 // bases to fetch first. An error that wraps [sources.ErrLimit] names the limit. No error
@@ -106,7 +107,7 @@ func (b *Builder) Build(ctx context.Context, files fs.FS, dir string, bases remo
 	b.mu.Unlock()
 	select {
 	case <-it.done:
-		return it.objects, it.notes, it.err
+		return it.objects, slices.Concat(in.notes, it.notes), it.err
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
 	}

@@ -339,6 +339,37 @@ replicas: 1
 	}
 }
 
+// A directory without a kustomization file leaves nothing out without a word.
+func TestAutodetectLeavesOut(t *testing.T) {
+	t.Parallel()
+	one := &fstest.MapFile{Data: []byte(configMap)}
+	for _, tt := range []struct {
+		name string
+		file *fstest.MapFile
+		want string // an error; "" for a note
+	}{
+		{"shared", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../shared")}, "a/shared: is a symbolic link"},
+		{"module", &fstest.MapFile{Mode: fs.ModeIrregular}, "a/module: is neither a regular file nor a directory"},
+		{"caf\xe9/x.yaml", one, `a: "caf\xe9" is not a name in UTF-8; rename it`},
+		{"x.json", one, ""},
+		{"deep/x.YAML", one, ""},
+		{"x.Yml", one, ""},
+	} {
+		files := fstest.MapFS{"a/one.yaml": one, "shared/two.yaml": one, "a/" + tt.name: tt.file}
+		objects, notes, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
+		if tt.want != "" {
+			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+				t.Errorf("%q: %v, want %s", tt.name, err, tt.want)
+			}
+			continue
+		}
+		want := "a: without a kustomization only .yaml and .yml files are read, so not " + tt.name
+		if err != nil || len(objects) != 1 || !slices.Equal(notes, []string{want}) {
+			t.Errorf("%s: %d objects, %q, %v", tt.name, len(objects), notes, err)
+		}
+	}
+}
+
 // Building the same files again returns the same objects, until they are swept.
 func TestBuilderRemembers(t *testing.T) {
 	t.Parallel()

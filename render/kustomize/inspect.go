@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"sigs.k8s.io/kustomize/api/konfig"
 	"sigs.k8s.io/kustomize/api/provider"
@@ -56,6 +57,8 @@ type inspection struct {
 	mounts map[string]fs.FS
 	// missing are the remote bases that are not in bases.
 	missing []Missing
+	// notes are about files that look like manifests and are not read.
+	notes []string
 	// localised are the kustomizations that name remote bases, rewritten with local
 	// paths.
 	localised map[string][]byte
@@ -426,6 +429,7 @@ func identify(tree any) (manifest.ID, error) {
 // autodetect makes the kustomization file of a directory that has none, and returns its path.
 func (in *inspection) autodetect(ctx context.Context, dir string) (string, error) {
 	found := []string{}
+	var unread []string // although they look like manifests
 	entries := maxEntries
 	err := fs.WalkDir(in.repo, dir, func(name string, entry fs.DirEntry, err error) error {
 		switch {
@@ -439,6 +443,9 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 		if err := spend(&entries, 1, "more than %d files and directories; add a kustomization.yaml that lists the resources", maxEntries); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
+		if !utf8.ValidString(entry.Name()) {
+			return fmt.Errorf("%s: %q is not a name in UTF-8; rename it", dir, entry.Name())
+		}
 		relative := "./" + strings.TrimPrefix(name, dir+"/")
 		if entry.IsDir() {
 			switch _, err := in.kustomizationFile(name); {
@@ -450,13 +457,28 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 			found = append(found, relative)
 			return fs.SkipDir
 		}
-		if ext := path.Ext(name); ext == ".yaml" || ext == ".yml" {
+		if !entry.Type().IsRegular() {
+			// What is behind a symbolic link or in a submodule would be missing, and be pruned.
+			_, err := in.mode(name)
+			return err
+		}
+		switch ext := path.Ext(name); {
+		case ext == ".yaml" || ext == ".yml":
 			found = append(found, relative)
+		case strings.EqualFold(ext, ".yaml") || strings.EqualFold(ext, ".yml") || strings.EqualFold(ext, ".json"):
+			unread = append(unread, strings.TrimPrefix(relative, "./"))
 		}
 		return nil
 	})
 	if err != nil {
 		return "", err
+	}
+	if len(unread) > 0 {
+		more := ""
+		if n := len(unread) - 5; n > 0 {
+			unread, more = unread[:5], fmt.Sprintf(" and %d more", n)
+		}
+		in.notes = append(in.notes, fmt.Sprintf("%s: without a kustomization only .yaml and .yml files are read, so not %s%s", dir, strings.Join(unread, ", "), more))
 	}
 	content, err := json.Marshal(map[string]any{"kind": types.KustomizationKind, "resources": found})
 	if err != nil {

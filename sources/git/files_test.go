@@ -100,7 +100,7 @@ func TestFilesThatAreNone(t *testing.T) {
 		for _, e := range list {
 			have = append(have, e.Name()+" "+e.Type().String())
 		}
-		want := "dir d---------, file ----------, link L---------, nothing d---------, old-mode ----------, run.sh ----------"
+		want := "dir d---------, file ----------, link L---------, nothing d---------, old-mode ----------, run.sh ----------, submodule ?---------"
 		if strings.Join(have, ", ") != want {
 			t.Errorf("the root lists\n%s\nwant\n%s", strings.Join(have, ", "), want)
 		}
@@ -131,7 +131,7 @@ func TestFilesWithEvilNames(t *testing.T) {
 		var root bytes.Buffer
 		for _, e := range []struct{ mode, name, hash string }{
 			{"40000", ".", tree}, {"40000", "..", tree}, {"40000", ".GIT", tree}, {"100644", ".git", blob},
-			{"100644", "a/b", blob}, {"100644", `a\b`, blob}, {"100644", "fine", blob}, {"100644", "not\xffutf8", blob},
+			{"100644", "a/b", blob}, {"100644", `a\b`, blob}, {"100644", "fine", blob},
 		} {
 			root.WriteString(e.mode + " " + e.name + "\x00" + e.hash)
 		}
@@ -142,6 +142,16 @@ func TestFilesWithEvilNames(t *testing.T) {
 			if _, err := fs.ReadFile(c.Files, name); err == nil {
 				t.Errorf("ReadFile(%q) succeeds", name)
 			}
+		}
+
+		// Nothing reads a name that is not UTF-8, but whoever lists files can tell of it.
+		f.commitTree("100644 not\xffutf8\x00" + blob)
+		c = f.poll(f.open(), "")
+		if list, err := fs.ReadDir(c.Files, "."); err != nil || len(list) != 1 || list[0].Name() != "not\xffutf8" {
+			t.Errorf("listed are %v, %v", list, err)
+		}
+		if _, err := fs.ReadFile(c.Files, "not\xffutf8"); !errors.Is(err, fs.ErrInvalid) {
+			t.Errorf("a name that is not UTF-8: %v", err)
 		}
 
 		f.commitTree("100644 twice\x00" + blob + "100644 twice\x00" + blob)

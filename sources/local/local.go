@@ -82,8 +82,9 @@ func (t *Tree) Close() error { return t.root.Close() }
 // they are used.
 //
 // They are the files that a commit could have: regular files and directories
-// without .git, without other repositories, such as submodules, and without what Git ignores
-// ([sources.ErrIgnored]). A symbolic link is listed but not followed.
+// without .git, and without what Git ignores ([sources.ErrIgnored]). A symbolic link is listed but
+// not followed. Another repository, such as a submodule, is listed as neither a file nor a
+// directory ([fs.ModeIrregular]), and cannot be opened.
 func (t *Tree) Commit() sources.Commit {
 	return sources.Commit{Subject: "working tree " + t.Dir, Files: files{root: t.root, fsys: t.root.FS(), ignored: t.ignored}}
 }
@@ -209,11 +210,22 @@ func (d openDir) ReadDir(n int) ([]fs.DirEntry, error) {
 
 // visible returns the entries of a directory that a commit would list.
 func (f files) visible(dir string, list []fs.DirEntry) []fs.DirEntry {
-	return slices.DeleteFunc(list, func(e fs.DirEntry) bool {
-		name := path.Join(dir, e.Name())
-		return hidden(e.Name()) || strings.Contains(e.Name(), `\`) || f.ignored[name] || e.IsDir() && f.isRepository(name)
+	list = slices.DeleteFunc(list, func(e fs.DirEntry) bool {
+		return hidden(e.Name()) || strings.Contains(e.Name(), `\`) || f.ignored[path.Join(dir, e.Name())]
 	})
+	for i, e := range list {
+		if e.IsDir() && f.isRepository(path.Join(dir, e.Name())) {
+			list[i] = repository{e}
+		}
+	}
+	return list
 }
+
+// repository is the entry of a directory that is a Git repository of its own.
+type repository struct{ fs.DirEntry }
+
+func (r repository) IsDir() bool       { return false }
+func (r repository) Type() fs.FileMode { return fs.ModeIrregular }
 
 func (f files) ReadDir(name string) ([]fs.DirEntry, error) {
 	if _, err := f.check("open", name); err != nil {

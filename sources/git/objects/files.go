@@ -36,8 +36,10 @@ const maxDirs = 10_000
 // directories. Objects are read when they are needed. It is safe for concurrent
 // use.
 //
-// A symbolic link is listed, but is not followed. Submodules are not listed. Entries that
-// git would not check out, such as ".git", are left out. All times are t, the commit's.
+// A symbolic link is listed, but is not followed. A submodule is listed as neither a file nor a
+// directory ([fs.ModeIrregular]), and a name that is not UTF-8 as it is; neither can be opened.
+// Entries that git would not check out, such as ".git", are left out. All times are t, the
+// commit's.
 func newFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
 	return &files{objects: r, root: root, time: t, dirs: make(map[plumbing.Hash][]Entry)}
 }
@@ -109,7 +111,7 @@ func (f *files) Content(except string) (string, error) {
 	}
 	h := sha256.New()
 	for _, e := range list {
-		if e.Name != except && !e.IsSubmodule() {
+		if e.Name != except {
 			fmt.Fprintf(h, "%o %s %s\x00", uint32(e.Mode), e.Hash, e.Name)
 		}
 	}
@@ -203,9 +205,7 @@ func (f *files) list(op, name string, e Entry) ([]fs.DirEntry, error) {
 	}
 	list := make([]fs.DirEntry, 0, len(entries))
 	for _, e := range entries {
-		if !e.IsSubmodule() {
-			list = append(list, dirEntry{info: info{f: f, e: e}, path: path.Join(name, e.Name)})
-		}
+		list = append(list, dirEntry{info: info{f: f, e: e}, path: path.Join(name, e.Name)})
 	}
 	return list, nil
 }
@@ -219,7 +219,7 @@ type info struct {
 
 // sized returns the info with the size of the entry at name.
 func (i info) sized(name string) (fs.FileInfo, error) {
-	if i.e.IsDir() {
+	if i.e.IsDir() || i.e.IsSubmodule() {
 		return i, nil
 	}
 	size, err := i.f.objects.Size(i.e.Hash)
@@ -242,6 +242,8 @@ func (i info) Mode() fs.FileMode {
 		return fs.ModeDir | 0o555
 	case i.e.isSymlink():
 		return fs.ModeSymlink | 0o777
+	case i.e.IsSubmodule():
+		return fs.ModeIrregular
 	case i.e.Mode&0o111 != 0:
 		return 0o555
 	}

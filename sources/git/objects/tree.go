@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -75,7 +74,7 @@ func (e Entry) IsSubmodule() bool { return e.Mode&0o170000 == 0o160000 }
 // reachable reports whether the entry has a valid name, which git would check out.
 func (e Entry) reachable() bool {
 	return e.Name != "" && e.Name != "." && e.Name != ".." && !strings.EqualFold(e.Name, ".git") &&
-		!strings.ContainsAny(e.Name, "/\\") && utf8.ValidString(e.Name)
+		!strings.ContainsAny(e.Name, "/\\")
 }
 
 // sortName returns the name that Git sorts the entry by.
