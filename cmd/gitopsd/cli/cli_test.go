@@ -319,6 +319,20 @@ func TestEmptyClusters(t *testing.T) {
 	}
 }
 
+// An empty value does not mean that a flag is left out.
+func TestEmptyValues(t *testing.T) {
+	const want = "the value is empty; write one, or leave the flag out"
+	for command, flag := range map[string]string{
+		"plan": "against", "lock": "update", "lock --check": "graph", "render --cluster dev": "vendor", "migrate --yes as.example.org": "forget",
+		"types pin x.yaml": "context", "types diff a b": "objects", "package build x -o y": "runtime-image",
+	} {
+		args := append(strings.Fields(command), "--"+flag+"=")
+		if code, _, stderr := gitopsd(t, nil, args...); code != 1 || !strings.Contains(stderr, want) || !strings.Contains(stderr, "--"+flag) {
+			t.Errorf("%q: %d %s", args, code, stderr)
+		}
+	}
+}
+
 // Passwords and tokens in addresses are not shown.
 func TestPasswordsAreNotShown(t *testing.T) {
 	for _, tt := range []struct {

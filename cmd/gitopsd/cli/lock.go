@@ -97,6 +97,7 @@ for Graphviz.`,
 	cmd.Flags().BoolVar(&tidy, "tidy", false, "remove records that no cluster selects")
 	cmd.Flags().StringVar(&graph, "graph", "", "print the dependencies, as text or with =dot for Graphviz; write nothing")
 	cmd.Flags().Lookup("graph").NoOptDefVal = "text"
+	refuseEmpty(cmd.Flags(), "update", "graph")
 	annotate(cmd.Flags(), "cluster", needs, "update")
 	annotate(cmd.Flags(), "offline", needs, "check")
 	annotate(cmd.Flags(), "update", yields, "check", "graph")

@@ -94,6 +94,7 @@ stored again.`,
 	f.DurationVar(&o.settle, "settle", migrate.DefaultSettle, "how long to wait after a change of a CRD: longer than a request, and longer than an API server is behind")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "longest time for everything")
 	f.StringVar(&o.forget, "forget", "", "take off what the objects of the CRD keep for this version, which was removed from it")
+	refuseEmpty(f, "forget")
 	o.output.register(cmd, "text", "json")
 	return cmd
 }

@@ -58,6 +58,7 @@ type registryOptions struct {
 func (o *registryOptions) register(cmd *cobra.Command) {
 	o.registerOnline(cmd)
 	cmd.Flags().StringVar(&o.vendor, "vendor", "", "directory of the fleet repository to read packages from, as gitopsd lock vendor writes it; no registry is asked then")
+	refuseEmpty(cmd.Flags(), "vendor")
 }
 
 // registerOnline adds the flags of commands that resolve what clusters declare, and that

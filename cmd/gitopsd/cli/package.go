@@ -81,6 +81,7 @@ version of a package counts, so repeat the lines in later versions.`,
 	cmd.Flags().StringVarP(&output, "output", "o", "", "package file to write (required)")
 	annotate(cmd.Flags(), "output", noVariable) // elsewhere it is a format
 	cmd.Flags().StringVar(&runtime, "runtime-image", "", "image of the package's controller, a file or a reference")
+	refuseEmpty(cmd.Flags(), "runtime-image")
 	registry.registerClient(cmd)
 	return cmd
 }

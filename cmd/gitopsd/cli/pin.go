@@ -77,6 +77,7 @@ Nothing else in the files changes.`,
 	f.BoolVar(&o.behaviour, "behaviour", false, "pin objects to the controllers behind their types, too")
 	f.BoolVar(&o.update, "update", false, "renew pins that name another type or behaviour")
 	f.BoolVar(&o.check, "check", false, "write nothing; exit with status 1 if an object is not pinned, or pinned to another type or behaviour")
+	refuseEmpty(f, "context")
 	annotate(f, "update", noVariable)  // of lock it names a package
 	annotate(f, "context", noVariable) // elsewhere it is cluster=context
 	annotate(f, "cluster", yields, "context")

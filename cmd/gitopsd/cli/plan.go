@@ -96,6 +96,7 @@ there are changes, or changes are held back or wait.`,
 	o.live.register(cmd)
 	f.BoolVar(&o.objects, "live", false, "try conversion rules on the objects of each cluster too, and list old versions that these may be stored in; it reads all objects of the types with rules")
 	f.StringVar(&o.against, "against", "", "compare with this revision (a branch, tag or commit) instead of with the clusters")
+	refuseEmpty(f, "against")
 	completeFlag(cmd, "against", completeRevisions(&o.tree))
 	completeFlag(cmd, "context", completePairs(completeRegistered(&o.tree), false))
 	o.tree.registerClusters(cmd, &o.clusters, "all")

@@ -283,6 +283,7 @@ difference is breaking.`,
 	objects.live.register(cmd)
 	completeFlag(cmd, "context", completePairs(completeRegistered(&o.tree), false))
 	cmd.Flags().StringVar(&objects.source, "objects", "", "file, directory or registered cluster with objects of the types, to say which of them would be harmed")
+	refuseEmpty(cmd.Flags(), "objects")
 	cmd.Flags().BoolVar(&exitcode, "detailed-exitcode", false, "exit with status 2 if a difference is breaking")
 	return cmd
 }

@@ -26,6 +26,27 @@ func (v clusterValue) Set(text string) error {
 	return v.Value.Set(text)
 }
 
+// filledValue is the value of a flag that changes what a command does. An empty value is an error:
+// --against "$BASE" must not ask the clusters where BASE is not set.
+type filledValue struct{ pflag.Value }
+
+// Set implements [pflag.Value].
+func (v filledValue) Set(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return errors.New("the value is empty; write one, or leave the flag out")
+	}
+	return v.Value.Set(text)
+}
+
+// refuseEmpty has flags refuse an empty value on the command line. An empty variable still sets
+// nothing.
+func refuseEmpty(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		f := flags.Lookup(name)
+		f.Value = filledValue{f.Value}
+	}
+}
+
 // durationValue is the value of a flag with a duration of more than 0, or also of 0 where that
 // is the default.
 type durationValue struct {
