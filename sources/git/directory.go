@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -161,6 +162,26 @@ func (d *Directory) Ignored(ctx context.Context) ([]string, error) {
 		}
 	}
 	return below, nil
+}
+
+// WouldIgnore returns those of the names, relative to Path, that Git ignores, or would if there
+// were such files; none if Git ignores Path itself. It asks git, and fails if git does.
+func (d *Directory) WouldIgnore(ctx context.Context, names ...string) ([]string, error) {
+	all := []string{d.Path}
+	if d.Path == "." {
+		all = nil // git does not take it
+	}
+	for _, name := range names {
+		all = append(all, path.Join(d.Path, name))
+	}
+	all, err := wire.WouldIgnore(ctx, d.Root, all)
+	if err != nil || slices.Contains(all, d.Path) {
+		return nil, err
+	}
+	for i, name := range all {
+		all[i] = strings.TrimPrefix(name, d.Path+"/")
+	}
+	return all, nil
 }
 
 // Stages returns the versions of a file with a merge conflict: the common ancestor's,

@@ -123,6 +123,9 @@ func runBump(cmd *cobra.Command, g *global, o *fleetOptions, req upgrade.Request
 		return err
 	}
 	if !out.dryRun {
+		if err := committable(cmd.Context(), tree.root, sources.LockFile); err != nil {
+			return err
+		}
 		if err := writeBump(tree.root, seen, b); err != nil {
 			return err
 		}

@@ -135,6 +135,21 @@ func ignored(ctx context.Context, root string) (names []string, note string) {
 	return names, ""
 }
 
+// committable returns an error if Git would ignore one of the files below root that a command is
+// about to write: they could not be committed, and the next command would not see them. Without git
+// that is not known; see [ignored].
+func committable(ctx context.Context, root string, names ...string) error {
+	repo, err := git.OpenDir(root)
+	if err != nil {
+		return nil // not in Git
+	}
+	defer repo.Close()
+	if all, _ := repo.WouldIgnore(ctx, names...); len(all) > 0 {
+		return fmt.Errorf("%s: Git would ignore this file, so that it could not be committed; nothing was written. `git check-ignore -v %[1]s` shows the pattern: change that", all[0])
+	}
+	return nil
+}
+
 // withoutFiles returns a note if the checkout of a fleet with this root is sparse; else "".
 func withoutFiles(ctx context.Context, root string) string {
 	repo, err := git.OpenDir(root)

@@ -63,6 +63,15 @@ func TestIgnoredFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	render(filepath.Join(repo, "build/fleet"), 0, "new")
+	// There a lock can be written, and elsewhere only if Git does not ignore it.
+	writeFile(t, repo, ".gitignore", "build/\n*.lock\n")
+	const refused = "clusters.lock: Git would ignore this file"
+	if err := committable(t.Context(), filepath.Join(repo, "build/fleet"), "clusters.lock"); err != nil {
+		t.Error(err)
+	}
+	if err := committable(t.Context(), dir, "dev/new.yaml", "clusters.lock"); err == nil || !strings.HasPrefix(err.Error(), refused) {
+		t.Errorf("have %v, want %s", err, refused)
+	}
 	// If git fails, all files are read, and a note says so.
 	writeFile(t, repo, ".git/index", "not an index")
 	_, _, stderr := gitopsd(t, map[string]string{"GITOPSD_CACHE_DIR": t.TempDir()}, "lock", "--repo", dir)

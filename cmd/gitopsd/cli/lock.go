@@ -196,6 +196,9 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	}
 	if string(text) != old {
 		// Partial success is kept.
+		if err := committable(cmd.Context(), tree.root, sources.LockFile); err != nil {
+			return err
+		}
 		if err := asSeen(seen, sources.LockFile); err != nil {
 			return err
 		}

@@ -81,10 +81,14 @@ func runLockVendor(cmd *cobra.Command, g *global, o *fleetOptions, dir string) e
 	if err != nil {
 		return err
 	}
-	var names []string
+	var names, paths []string
 	content := make(map[string]func(context.Context) ([]byte, error))
 	for _, f := range files {
 		names, content[f.Name] = append(names, f.Name), f.Content
+		paths = append(paths, path.Join(dir, f.Name))
+	}
+	if err := committable(cmd.Context(), tree.root, paths...); err != nil {
+		return err
 	}
 	changed, err := local.SyncDir(tree.root, dir, names, func(name string) ([]byte, error) { return content[name](cmd.Context()) }, oci.Owned)
 	if err != nil {

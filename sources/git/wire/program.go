@@ -110,6 +110,22 @@ func Ignored(ctx context.Context, dir string) ([]string, error) {
 	return names, err
 }
 
+// WouldIgnore returns those of the names that git ignores in a work tree, or would if there were
+// such files. It fails if git does.
+func WouldIgnore(ctx context.Context, dir string, names []string) ([]string, error) {
+	t, err := newProgramTransport(dir)
+	if err != nil {
+		return nil, err
+	}
+	cmd := t.command(ctx, "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", dir, "check-ignore", "-z", "--stdin")
+	cmd.Stdin = strings.NewReader(strings.Join(names, "\x00"))
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // none
+		err = nil
+	}
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 }), err
+}
+
 // RemoteURLs returns the URLs that git fetches a repository's remotes from, as git's whole
 // configuration has them. It fails if git does.
 func RemoteURLs(ctx context.Context, dir string) ([]string, error) {
