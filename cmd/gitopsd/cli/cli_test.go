@@ -163,6 +163,7 @@ func TestFaults(t *testing.T) {
 		{name: "a URL for a directory", args: []string{"lock", "--repo", "https://git.example.org/x"}, want: "clone the repository first"},
 		{name: "output", args: []string{"plan", "-o", "yaml"}, want: `--output "yaml": use text, json or markdown`},
 		{name: "context", args: []string{"plan", "--context", "prod"}, want: `--context "prod": want cluster=context`},
+		{name: "two mirrors", args: []string{"lock", "--repo", "../../..", "--registry-mirror", "reg.example.org=a,Reg.example.org=b"}, want: "--registry-mirror: registry reg.example.org has two mirrors, a and b"},
 		{name: "mirror", args: []string{"lock", "--repo", "../../..", "--registry-mirror", "x"}, want: `--registry-mirror "x": want registry=host[:port]`},
 		{name: "check and update", args: []string{"lock", "--check", "--update"}, want: "--check writes nothing"},
 		{name: "graph", args: []string{"lock", "--graph=svg"}, want: "--graph=svg: use text or dot"},

@@ -108,7 +108,11 @@ func (o *registryOptions) client(log *slog.Logger) (*oci.Client, error) {
 		if !ok || registry == "" || host == "" || strings.Contains(m, "/") {
 			return nil, fmt.Errorf("--registry-mirror %q: want registry=host[:port]", git.Shown(m))
 		}
-		mirrors[strings.ToLower(registry)] = host
+		registry = strings.ToLower(registry)
+		if other, twice := mirrors[registry]; twice && other != host {
+			return nil, fmt.Errorf("--registry-mirror: registry %s has two mirrors, %s and %s", registry, other, host)
+		}
+		mirrors[registry] = host
 	}
 	return oci.New(oci.Config{CacheDir: dir, CAFile: o.caFile, Mirrors: mirrors, UserAgent: userAgent(), Log: log})
 }
