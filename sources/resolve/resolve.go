@@ -44,7 +44,8 @@ const (
 	// Readonly refuses a package without records.
 	Readonly
 	// Check adds nothing and looks every tag up again, including the tags of
-	// controllers' images, so that a moved tag is a mismatch.
+	// controllers' images, so that a moved tag is a mismatch. A tag whose digest a
+	// declaration names is not looked up: it may move without changing anything.
 	Check
 )
 

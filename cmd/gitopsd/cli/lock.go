@@ -41,9 +41,10 @@ line differently, the error names both lines: delete one, or use --update. With
 ` + "`gitopsd lock merge`" + ` as Git's merge driver there are no other conflicts.
 
 --check writes nothing: it looks up every tag again, and exits with status 1 if a tag
-was moved or if the lock does not match the declarations. With --offline or --vendor it
-asks no registry: it compares the records with the packages in the cache or in that
-directory, and lists the tags that it did not look up.
+was moved or if the lock does not match the declarations. A tag is not looked up if a
+declaration names its digest, which counts whatever the registry has. With --offline or
+--vendor it asks no registry: it compares the records with the packages in the cache or
+in that directory, and lists the tags that it did not look up.
 
 --update resolves all packages again, --update=REPOSITORY (or its last part) only that
 one, and replaces their records. With --cluster it does so in the named clusters only; a tag that other
