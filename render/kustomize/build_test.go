@@ -349,6 +349,8 @@ func TestAutodetectLeavesOut(t *testing.T) {
 		want string // an error; "" for a note
 	}{
 		{"shared", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../shared")}, "a/shared: is a symbolic link"},
+		{"v1.2", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../shared")}, "a/v1.2: is a symbolic link"},
+		{"x.YAML", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../shared/two.yaml")}, "a/x.YAML: is a symbolic link"},
 		{"module", &fstest.MapFile{Mode: fs.ModeIrregular}, "a/module: is neither a regular file nor a directory"},
 		{"caf\xe9/x.yaml", one, `a: "caf\xe9" is not a name in UTF-8; rename it`},
 		{"x.json", one, ""},
@@ -367,6 +369,11 @@ func TestAutodetectLeavesOut(t *testing.T) {
 		if err != nil || len(objects) != 1 || !slices.Equal(notes, []string{want}) {
 			t.Errorf("%s: %d objects, %q, %v", tt.name, len(objects), notes, err)
 		}
+	}
+	// A link to a text of another kind is like that text.
+	files := fstest.MapFS{"a/one.yaml": one, "README.md": one, "a/README.md": {Mode: fs.ModeSymlink, Data: []byte("../README.md")}}
+	if objects, notes, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); err != nil || len(objects) != 1 || len(notes) > 0 {
+		t.Errorf("a link to a README: %d objects, %q, %v", len(objects), notes, err)
 	}
 }
 

@@ -457,12 +457,15 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 			found = append(found, relative)
 			return fs.SkipDir
 		}
-		if !entry.Type().IsRegular() {
-			// What is behind a symbolic link or in a submodule would be missing, and be pruned.
+		ext := path.Ext(name)
+		link := entry.Type() == fs.ModeSymlink
+		if !entry.Type().IsRegular() && !(link && otherFile(ext)) {
+			// What is in a submodule or in the directory that a link leads to would be missing, and
+			// be pruned.
 			_, err := in.mode(name)
 			return err
 		}
-		switch ext := path.Ext(name); {
+		switch {
 		case ext == ".yaml" || ext == ".yml":
 			found = append(found, relative)
 		case strings.EqualFold(ext, ".yaml") || strings.EqualFold(ext, ".yml") || strings.EqualFold(ext, ".json"):
@@ -564,6 +567,13 @@ func (in *inspection) mode(name string) (fs.FileMode, error) {
 		in.modes[name] = mode
 		return mode, nil
 	}
+}
+
+// otherFile reports whether a name with this extension, such as ".md", is a file's, and not one of
+// objects. Directories have none, or a version's digits.
+func otherFile(ext string) bool {
+	letters := strings.Trim(strings.ToLower(ext), "abcdefghijklmnopqrstuvwxyz") == "."
+	return letters && !strings.EqualFold(ext, ".yaml") && !strings.EqualFold(ext, ".yml")
 }
 
 // file reads a file that a field names.
