@@ -88,6 +88,8 @@ type execution struct {
 	converters *cutoff
 	// hooks ends the wait for API servers to ask new webhooks.
 	hooks *cutoff
+	// unready are the controllers that are not ready, of packages that take over from others.
+	unready map[string]blocker
 	// held are the packages that get no more writes in this pass, with the reason.
 	held map[string]string
 	// repinning is set once a pin was compared with digests from before this run for
@@ -100,9 +102,9 @@ type execution struct {
 // Skipped. Failures of single steps are only in the report.
 func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	x := &execution{
-		Applier: a, plan: p, needs: plan.NewNeeds(p.Steps), looked: a.parent, results: make([]Result, len(p.Steps)),
+		Applier: a, plan: p, needs: plan.NewNeeds(p.Steps, p.Successors), looked: a.parent, results: make([]Result, len(p.Steps)),
 		defined: make(map[schema.GroupKind]*Result), spaces: make(map[string]*Result), backends: new(cutoff), converters: new(cutoff), hooks: new(cutoff),
-		held: make(map[string]string),
+		held: make(map[string]string), unready: make(map[string]blocker),
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]

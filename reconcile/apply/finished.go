@@ -122,7 +122,7 @@ func (a *Applier) Record(ctx context.Context, p *plan.Plan) error {
 	if was == nil || !was.exists || was.fleet != a.fleet.Name || was.commit != p.Commit || was.finished == a.finishedRecord() {
 		return nil
 	}
-	err := a.writeParent(ctx, was, &parent{kinds: was.kinds, partial: was.partial, namespaces: was.namespaces, commit: was.commit})
+	err := a.writeParent(ctx, was, &parent{kinds: was.kinds, partial: was.partial, namespaces: was.namespaces, commit: was.commit, successors: was.successors})
 	if kube.IsClusterWide(err) {
 		return err
 	}

@@ -87,7 +87,9 @@ type parent struct {
 	// since it is written only if it has not changed since it was read.
 	fleet, commit string
 	// finished is the value of manifest.FinishedAnnotation.
-	finished     string
+	finished string
+	// successors is the value of manifest.SuccessorsAnnotation.
+	successors   string
 	uid, version string
 }
 
@@ -123,6 +125,7 @@ func (a *Applier) readParent(ctx context.Context) (*parent, error) {
 	p.exists = true
 	p.fleet, p.commit = meta.Annotations[manifest.FleetAnnotation], meta.Annotations[manifest.CommitAnnotation]
 	p.finished = meta.Annotations[manifest.FinishedAnnotation]
+	p.successors = meta.Annotations[manifest.SuccessorsAnnotation]
 	a.readFinished(p.finished)
 	p.uid, p.version = string(meta.UID), meta.ResourceVersion
 	p.listed = kindList{meta.Annotations[kindsAnnotation], meta.Annotations[manifest.KindsAnnotation]}
@@ -214,13 +217,14 @@ func (x *execution) claim(ctx context.Context, kinds map[schema.GroupKind]bool, 
 		if err != nil {
 			return err
 		}
-		wider := &parent{kinds: maps.Clone(p.kinds), namespaces: listable(p.namespaces, in), commit: commit}
+		wider := &parent{kinds: maps.Clone(p.kinds), namespaces: listable(p.namespaces, in), commit: commit, successors: x.plan.Successors.String()}
 		maps.Copy(wider.kinds, kinds)
 		if (p.partial || !p.exists) && x.looked != nil {
 			maps.Copy(wider.kinds, x.looked.kinds)
 			wider.partial = x.looked.partial
 		}
-		covers := p.exists && len(wider.kinds) == len(p.kinds) && len(wider.namespaces) == len(p.namespaces) && p.fleet == x.fleet.Name
+		covers := p.exists && len(wider.kinds) == len(p.kinds) && len(wider.namespaces) == len(p.namespaces) && p.fleet == x.fleet.Name &&
+			(wider.successors == "" || wider.successors == p.successors)
 		if covers && corrects {
 			return nil
 		}
@@ -325,14 +329,14 @@ func (x *execution) superseded(ctx context.Context, p *parent) error {
 // narrows it: that process may be about to apply objects of these kinds.
 func (x *execution) narrow(ctx context.Context, kinds map[schema.GroupKind]bool, in map[string]bool) error {
 	in = listable(in)
-	p := x.parent
-	if p.exists && p.listed == listOf(kinds, p.partial) && maps.Equal(p.namespaces, in) && p.fleet == x.fleet.Name && p.finished == x.finishedRecord() {
+	p, successors := x.parent, x.successors().String()
+	if p.exists && p.listed == listOf(kinds, p.partial) && maps.Equal(p.namespaces, in) && p.fleet == x.fleet.Name && p.finished == x.finishedRecord() && p.successors == successors {
 		return nil
 	}
 	if x.superseded(ctx, p) != nil {
 		return nil
 	}
-	err := x.writeParent(ctx, p, &parent{kinds: kinds, partial: p.partial, namespaces: in, commit: cmp.Or(p.commit, x.plan.Commit)})
+	err := x.writeParent(ctx, p, &parent{kinds: kinds, partial: p.partial, namespaces: in, commit: cmp.Or(p.commit, x.plan.Commit), successors: successors})
 	if class := kube.ClassOf(err); class == kube.Changed || class == kube.Exists {
 		return nil
 	}
@@ -369,6 +373,9 @@ func (a *Applier) writeParent(ctx context.Context, read, p *parent) error {
 	// An apply without it would leave it there, since the create owns it too.
 	if p.finished = a.finishedRecord(); p.finished != "" || read.finished != "" {
 		annotations[manifest.FinishedAnnotation] = p.finished
+	}
+	if p.successors != "" || read.successors != "" {
+		annotations[manifest.SuccessorsAnnotation] = p.successors
 	}
 	metadata := map[string]any{
 		"name": a.set.parent.Name, "namespace": a.set.parent.Namespace,

@@ -47,7 +47,7 @@ func (a *Applier) look(ctx context.Context, desired *manifest.Set) (*view, error
 		Namespaced: make(map[schema.GroupVersionKind]bool),
 		Rollbacks:  make(map[manifest.ID]plan.Rollback),
 		Contents:   make(map[manifest.ID][]plan.Content), ContentsUnknown: make(map[manifest.ID]string),
-		Accounts: make(map[manifest.ID][]string), Finished: make(map[manifest.ID]plan.Finished),
+		Accounts: make(map[manifest.ID][]string), Finished: make(map[manifest.ID]plan.Finished), Successors: plan.ParseSuccessors(p.successors),
 	}}
 	types, unserved, err := a.types(ctx, v, desired, p)
 	if err != nil {

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ func (x *execution) prune(ctx context.Context, early bool) error {
 	var missing map[string][]*Result
 	if !early {
 		missing = x.missing()
+		if err := x.awaitSuccessors(ctx); err != nil {
+			return err
+		}
 	}
 	var there []blocker
 	var todo []*Result
@@ -49,7 +53,7 @@ func (x *execution) prune(ctx context.Context, early bool) error {
 				r.Outcome, r.Reason = Skipped, fmt.Sprintf("kept until the rest is applied: %s: %s", m.Step.ID, x.because(m))
 				continue
 			}
-			if until := x.postponed(r, there); until != "" {
+			if until := cmp.Or(x.untaken(r.Step), x.postponed(r, there)); until != "" {
 				r.Outcome, r.Reason = Pending, "waits until "+until
 				continue
 			}
@@ -142,12 +146,12 @@ func (x *execution) missing() map[string][]*Result {
 
 // replacement returns a missing object that may replace a pruned one; nil if there is none.
 func (x *execution) replacement(missing map[string][]*Result, r *Result) *Result {
-	of := missing[r.Step.Package]
-	i := slices.IndexFunc(of, func(m *Result) bool { return x.needs.Replaced(m.Step, r.Step) })
-	if i < 0 {
-		return nil
+	for _, pkg := range x.needs.Replacers(r.Step.Package) {
+		if i := slices.IndexFunc(missing[pkg], func(m *Result) bool { return x.needs.Replaced(m.Step, r.Step) }); i >= 0 {
+			return missing[pkg][i]
+		}
 	}
-	return of[i]
+	return nil
 }
 
 // registered returns why a workload or a Service must not change yet: it would no longer

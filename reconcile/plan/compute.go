@@ -52,6 +52,8 @@ type Live struct {
 	// Finished are Jobs that finished, and that Kubernetes has deleted since because of their
 	// spec.ttlSecondsAfterFinished.
 	Finished map[manifest.ID]Finished
+	// Successors are those that the inventory records.
+	Successors Successors
 	// Beside are the inventories of the fleet's other clusters in this cluster, by ID. If one
 	// is registered, most likely two kubeconfigs lead to one cluster, so no annotation adopts
 	// its objects.
@@ -155,6 +157,8 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 	p.Steps = append(p.Steps, c.unwanted()...)
 	c.keepServers(p.Steps)
 	KeepConverters(p)
+	p.Successors = c.successors(p.Steps)
+	c.announce(p)
 	p.behind, p.contents = c.order(p.Steps), c.contents()
 	return p
 }

@@ -158,7 +158,7 @@ func (c *computation) keepControllers(steps []Step) {
 			}
 		}
 	}
-	needs := NewNeeds(steps)
+	needs := NewNeeds(steps, nil)
 	for i := range steps {
 		s := &steps[i]
 		if j := slices.IndexFunc(busy, func(b *Step) bool { return b.Package == s.Package && needs.Of(b, s) }); j >= 0 && s.Stage != Custom && !s.ID.Is(manifest.Definitions...) {

@@ -124,19 +124,21 @@ func HoldIncomplete(p *Plan) {
 			missing[s.Package] = append(missing[s.Package], s)
 		}
 	}
-	needs := NewNeeds(p.Steps)
+	needs := NewNeeds(p.Steps, p.Successors)
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if s.Object != nil || s.Early {
 			continue
 		}
-		if j := slices.IndexFunc(missing[s.Package], func(m *Step) bool { return needs.Replaced(m, s) }); j >= 0 {
-			m := missing[s.Package][j]
-			cause := cmp.Or(m.Rejected, m.Reason)
-			if m.Allow != nil {
-				cause = m.Allow.Cause
+		for _, pkg := range needs.Replacers(s.Package) {
+			if j := slices.IndexFunc(missing[pkg], func(m *Step) bool { return needs.Replaced(m, s) }); j >= 0 {
+				m := missing[pkg][j]
+				cause := cmp.Or(m.Rejected, m.Reason)
+				if m.Allow != nil {
+					cause = m.Allow.Cause
+				}
+				hold(s, "kept until the rest is applied: %s: %s", m.ID, cause)
 			}
-			hold(s, "kept until the rest is applied: %s: %s", m.ID, cause)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 //     controller logs in with. Any other object may need what is cluster-wide, in its
 //     namespace, or in that of a plain workload that goes too and may remove its finalizer.
 //   - that is missing and may replace it ([Needs.Replaced]): one of the same package, or
-//     another plain manifest.
+//     another plain manifest, or one of a package that takes over from it ([Successors]).
 //
 // RoleBindings and ClusterRoleBindings of plain manifests are judged by their subjects. A
 // controller is a ServiceAccount, so a binding that has none as a subject is needed by
@@ -33,14 +33,16 @@ type Needs struct {
 	composites, leaving map[string]bool
 	// workloads are the namespaces with plain workloads that are to go.
 	workloads map[string]bool
+	// successors are the plan's.
+	successors Successors
 }
 
 // AnyAccount in Step.Accounts is for the ServiceAccounts of all namespaces.
 const AnyAccount = "*"
 
-// NewNeeds returns the Needs of the steps of a plan.
-func NewNeeds(steps []Step) *Needs {
-	n := &Needs{definers: make(map[string]map[string]bool), composites: make(map[string]bool), leaving: make(map[string]bool), workloads: make(map[string]bool)}
+// NewNeeds returns the Needs of the steps of a plan with these successors.
+func NewNeeds(steps []Step, successors Successors) *Needs {
+	n := &Needs{definers: make(map[string]map[string]bool), composites: make(map[string]bool), leaving: make(map[string]bool), workloads: make(map[string]bool), successors: successors}
 	for i := range steps {
 		s := &steps[i]
 		switch {
@@ -83,14 +85,20 @@ func (n *Needs) Of(there, s *Step) bool {
 // prunes, or may be needed before that goes.
 func (n *Needs) Replaced(missing, s *Step) bool {
 	switch {
-	case s.Package != missing.Package:
+	case s.Package != missing.Package && !slices.Contains(n.successors[s.Package], missing.Package):
 		return false
 	case s.Package != "" || !binds(s.ID):
 		return true
-	case missing.ID.Group == manifest.GroupRBAC && (missing.ID.Namespace == s.ID.Namespace || missing.ID.Namespace == "" || s.ID.Namespace == ""):
+	case missing.Package == "" && missing.ID.Group == manifest.GroupRBAC && (missing.ID.Namespace == s.ID.Namespace || missing.ID.Namespace == "" || s.ID.Namespace == ""):
 		return true
 	}
 	return n.near(s, missing.ID.Namespace)
+}
+
+// Replacers returns the packages that may have what replaces an object of a package: itself,
+// and its successors.
+func (n *Needs) Replacers(pkg string) []string {
+	return append([]string{pkg}, n.successors[pkg]...)
 }
 
 // near reports whether a plain object may be needed by something in a namespace, or by a

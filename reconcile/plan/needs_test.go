@@ -41,6 +41,7 @@ func TestNeeds(t *testing.T) {
 	}
 	typed, plain, composite := step("e.org", "W", "a", "w", ""), step("plain.org", "W", "a", "w", ""), step("x.org", "X", "a", "x", "")
 	gone, volume := step("gone.org", "W", "", "w", ""), step("", "PersistentVolumeClaim", "a", "v", "")
+	successors := plan.Successors{"old": {"new"}, "": {"new"}}
 	for _, tt := range []struct {
 		name     string
 		other, s *plan.Step
@@ -75,10 +76,15 @@ func TestNeeds(t *testing.T) {
 		{"a right, and another one elsewhere", step(manifest.GroupRBAC, "RoleBinding", "z", "n", ""), binding("a"), false, false},
 		{"a right, and one for everywhere", step(manifest.GroupRBAC, "ClusterRole", "", "n", ""), binding("a"), false, true},
 		{"a right everywhere, and one somewhere", step(manifest.GroupRBAC, "RoleBinding", "z", "n", ""), binding(""), false, true},
+		{"of a package that takes over from its own", configMap("z", "new"), configMap("a", "old"), false, true},
+		{"of a package that its own takes over from", configMap("z", "old"), configMap("a", "new"), false, false},
+		{"of a package that takes over from plain manifests", configMap("z", "new"), configMap("a", ""), false, true},
+		{"people's right, and a package's right that takes over from plain manifests", step(manifest.GroupRBAC, "ClusterRole", "", "n", "new"), binding("a"), false, false},
+		{"a right of a workload that goes, and a package that takes over", configMap("z", "new"), binding("", "run"), false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			needs := plan.NewNeeds(steps)
+			needs := plan.NewNeeds(steps, successors)
 			if of, repl := needs.Of(tt.other, tt.s), needs.Replaced(tt.other, tt.s); of != tt.of || repl != tt.repl {
 				t.Errorf("needs it: %t, want %t; may replace it: %t, want %t", of, tt.of, repl, tt.repl)
 			}

@@ -191,6 +191,9 @@ const (
 	// FinishedAnnotation, on a cluster's inventory, has the Jobs that finished and that
 	// Kubernetes deletes after their time to live; see apply.Applier.Record.
 	FinishedAnnotation = Group + "/finished-jobs"
+	// SuccessorsAnnotation, on a cluster's inventory, has the packages that took over
+	// definitions from others, while these still have objects.
+	SuccessorsAnnotation = Group + "/successors"
 )
 
 // annotations are all of the above. A manifest that was taken from a cluster may have those
