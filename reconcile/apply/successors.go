@@ -24,9 +24,11 @@ const successorWait = 15 * time.Second
 func (x *execution) awaitSuccessors(ctx context.Context) error {
 	ctx = kube.Waiting(ctx)
 	takeOver := make(map[string]bool)
-	for _, by := range x.plan.Successors {
-		for _, successor := range by {
-			takeOver[successor] = true
+	for i := range x.plan.Steps {
+		if s := &x.plan.Steps[i]; s.Action == plan.Prune {
+			for _, successor := range x.plan.Successors[s.Package] {
+				takeOver[successor] = true
+			}
 		}
 	}
 	ends := new(cutoff)

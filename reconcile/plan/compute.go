@@ -154,11 +154,11 @@ func Compute(cluster string, desired *manifest.Set, live Live, inv Inventory, op
 		}
 	}
 	sortApplied(p.Steps)
+	c.successors = c.takeovers(p.Steps)
 	p.Steps = append(p.Steps, c.unwanted()...)
 	c.keepServers(p.Steps)
 	KeepConverters(p)
-	p.Successors = c.successors(p.Steps)
-	c.announce(p)
+	p.Successors = c.successors.of(p.Steps)
 	p.behind, p.contents = c.order(p.Steps), c.contents()
 	return p
 }
@@ -175,6 +175,8 @@ type computation struct {
 	dormant map[manifest.ID]bool
 	// installed are the packages that are desired; known while contents are kept.
 	installed map[string]bool
+	// successors are those of all packages.
+	successors Successors
 	// awaited are names that others may depend on, of objects that a cluster has and the
 	// rendering has not, or not under that name.
 	awaited map[string]bool

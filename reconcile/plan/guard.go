@@ -74,6 +74,7 @@ func (c *computation) unwanted() []Step {
 	c.keepAdopted(steps)
 	c.keepContents(steps)
 	c.keepMost(steps, members)
+	c.besideSuccessors(steps)
 	return steps
 }
 

@@ -46,18 +46,25 @@ func ParseSuccessors(text string) Successors {
 	return s
 }
 
-// successors returns the successors of packages with objects that are not desired. A live
-// definition has the label of its former package until it is applied; after that, the
-// inventory's record tells.
-func (c *computation) successors(steps []Step) Successors {
-	s := make(Successors)
-	leave, desired := make(map[string]bool), make(map[string]bool)
+// of returns the successors of packages of which a plan has objects that are not desired.
+func (s Successors) of(steps []Step) Successors {
+	of := make(Successors)
 	for i := range steps {
-		step := &steps[i]
-		if step.Object == nil {
-			leave[step.Package] = true
-			continue
+		if by := s[steps[i].Package]; steps[i].Object == nil && by != nil {
+			of[steps[i].Package] = by
 		}
+	}
+	return of
+}
+
+// takeovers returns the successors, given the steps of desired objects. A live definition has
+// the label of its former package until it is applied; after that, the inventory's record
+// tells.
+func (c *computation) takeovers(wanted []Step) Successors {
+	s := make(Successors)
+	desired := make(map[string]bool)
+	for i := range wanted {
+		step := &wanted[i]
 		desired[step.Package] = true
 		if step.Member && step.ID.Is(manifest.Definitions...) {
 			if former := c.live.Objects[step.ID].Labels[manifest.PackageLabel]; former != step.Package {
@@ -72,31 +79,28 @@ func (c *computation) successors(steps []Step) Successors {
 			}
 		}
 	}
-	for former := range s {
-		if !leave[former] {
-			delete(s, former)
-		}
-	}
 	return s
 }
 
-// announce says of a former package's workloads that they go once the successors' controllers
-// are ready.
-func (c *computation) announce(p *Plan) {
+// besideSuccessors says of a former package's workloads when they go, or that they do not go
+// yet: two controllers may act on the same objects then.
+func (c *computation) besideSuccessors(steps []Step) {
 	controllers := make(map[string]manifest.ID)
-	for i := range p.Steps {
-		if s := &p.Steps[i]; s.Object != nil && s.ID.Is(manifest.Deployment) && s.ID.Namespace == c.inv.Namespace {
-			controllers[s.Package] = s.ID
+	for _, o := range c.desired.All() {
+		if pkg := o.Label(manifest.PackageLabel); pkg != "" && o.ID().Is(manifest.Deployment) && o.ID().Namespace == c.inv.Namespace {
+			controllers[pkg] = o.ID()
 		}
 	}
-	for i := range p.Steps {
-		s := &p.Steps[i]
-		if s.Action != Prune || s.Stage != Workloads {
-			continue
-		}
-		for _, successor := range p.Successors[s.Package] {
-			if id, ok := controllers[successor]; ok && successor != "" {
+	for i := range steps {
+		s := &steps[i]
+		for _, successor := range c.successors[s.Package] {
+			id, ok := controllers[successor]
+			switch {
+			case !ok || s.Stage != Workloads:
+			case s.Action == Prune:
 				s.Reason = joined(s.Reason, fmt.Sprintf("pruned once %s is ready", id))
+			case s.Action == Held && s.Package != "":
+				s.Reason = joined(s.Reason, fmt.Sprintf("until it goes, it may act on the same objects as %s", id))
 			}
 		}
 	}

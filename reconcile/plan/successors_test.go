@@ -1,0 +1,62 @@
+package plan_test
+
+import (
+	"strings"
+	"testing"
+
+	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/manifest/manifesttest"
+)
+
+// A plan knows which package takes over from another, and says it of the former one's
+// controller.
+func TestSuccessors(t *testing.T) {
+	t.Parallel()
+	const (
+		old  = "labels: {gitopsd.dev/package: old}"
+		next = "labels: {gitopsd.dev/package: new}"
+		crd  = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ws.e.org, LABELS}, spec: {group: e.org, names: {kind: W}}}\n---\n"
+		more = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: vs.e.org, labels: {gitopsd.dev/package: old}}, spec: {group: e.org, names: {kind: V}}}\n---\n"
+		run  = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: old, namespace: gitopsd-system, LABELS}}\n---\n"
+		succ = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: new, namespace: gitopsd-system, labels: {gitopsd.dev/package: new}}}\n---\n"
+	)
+	with := func(text, labels string) string { return strings.ReplaceAll(text, "LABELS", labels) }
+	const waits = "prune deployment.apps/gitopsd-system/old pruned once deployment.apps/gitopsd-system/new is ready"
+	for _, tt := range []struct {
+		name, desired, live, recorded string
+		full                          bool // vs.e.org holds an object
+		successors, want              string
+	}{
+		{name: "by its definition", desired: with(crd, next) + succ, live: with(crd+run, old), successors: "old=new", want: waits},
+		{name: "by the record", desired: with(crd, next) + succ, live: with(crd, next) + succ + with(run, old), recorded: "old=new", successors: "old=new", want: waits},
+		{name: "from plain manifests", desired: with(crd, next) + succ, live: with(crd+run, "labels: {a: b}"), successors: "=new", want: waits},
+		{name: "to plain manifests", desired: with(crd, "labels: {a: b}"), live: with(crd+run, old), successors: "old=", want: "prune deployment.apps/gitopsd-system/old"},
+		{name: "one that is not desired any more", desired: succ, live: succ + with(run, old), recorded: "old=other", want: "prune deployment.apps/gitopsd-system/old"},
+		{name: "nothing is left", desired: with(crd, next) + succ, live: with(crd, old) + succ, recorded: "old=new"},
+		{name: "another type stays", desired: with(crd, next) + succ, live: with(crd+run, old) + more, full: true, successors: "old=new",
+			want: `held deployment.apps/gitopsd-system/old kept: objects of customresourcedefinition.apiextensions.k8s.io/vs.e.org may need it; remove them, or annotate their definition with gitopsd.dev/allow-prune: "true"; until it goes, it may act on the same objects as deployment.apps/gitopsd-system/new`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			l := live(t, tt.live, nil)
+			l.Successors = plan.ParseSuccessors(tt.recorded)
+			if tt.full {
+				l.Contents = map[manifest.ID][]plan.Content{manifest.CRD.ID("", "vs.e.org"): {{ID: manifest.ID{Group: "e.org", Kind: "V", Name: "v"}, UID: "v"}}}
+			}
+			p := plan.Compute("prod", manifesttest.Set(t, tt.desired), l, inventory, plan.Options{})
+			if have := p.Successors.String(); have != tt.successors {
+				t.Errorf("have %q, want %q", have, tt.successors)
+			}
+			have := ""
+			for line := range strings.Lines(steps(p)) {
+				if strings.Contains(line, "deployment.apps/gitopsd-system/old ") || strings.HasSuffix(line, "/old\n") {
+					have += strings.TrimSuffix(line, "\n")
+				}
+			}
+			if have != tt.want {
+				t.Errorf("have\n%s\nwant\n%s", have, tt.want)
+			}
+		})
+	}
+}
