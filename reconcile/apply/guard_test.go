@@ -74,8 +74,8 @@ func TestGuards(t *testing.T) {
 	}{
 		{"render failed", rest, plan.Options{RenderFailed: "no kustomization"}, "kept: the cluster could not be rendered: no kustomization"},
 		{"nothing rendered", "", plan.Options{}, "kept: the cluster's directory renders no objects"},
-		{"packages have errors", "", plan.Options{Broken: true}, "kept: packages of the cluster have errors, and its directory renders no other objects"},
-		{"package failed", rest, plan.Options{Keeps: func(_ manifest.ID, pkg string) bool { return pkg == "p" }}, "kept: "},
+		{"packages have errors", "", plan.Options{Broken: []string{"p"}}, "kept: packages of the cluster have errors, and its directory renders no other objects"},
+		{"package failed", rest, plan.Options{Keeps: func(_ manifest.ID, pkg string) bool { return pkg == "p" }, Broken: []string{"o", "p"}}, "kept: errors in the repository or in package p leave open whether it is wanted"},
 		{"too many", rest, plan.Options{AllowPrune: 27}, `kept: this would prune 28 of the 31 objects in this cluster; to allow that, annotate the Cluster in the registry with gitopsd.dev/allow-prune: "28"`},
 		{"allowed", rest, plan.Options{AllowPrune: 28}, ""},
 	} {

@@ -107,8 +107,8 @@ type Options struct {
 	// Bare: the cluster's directory renders no objects; the desired ones are made from the
 	// registry.
 	Bare bool
-	// Broken: packages of the cluster have errors, and their objects are not desired.
-	Broken bool
+	// Broken are the names of the packages with errors, whose objects are not desired.
+	Broken []string
 	// ReportDrift: drift is reported and not corrected.
 	ReportDrift bool
 	// Adopt are the sources whose objects are taken over, from the

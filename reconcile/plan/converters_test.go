@@ -75,7 +75,7 @@ func TestConverters(t *testing.T) {
 		},
 		{
 			name: "a definition that may be wanted", desired: cm, live: convertedBy("h1:AAAA", byService) + server + rulesMap("h1:AAAA") + rulesMap("h1:BBBB"), keeps: true,
-			want: "create configmap/ns/a\nheld " + crd + " kept: errors in the repository or in its package leave open whether it is wanted\nheld deployment.apps/gitopsd-system/gitopsd-conversion " + kept +
+			want: "create configmap/ns/a\nheld " + crd + " kept: errors in the repository leave open whether it is wanted\nheld deployment.apps/gitopsd-system/gitopsd-conversion " + kept +
 				"\nheld service/gitopsd-system/gitopsd-conversion " + kept + "\nheld " + one + " " + kept + "\nprune " + two + "\n",
 		},
 		{

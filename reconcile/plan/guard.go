@@ -100,8 +100,22 @@ func holdBehind(s *Step, format string, args ...any) {
 	}
 }
 
-// maybeWanted is the reason for keeping the objects that Keeps reports.
-const maybeWanted = "kept: errors in the repository or in its package leave open whether it is wanted"
+// maybeWanted returns the reason for keeping an object that Keeps reports. It names the
+// object's own package, or all packages with errors: one of these may want it.
+func (c *computation) maybeWanted(s *Step) string {
+	where, broken := "the repository", c.opts.Broken
+	if slices.Contains(broken, s.Package) {
+		broken = []string{s.Package}
+	}
+	switch len(broken) {
+	case 0:
+	case 1:
+		where += " or in package " + broken[0]
+	default:
+		where += " or in packages " + prose.Some(broken, 3)
+	}
+	return fmt.Sprintf("kept: errors in %s leave open whether it is wanted", where)
+}
 
 // HoldIncomplete holds the prunes that `gitopsd run` would leave to a later pass because
 // an object that may replace theirs cannot be applied: the replacement of an object must
@@ -153,9 +167,9 @@ func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, ke
 		case c.opts.RenderFailed != "":
 			holdBehind(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
-			holdBehind(s, maybeWanted)
+			holdBehind(s, "%s", c.maybeWanted(s))
 		case (c.opts.Bare || c.desired.Len() == 0) && !c.opts.RemoveAll && !target.Made(s.ID, label(s.ID, target.AutomaticLabel)):
-			if c.opts.Broken {
+			if len(c.opts.Broken) > 0 {
 				holdBehind(s, "kept: packages of the cluster have errors, and its directory renders no other objects")
 				continue
 			}

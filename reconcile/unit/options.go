@@ -27,7 +27,7 @@ func PlanOptions(want *desired.Unit) (plan.Options, error) {
 func options(want *desired.Unit) (apply.PlanOptions, error) {
 	opts := apply.PlanOptions{
 		Options: plan.Options{
-			Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.ReportDrift, RemoveAll: want.Remove, Bare: want.Bare, Broken: len(want.Incomplete) > 0,
+			Keeps: want.Keeps, Order: want.Order(), ReportDrift: want.ReportDrift, RemoveAll: want.Remove, Bare: want.Bare, Broken: want.Incomplete,
 			Inactive: packageTypes(want.Inactive), Delegated: packageTypes(want.Delegated),
 			Gating: want.Gating(), Declaration: want.Declaration,
 		},
