@@ -10,6 +10,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/conversion"
@@ -146,7 +147,8 @@ func (e *envelope) offers() []string {
 func (in *reading) definition(ctx context.Context, t kube.Type, e *envelope) error {
 	id := t.ID("", e.Metadata.Name)
 	d := in.facts.Definitions[id]
-	if d == nil && in.wanted.Keeps != nil && in.wanted.Keeps(id, e.Metadata.Labels[manifest.PackageLabel]) {
+	ours := e.Metadata.Labels[plan.PartOfLabel] != ""
+	if d == nil && ours && in.wanted.Keeps != nil && in.wanted.Keeps(id, e.Metadata.Labels[manifest.PackageLabel]) {
 		return nil // its package could not be rendered, which is a gap
 	}
 	k, err := in.read(t, e)

@@ -6,6 +6,7 @@ import (
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/verify"
 	"gitopsd.dev/render/conversion"
 	"gitopsd.dev/render/manifest"
@@ -43,6 +44,25 @@ func TestComposed(t *testing.T) {
 	} {
 		if have := read(tt.crd).composed(offered); have != tt.want {
 			t.Errorf("%s: %t", tt.name, have)
+		}
+	}
+}
+
+// A definition of gitopsd's that may be wanted is a gap. One of others is not, which gitopsd
+// does not keep.
+func TestKept(t *testing.T) {
+	crd := kube.Type{Group: manifest.CRD.Group, Version: "v1", Kind: manifest.CRD.Kind}
+	for _, label := range []string{plan.PartOfLabel, "other"} {
+		e := &envelope{Spec: json.RawMessage(`{"group":"example.org","names":{"kind":"A","plural":"as"},"versions":[]}`)}
+		e.Metadata.Name, e.Metadata.Labels = "as.example.org", map[string]string{label: "x"}
+		facts := &verify.Facts{Definitions: make(map[manifest.ID]*verify.Definition)}
+		wanted := &desired.Unit{Keeps: func(manifest.ID, string) bool { return true }}
+		in := &reading{Reader: &Reader{known: make(map[content]*known)}, wanted: wanted, facts: facts}
+		if err := in.definition(t.Context(), crd, e); err != nil {
+			t.Fatal(err)
+		}
+		if read := len(facts.Definitions) > 0; read == (label == plan.PartOfLabel) {
+			t.Errorf("with label %s: read: %t", label, read)
 		}
 	}
 }
