@@ -248,6 +248,7 @@ func (c *cluster) noteByType(s sources.Selected, e *expansion, chosen *selection
 		}
 	}
 	switch {
+	case len(c.broken) > 0: // a package with errors may have the policies
 	case chosen.types > 0 && len(chosen.inactive) == chosen.types:
 		which := "its only type"
 		if chosen.types > 1 {

@@ -140,6 +140,10 @@ func TestPolicyFaults(t *testing.T) {
 			t.Errorf("%s: have %s", tt.want, definitions(rendered))
 		}
 	}
+	rendered, _ := expand(t, new(Renderer), input(t, byType("aws")+declare("Configuration", "policies", "")), packages)
+	if len(rendered.Notes) > 0 || !rendered.Keeps(manifest.CRD.ID("", "buckets.aws.example.org"), "aws") {
+		t.Errorf("with policies in a package that is not resolved: notes %q, or its types are pruned", rendered.Notes)
+	}
 	for _, annotations := range []string{"{gitopsd.dev/install: some}", "{gitopsd.dev/install: by-type}"} {
 		kind, want := "Configuration", "only a Provider is installed by type"
 		if strings.Contains(annotations, "some") {

@@ -51,8 +51,7 @@ type cluster struct {
 	rules map[string][]*manifest.Object
 	// lost are the errors of conversion rules that keep packages from being rendered, by
 	// the package's name.
-	lost     map[string][]error
-	complete bool
+	lost map[string][]error
 }
 
 // packageName is a package's identity in a cluster.
@@ -71,23 +70,21 @@ func name(s sources.Selected) packageName {
 
 func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 	c := &cluster{
-		input:    in,
-		wanted:   w,
-		held:     make(map[packageName][]*manifest.Object, len(packages)),
-		configs:  make(map[packageName]*runtime.Config),
-		plain:    w.Objects,
-		left:     slices.Clone(w.Left),
-		broken:   slices.Clone(w.Broken),
-		complete: len(w.Broken) == 0,
-		shared:   make(map[manifest.ID]bool),
-		frozen:   make(map[manifest.ID]Frozen),
+		input:   in,
+		wanted:  w,
+		held:    make(map[packageName][]*manifest.Object, len(packages)),
+		configs: make(map[packageName]*runtime.Config),
+		plain:   w.Objects,
+		left:    slices.Clone(w.Left),
+		broken:  slices.Clone(w.Broken),
+		shared:  make(map[manifest.ID]bool),
+		frozen:  make(map[manifest.ID]Frozen),
 	}
 	sorted := slices.SortedStableFunc(slices.Values(packages), func(a, b sources.Selected) int { return name(a).compare(name(b)) })
 	for i, err := range nameConflicts(in, sorted, w) {
 		if err != nil {
 			c.fail(sorted[i], err)
 			c.left = append(c.left, sorted[i])
-			c.complete = false
 			continue
 		}
 		c.packages = append(c.packages, sorted[i])
@@ -100,7 +97,6 @@ func newCluster(in Input, w *Wanted, packages []sources.Selected) *cluster {
 		there := slices.ContainsFunc(packages, func(s sources.Selected) bool { return name(s) == packageName{d.Kind, d.Name} })
 		if !there {
 			c.broken = append(c.broken, &PackageError{Kind: d.Kind, Name: d.Name, Place: d.Place(), Err: fmt.Errorf("%s was not resolved", d.Ref)})
-			c.complete = false
 		}
 	}
 	return c
@@ -407,14 +403,20 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 		return packageName{a.Kind, a.Name}.compare(packageName{b.Kind, b.Name})
 	})
 	r := &Rendered{
-		Objects: set, Bare: c.bare(set), Broken: c.broken, Conflicts: c.conflicts, Inactive: c.inactive, Delegated: c.delegated, Notes: c.notes, complete: c.complete,
+		Objects: set, Bare: c.bare(set), Broken: c.broken, Conflicts: c.conflicts, Inactive: c.inactive, Delegated: c.delegated, Notes: c.notes,
 		Refused: c.refused, Frozen: c.frozen,
 		selected: make(map[string]bool, len(c.packages)),
+		runs:     make(map[string]bool, len(c.packages)),
 		broken:   make(map[string]bool, len(c.broken)),
 		conflict: make(map[manifest.ID]bool, len(c.conflicts)),
 	}
 	for _, s := range c.packages {
 		r.selected[s.Declaration.Name] = true
+	}
+	for _, o := range set.All() {
+		if pkg := o.Label(manifest.PackageLabel); pkg != "" && o.ID().Is(manifest.Deployment) {
+			r.runs[pkg] = true
+		}
 	}
 	for _, e := range c.broken {
 		r.broken[e.Name] = true
@@ -431,6 +433,6 @@ func (c *cluster) rendered(set *manifest.Set) *Rendered {
 	for _, id := range slices.Concat(c.beside, c.rights) {
 		r.conflict[id] = true
 	}
-	r.unknown = !c.complete || len(c.broken) > 0 || slices.ContainsFunc(slices.Collect(maps.Keys(r.conflict)), func(id manifest.ID) bool { return id.Is(manifest.CRD) })
+	r.unknown = len(r.broken) > 0 || slices.ContainsFunc(slices.Collect(maps.Keys(r.conflict)), func(id manifest.ID) bool { return id.Is(manifest.CRD) })
 	return r
 }

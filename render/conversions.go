@@ -329,7 +329,7 @@ func (c *cluster) unclaimed(rules map[string][]*manifest.Object, objects []*mani
 			fail("the conversion rules are for %s, of a package that Crossplane installs; gitopsd can convert only objects of definitions that it applies itself", name)
 		case manifest.Find(objects, manifest.XRD.ID("", name)) != nil:
 			fail("the conversion rules are for %s, a CompositeResourceDefinition; only objects of CustomResourceDefinitions are converted by rules", name)
-		case !c.complete || len(c.broken) > 0:
+		case len(c.broken) > 0:
 			c.notef("%s: the conversion rules are for %s, which is not rendered while packages have errors", o.Origin(), name)
 		case name == "":
 			fail("the conversion rules name no definition: give them its name, or the label %s", conversion.Label)

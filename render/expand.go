@@ -237,6 +237,7 @@ func withPins(set *manifest.Set, packages []sources.Selected) (*manifest.Set, er
 // unknown digests: definitions that are in conflict or have errors. It notes the
 // definitions that cannot have pins enforced.
 func (r *Rendered) keepPins() {
+	r.pinned = true
 	keep := func(definition string) {
 		for _, id := range pins.Parameters(definition) {
 			r.conflict[id] = true

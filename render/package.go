@@ -27,6 +27,11 @@ var allowed = map[sources.PackageKind][]manifest.GroupKind{
 	},
 }
 
+// movable are the kinds of objects that keep their names if they move from manifests to a
+// package, or from one package to another. The names of webhook configurations have the
+// package's.
+var movable = slices.Concat(manifest.Definitions, manifest.Packages, []manifest.GroupKind{manifest.MRD}, allowed[sources.Configuration])
+
 // expansion is the content of a package. Clusters with equal declarations share it.
 type expansion struct {
 	// objects are the package's objects with all of its types, and the controller of a

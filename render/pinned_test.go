@@ -20,6 +20,7 @@ func TestPinsStayWithErrors(t *testing.T) {
 		{name: "in a package too", plain: crdYAML("shared", ""), kept: true},
 		{name: "with errors", plain: crdYAML("errors", ""), kept: true},
 		{name: "gone"},
+		{name: "gone beside an error", plain: declare("Provider", "bad", ""), kept: true},
 		{name: "not enforced", plain: crdYAML("shared", ""), off: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -34,7 +34,9 @@ import (
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/kustomize"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/pins"
 	"gitopsd.dev/render/remote"
+	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/target"
 	"gitopsd.dev/sources"
 )
@@ -152,11 +154,11 @@ type Rendered struct {
 	// Notes are for people; they are not errors.
 	Notes []string
 
-	// selected are the names of rendered packages; complete reports whether there
-	// are no others, unresolved dependencies included.
-	selected map[string]bool
-	complete bool
-	broken   map[string]bool
+	// selected are the names of resolved packages, and runs of those with a controller in
+	// Objects. broken are the names of packages with errors.
+	selected, runs, broken map[string]bool
+	// pinned reports whether pins are enforced.
+	pinned bool
 	// unknown reports whether the cluster may keep definitions with conversion rules that
 	// are not in Objects.
 	unknown bool
@@ -166,21 +168,32 @@ type Rendered struct {
 	conflict map[manifest.ID]bool
 }
 
-// Keeps reports whether an object that gitopsd applied to the cluster, and that is
-// not in Objects, must stay: it is in conflict or refused, its package is broken or may
-// be one that could not be resolved, it is an account that such a package may use too or
-// the rights of one, or it converts objects of a definition that stays. pkg is the object's
-// [manifest.PackageLabel].
+// Keeps reports whether an object that gitopsd applied to the cluster, and that is not in
+// Objects, must stay. It is in conflict or refused, it converts objects of a definition that
+// stays, or it may be wanted by a package with errors. Such a package may have another name
+// than before, and dependencies, activation policies and types that are not known. So all of
+// these stay while there is one:
+//
+//   - the objects of this package, and of packages that are not rendered;
+//   - what any package may bring under the same name: definitions, Compositions and the like,
+//     with the pins to them, and accounts that packages share;
+//   - controllers without a package, and those of packages that have none any more.
+//
+// pkg is the object's [manifest.PackageLabel].
 func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 	switch {
 	case r.conflict[id], r.unknown && converter.Part(id):
 		return true
+	case len(r.broken) == 0:
+		return false
+	case id.Is(movable...), r.pinned && pins.Parameter(id):
+		return true
+	case runtime.Part(id) && !ownName(id) && !r.runs[pkg]:
+		return true
 	case pkg == "":
 		return false
-	case id.Is(manifest.ServiceAccount) && (len(r.broken) > 0 || !r.complete):
-		return true
 	}
-	return r.broken[pkg] || !r.complete && !r.selected[pkg]
+	return id.Is(manifest.ServiceAccount) || r.broken[pkg] || !r.selected[pkg]
 }
 
 // Err joins the errors of Broken, Refused and Conflicts.

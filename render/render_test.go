@@ -361,11 +361,60 @@ func TestBrokenPackages(t *testing.T) {
 				t.Errorf("conflicts %q, want %q", have, tt.conflicts)
 			}
 			old := manifest.ID{Kind: "ConfigMap", Name: "old"}
-			complete := tt.name != "not resolved"
-			if !rendered.Keeps(old, "bad") || rendered.Keeps(old, "good") || rendered.Keeps(old, "") || rendered.Keeps(old, "dependency") == complete {
+			if !rendered.Keeps(old, "bad") || rendered.Keeps(old, "good") || rendered.Keeps(old, "") || !rendered.Keeps(old, "its earlier name") {
 				t.Error("what is to be pruned is wrong")
 			}
 		})
+	}
+}
+
+// What left the repository while a package has errors stays if the package may bring it under
+// the same name, or if it may be what the package was until now.
+func TestKeptBesideErrors(t *testing.T) {
+	t.Parallel()
+	types := content(t, sources.Provider, "")
+	types.Runnable = false
+	render := func(bad *sources.Package) *Rendered {
+		packages := map[string]*sources.Package{"good": content(t, sources.Provider, ""), "types": types, "bad": bad}
+		rendered, _ := expand(t, new(Renderer), input(t, plainObject+declare("Provider", "good", "")+declare("Provider", "types", "")+declare("Provider", "bad", "")), packages)
+		return rendered
+	}
+	without := render(content(t, sources.Provider, ""))
+	with := map[string]*Rendered{"not resolved": render(nil), "with an error": render(content(t, sources.Provider, "kind: X\n"))}
+	system := func(kind manifest.GroupKind, name string) manifest.ID { return kind.ID("gitopsd-system", name) }
+	for _, tt := range []struct {
+		id   manifest.ID
+		pkg  string
+		kept bool
+	}{
+		{manifest.CRD.ID("", "olds.example.org"), "", true},
+		{manifest.CRD.ID("", "olds.example.org"), "good", true},
+		{manifest.XRD.ID("", "olds.example.org"), "", true},
+		{manifest.Composition.ID("", "olds"), "good", true},
+		{manifest.Function.ID("", "good"), "good", true}, // a Provider has the name too
+		{manifest.ValidatingWebhooks.ID("", "olds"), "", false},
+		{manifest.ValidatingWebhooks.ID("", "olds"), "good", false},
+		{manifest.ValidatingWebhooks.ID("", "olds"), "renamed", true},
+		{manifest.ConfigMap.ID("gitopsd-system", "old"), "", false},
+		{manifest.Namespace.ID("", "old"), "", false},
+		{manifest.Deployment.ID("default", "old"), "", false},
+		{manifest.ClusterRoleBinding.ID("", "old"), "", false},
+		{system(manifest.Deployment, "old"), "", true},
+		{system(manifest.Deployment, "old"), "good", false}, // it has another
+		{system(manifest.Deployment, "types"), "types", true},
+		{system(manifest.Service, "types"), "types", true},
+		{manifest.ClusterRoleBinding.ID("", "gitopsd:provider:types"), "types", true},
+		{system(manifest.Deployment, "gitopsd"), "", false}, // no package may have the name
+		{system(manifest.ServiceAccount, "default"), "", false},
+	} {
+		if without.Keeps(tt.id, tt.pkg) {
+			t.Errorf("%s of %q is kept without errors", tt.id, tt.pkg)
+		}
+		for name, r := range with {
+			if r.Keeps(tt.id, tt.pkg) != tt.kept {
+				t.Errorf("beside a package %s, %s of %q is kept: %t", name, tt.id, tt.pkg, !tt.kept)
+			}
+		}
 	}
 }
 

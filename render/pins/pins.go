@@ -62,6 +62,14 @@ func Parameters(definition string) []manifest.ID {
 	}
 }
 
+// Parameter reports whether [Parameters] returns the object for some definition.
+func Parameter(id manifest.ID) bool {
+	if id.Is(manifest.ConfigMap) {
+		return id.Namespace == runtime.Namespace && strings.HasPrefix(id.Name, Name+".")
+	}
+	return id.Name == Name && id.Is(manifest.ValidatingPolicy, manifest.ValidatingPolicyBinding)
+}
+
 // maxResource bounds "<plural>.<group>", which is a part of names of objects and keys of
 // ConfigMaps. These have at most 253 characters.
 const maxResource = 253 - len(Name+".")

@@ -110,6 +110,14 @@ func workload(c Controller) ([]map[string]any, error) {
 	}}))), nil
 }
 
+// Part reports whether an object may be one of a controller, by its kind and place.
+func Part(id manifest.ID) bool {
+	if id.Is(manifest.ClusterRole, manifest.ClusterRoleBinding) {
+		return strings.HasPrefix(id.Name, roleName(""))
+	}
+	return id.Namespace == Namespace && id.Is(manifest.Deployment, manifest.Service, manifest.ServiceAccount)
+}
+
 // System returns the namespace of controllers. An existing one is adopted, since operators
 // create it for objects that a package needs before it starts, such as a CA. It keeps the
 // labels that they give it, above all those for pod security.
