@@ -76,7 +76,7 @@ func fingerprintOf(t kube.Type, m *metav1.ObjectMeta) fingerprint {
 	return fingerprint(sum[:16])
 }
 
-// findDrift notes which applied members have drifted.
+// findDrift notes which applied members have drifted, and which objects lost only their label.
 func (a *Applier) findDrift(ctx context.Context, v *view) error {
 	var mu sync.Mutex
 	note := func(id manifest.ID, drift string) {
@@ -88,6 +88,13 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 	g.SetLimit(concurrency)
 	for _, o := range v.desired.All() {
 		id := o.ID()
+		if meta := v.live.Objects[id]; meta != nil {
+			if unlabelled := a.inv.Unlabelled(id, meta); unlabelled != "" {
+				// What else may differ is told with it, unproven: the label is put back in any case.
+				note(id, joined(unlabelled, managed.Find(o, meta).Blame(meta), added(o, meta)))
+				continue
+			}
+		}
 		meta, print, drift := a.suspect(id)
 		if meta == nil || v.live.Objects[id] == nil {
 			continue
@@ -124,7 +131,7 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 			}
 			drift := edited
 			if drifted {
-				drift = strings.TrimSuffix(lost.Blame(meta)+"; "+edited, "; ")
+				drift = joined(lost.Blame(meta), edited)
 			}
 			if sure {
 				a.convict(id, print, drift)
@@ -134,6 +141,10 @@ func (a *Applier) findDrift(ctx context.Context, v *view) error {
 		})
 	}
 	return g.Wait()
+}
+
+func joined(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "; ")
 }
 
 // verify asks the API server what applying the object again would change. Without an

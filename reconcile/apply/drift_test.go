@@ -10,6 +10,7 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 )
 
 const drifting = `
@@ -358,15 +359,27 @@ func TestRelabelled(t *testing.T) {
 	}
 }
 
-// A label that is lost is put back: the object is still ours.
+// A label that is lost is put back: the object is still ours. So is what was edited with it. It
+// is drift as any other, also if it is removed again and again.
 func TestLostLabel(t *testing.T) {
 	b := newBed(t)
 	set := b.set(two)
 	b.apply(set)
+	id := b.get(cm("a"))["metadata"].(map[string]any)["labels"].(map[string]any)[plan.PartOfLabel].(string)
+	lost := "drift: somebody removed its label applyset.kubernetes.io/part-of: " + id
+	for range 3 {
+		b.edit("kubectl-label", cm("a"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":null}},"data":{"color":"red"}}`)
+		steps, results := b.apply(set)
+		b.wantNothing("results", results)
+		b.want("steps", steps, "configure configmap/$NAME/a "+lost+"; data.color changed by kubectl-label")
+	}
 	b.edit("kubectl-label", cm("a"), `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":null}}}`)
-	steps, results := b.apply(set)
-	b.wantNothing("results", results)
-	b.want("steps", steps, "configure configmap/$NAME/a exists without an owner; adding it to the inventory")
+	steps, _ := b.apply(set)
+	if len(steps) != 1 || !strings.HasPrefix(steps[0], "held configmap/$NAME/a "+lost+"; gitopsd corrected it 3 times in ") {
+		t.Errorf("the steps are %q", steps)
+	}
+	b.restart() // which forgets that it is disputed
+	b.apply(set)
 	b.settled(set)
 }
 

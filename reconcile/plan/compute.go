@@ -23,7 +23,7 @@ type Live struct {
 	// object that has the name of a desired one.
 	Objects map[manifest.ID]*metav1.ObjectMeta
 	// Drifted describes how members differ from their applied state, and who changed
-	// them.
+	// them; so it does for objects that only lost their label.
 	Drifted map[manifest.ID]string
 	// Disputed is why objects must not be corrected, created or pruned now: somebody
 	// undoes it again and again.
@@ -256,7 +256,8 @@ func (c *computation) wanted(o *manifest.Object) Step {
 	if meta.DeletionTimestamp != nil {
 		return decide(Wait, "%s; it is created again when it is gone", deleting(meta))
 	}
-	if !s.Member {
+	unlabelled := c.inv.Unlabelled(id, meta)
+	if !s.Member && unlabelled == "" {
 		owner, other := claimant(meta, c.inv), c.live.Beside[meta.Labels[PartOfLabel]]
 		former := other.Left && slices.Equal(owner.sources, []string{applySetSource + "/" + meta.Labels[PartOfLabel]})
 		if former {
@@ -307,7 +308,7 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		s.Refilled = s.Rollback.Refilled == ""
 		return decide(Configure, "%s", cmp.Or(s.Rollback.Refilled, refilled(o)))
 	}
-	if why, ok := c.live.Drifted[id]; ok {
+	if why := cmp.Or(c.live.Drifted[id], unlabelled); why != "" {
 		s.Drift = true
 		if why, ok := c.live.Disputed[id]; ok {
 			return decide(Held, "%s", why)

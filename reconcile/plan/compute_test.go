@@ -137,7 +137,21 @@ spec: {group: e.org, names: {kind: X, plural: xs}, claimNames: {kind: Yy}, versi
 			},
 		},
 		{
-			name: "label lost", desired: cm, live: cm, want: "configure configmap/ns/a exists without an owner; adding it to the inventory\n",
+			name: "label lost", desired: cm, live: cm, want: "configure configmap/ns/a drift: somebody removed its label applyset.kubernetes.io/part-of: applyset-ours-v1\n",
+			change: meta(func(m *metav1.ObjectMeta) { m.Labels = nil }),
+		},
+		{
+			name: "label lost, and changed", desired: cm, live: strings.Replace(cm, "'1'", "'2'", 1), want: "configure configmap/ns/a changed in the repository\n",
+			change: meta(func(m *metav1.ObjectMeta) { m.Labels = nil }),
+		},
+		{
+			name: "label lost by a copy", desired: cm, live: cm, want: "configure configmap/ns/a exists without an owner; adding it to the inventory\n",
+			change: meta(func(m *metav1.ObjectMeta) {
+				m.Labels, m.Annotations[manifest.AppliedAnnotation] = nil, m.Annotations[manifest.AppliedAnnotation]+"x"
+			}),
+		},
+		{
+			name: "released", desired: crd, live: cm, want: "create customresourcedefinition.apiextensions.k8s.io/ws.e.org\n",
 			change: meta(func(m *metav1.ObjectMeta) { m.Labels = nil }),
 		},
 		{

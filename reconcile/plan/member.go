@@ -126,6 +126,16 @@ func (inv Inventory) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []strin
 	}
 }
 
+// Unlabelled describes the lost label of an object that is the inventory's otherwise, and
+// has no other owner; "" for any other object. If it is desired, its label is a field as any
+// other: [Options].ReportDrift is about it too. If it is not, it was released.
+func (inv Inventory) Unlabelled(id manifest.ID, meta *metav1.ObjectMeta) string {
+	if meta.Labels[PartOfLabel] != "" || !inv.Owns(id, meta, nil) || claimant(meta, inv).text != "" {
+		return ""
+	}
+	return "somebody removed its label " + PartOfLabel + ": " + inv.ID
+}
+
 // made reports whether gitopsd made an object that is not in the inventory: it lost its
 // label, or is another inventory's of gitopsd.
 func (inv Inventory) made(id manifest.ID, meta *metav1.ObjectMeta) bool {
