@@ -20,7 +20,8 @@ import (
 // workload that serves them is ready and its Service has endpoints (reconcile/apply
 // waits), and go before it. A configuration of a package that nothing is going to
 // serve, since a patch removed the workload or scaled it to zero, is not registered;
-// one that is registered already goes before the workload does.
+// one that is registered already goes before the workload does. While errors leave open
+// whether its Service or workload is wanted, these stay, and so does the configuration.
 //
 // A configuration that is registered stays while its controller is replaced, and gets
 // what restricts nothing further at once: a new CA bundle, or a repair of the
@@ -78,13 +79,37 @@ func (c *computation) findUnregistered() {
 		if !o.ID().Is(manifest.Webhooks...) {
 			continue
 		}
-		if why := webhook.Unserved(c.desired.All(), o); why != "" {
+		if why := webhook.Unserved(c.desired.All(), o); why != "" && !c.mayBeServed(o) {
 			if c.unregistered == nil {
 				c.unregistered, c.without = make(map[manifest.ID]string), make(map[string]bool)
 			}
 			c.unregistered[o.ID()], c.without[o.Label(manifest.PackageLabel)] = why, true
 		}
 	}
+}
+
+// mayBeServed reports whether something that is not desired, but stays since it may be,
+// serves a webhook configuration: a Service, or a workload if its Service selects no other.
+func (c *computation) mayBeServed(o *manifest.Object) bool {
+	if c.opts.Keeps == nil {
+		return false
+	}
+	services := webhook.Services(o.Tree())
+	open := make(map[string]bool) // the namespaces of Services without a desired workload
+	for _, service := range services {
+		if servers, known := webhook.Servers(c.desired.All(), service); known && len(servers) == 0 {
+			open[service.Namespace] = true
+		}
+	}
+	for id, meta := range c.live.Objects {
+		if !slices.Contains(services, id) && (!open[id.Namespace] || !id.Is(manifest.Workloads...)) {
+			continue
+		}
+		if c.desired.Get(id) == nil && c.inv.Membership(id, meta) == Member && c.opts.Keeps(id, meta.Labels[manifest.PackageLabel]) {
+			return true
+		}
+	}
+	return false
 }
 
 // withdrawn reports whether a desired object is removed: it is registered, it is ours,

@@ -182,6 +182,52 @@ func TestHeldWebhookKeepsServer(t *testing.T) {
 	}
 }
 
+// A configuration stays while errors leave open whether what serves it is wanted: its Service or
+// its workload is kept, and not rendered.
+func TestWebhookStaysWithItsServer(t *testing.T) {
+	t.Parallel()
+	const (
+		config      = "validatingwebhookconfiguration.admissionregistration.k8s.io/p.w"
+		maybeWanted = "kept: errors in the repository or in its package leave open whether it is wanted\n"
+	)
+	plain := strings.NewReplacer("labels: {gitopsd.dev/package: p}, annotations", "annotations", ", labels: {gitopsd.dev/package: p}", "")
+	service, server := plain.Replace(hooksService), plain.Replace(hooksServer)
+	asks := strings.Replace(hooks, "caBundle: eA==, ", "", 1)
+	hooks := strings.Replace(hooks, ", annotations: {gitopsd.dev/inject-ca: Service/ns/p}", "", 1)
+	scaled := strings.Replace(server, "spec: {", "spec: {replicas: 0, ", 1)
+	for _, tt := range []struct {
+		name, before, desired string
+		keeps                 manifest.ID
+		want                  string
+	}{
+		{
+			"the Service", hooks + service + server, hooks + server, manifest.Service.ID("ns", "p"),
+			"unchanged deployment.apps/ns/p\nunchanged " + config + "\nheld service/ns/p " + maybeWanted,
+		},
+		{
+			"the Service that it asks for a CA", asks + service + server, asks + server, manifest.Service.ID("ns", "p"),
+			"unchanged deployment.apps/ns/p\nrefused " + config + " gitopsd.dev/inject-ca names service/ns/p, which the cluster does not get; name a Service of the repository or of a package, or a Secret\nheld service/ns/p " + maybeWanted,
+		},
+		{
+			"the workload", hooks + service + server, hooks + service, manifest.Deployment.ID("ns", "p"),
+			"unchanged service/ns/p\nunchanged " + config + "\nheld deployment.apps/ns/p " + maybeWanted,
+		},
+		{
+			"another workload", hooks + service + server + strings.NewReplacer("name: p", "name: q", "app: p", "app: q").Replace(server), hooks + service + scaled, manifest.Deployment.ID("ns", "q"),
+			"unchanged service/ns/p\nconfigure deployment.apps/ns/p changed in the repository\nprune " + config + " nothing is going to serve it: deployment.apps/ns/p has no replicas\nheld deployment.apps/ns/q " + maybeWanted,
+		},
+		{
+			"another Service", hooks + service + server, hooks + server, manifest.Service.ID("ns", "q"),
+			"unchanged deployment.apps/ns/p\nprune " + config + " nothing is going to serve it: its package has no controller, and the cluster no service/ns/p\nprune service/ns/p\n",
+		},
+	} {
+		opts := plan.Options{Keeps: func(id manifest.ID, _ string) bool { return id == tt.keeps }}
+		if have := steps(plan.Compute("prod", manifesttest.Set(t, tt.desired), live(t, tt.before, nil), inventory, opts)); have != tt.want {
+			t.Errorf("%s: have\n%s\nwant\n%s", tt.name, have, tt.want)
+		}
+	}
+}
+
 // The server of a configuration stays as it is while the configuration must go first and
 // cannot: it is kept, or may exist.
 func TestWebhookThatStaysKeepsServer(t *testing.T) {
