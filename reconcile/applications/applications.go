@@ -176,12 +176,13 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 			again = until
 		}
 		place(namespace, all, targets, !until.IsZero())
+		connections := fmt.Sprintf("%q", connections(targets))
 		for _, k := range all {
 			if !until.IsZero() && k.open() && k.decision.Why == "" {
 				continue // it gets a job once it is decided
 			}
 			w := c.worker(ctx, v, k)
-			j, err := newJob(v, k, targets, w.places(), c.decisions, c.around(k))
+			j, err := newJob(v, k, targets, connections, w.places(), c.decisions, c.around(k))
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -378,8 +379,9 @@ type job struct {
 	of, key string
 }
 
-// newJob makes the job of an application that may have objects in places.
-func newJob(v *home.View, k *known, targets map[string]*target, places []string, decisions bool, around []manifest.ID) (*job, error) {
+// newJob makes the job of an application that may have objects in places. connections
+// identifies the connection Secrets of the targets.
+func newJob(v *home.View, k *known, targets map[string]*target, connections string, places []string, decisions bool, around []manifest.ID) (*job, error) {
 	j := &job{
 		app: k.app, err: k.err, deleting: k.meta.DeletionTimestamp != nil, decision: k.decision, targets: targets, decisions: decisions, around: around,
 		finalized: slices.Contains(k.meta.Finalizers, manifest.RemoteObjectsFinalizer),
@@ -410,7 +412,7 @@ func newJob(v *home.View, k *known, targets map[string]*target, places []string,
 	for _, r := range k.app.Resources {
 		for _, name := range r.Secrets {
 			if len(seen) == 0 {
-				fmt.Fprintf(&key, " %q", connections(targets))
+				key.WriteString(" " + connections)
 			}
 			if seen[name] {
 				continue
