@@ -278,8 +278,7 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 	if _, err := sources.ParseDigest(req.Version); err == nil {
 		version, digest = "", req.Version
 	}
-	named := version != versions.Latest && isTag(b.Repository, version)
-	if digest != "" && named {
+	if digest != "" && version != versions.Latest && isTag(b.Repository, version) {
 		// A person may go back to what a moved tag was, but should know.
 		now, err := u.cfg.Digest(ctx, state.Origin(b.Repository), version)
 		if err == nil && string(now) != digest {
@@ -304,10 +303,11 @@ func (u *Upgrader) choose(ctx context.Context, state *desired.State, req Request
 			r = u.ruling(ctx, state, &Versions{Repository: b.Repository, Clusters: clustersOf(targets)}, list)
 			listed = true
 		}
+		named := names(b.Repository, version, list, listErr)
 		if named {
 			_, _ = u.refuse(ctx, state, r, version) // a missing digest is an error of the new state
 		}
-		if why := r.why(version); why != "" && isTag(b.Repository, version) {
+		if why := r.why(version); why != "" && named {
 			if e := r.rules.Excluded(sources.Ref{Repository: b.Repository, Tag: version, Digest: r.digests[version]}); e != nil {
 				return fmt.Errorf("%s: %s is %s", b.Repository, version, e)
 			}
@@ -374,15 +374,13 @@ func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error
 	switch {
 	case query == "" && current == "":
 		return "", Note{}, unversioned{fmt.Errorf("%s: cluster %s declares it by its digest alone, which says nothing about versions; name the one to go to: %s@VERSION", repository, t.Cluster, path.Base(repository))}
-	case tagsErr != nil && query != "" && query != versions.Latest && isTag(repository, query):
-		return query, Note{}, nil // not all registries list tags
+	case names(repository, query, tags, tagsErr):
+		return query, Note{}, nil
 	case tagsErr != nil:
 		return "", Note{}, tagsErr
-	case query != versions.Latest && slices.Contains(tags, query):
-		return query, Note{}, nil
 	case query != "":
 		if tag, err = versions.Select(query, r.open, current, opts); err != nil {
-			return "", Note{}, fmt.Errorf("%s: %w", repository, err)
+			return "", Note{}, fmt.Errorf("%s: %w%s", repository, err, r.leftOut(query, tags, current, opts))
 		}
 		return tag, Note{}, nil
 	}
@@ -398,6 +396,12 @@ func (u *Upgrader) version(t *target, query string, tags []string, tagsErr error
 		return "", Note{Text: fmt.Sprintf("%s is the newest of its major version; %s@%s goes to the next", current, path.Base(repository), newer.Latest)}, nil
 	}
 	return "", Note{Text: current + " is the newest", newest: true}, nil
+}
+
+// names reports whether a query is a tag of the repository. "1.2" may be a range, too: so it is a
+// tag only if the registry has it, or cannot list its tags.
+func names(repository, query string, tags []string, tagsErr error) bool {
+	return query != versions.Latest && isTag(repository, query) && (tagsErr != nil || slices.Contains(tags, query))
 }
 
 func (u *Upgrader) options(t *target) versions.Options {

@@ -154,3 +154,13 @@ func (r *ruling) skipped(tags []string, current string, opts versions.Options) [
 	}
 	return all
 }
+
+// leftOut returns the end of an error: the tag that a query would select without the ruling, and
+// why it does not.
+func (r *ruling) leftOut(query string, tags []string, current string, opts versions.Options) string {
+	tag, err := versions.Select(query, tags, current, opts)
+	if err != nil {
+		return ""
+	}
+	return "; " + tag + " is " + r.why(tag)
+}

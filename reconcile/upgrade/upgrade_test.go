@@ -519,6 +519,47 @@ func TestUnknownRetractions(t *testing.T) {
 	}
 }
 
+// A query that looks like a tag is a range, unless the registry has that tag. The highest version
+// of a range may be retracted or excluded by its digest.
+func TestBumpRange(t *testing.T) {
+	digest := string(sources.DigestOf([]byte("reg.io/acme/db:v1.2.0")))
+	excludes := "---\napiVersion: gitopsd.dev/v1alpha1\nkind: Packages\nspec: {exclude: [{package: reg.io/acme/db, version: '" + digest + "', reason: slow}]}\n"
+	for _, tt := range []struct {
+		query, rules string
+		want         string // the edit, the note, or the error
+	}{
+		{query: "1.2", want: "reg.io/acme/db: no version is 1.2; the registry has v2.0.0, v1.1.0, v1.0.0; v1.2.0 is retracted: loses data"},
+		{query: "~1.2", want: "reg.io/acme/db: no version is ~1.2; the registry has v2.0.0, v1.1.0, v1.0.0; v1.2.0 is retracted: loses data"},
+		{query: "1", want: db11},
+		{query: "v1.2.0", want: "reg.io/acme/db:v1.2.0, v1.2.0 is retracted: loses data"},
+		{query: "1", rules: excludes, want: db11},
+		{query: "1.2", rules: excludes, want: "reg.io/acme/db: no version is 1.2; the registry has v2.0.0, v1.1.0, v1.0.0; v1.2.0 is excluded: slow (clusters.yaml:19)"},
+	} {
+		s := packages()
+		s.put("reg.io/acme/db:v1.2.0", "Db:size,class")
+		if tt.rules == "" {
+			s["reg.io/acme/db:v2.0.0"].Meta.Document.Tree = map[string]any{"metadata": map[string]any{"annotations": map[string]any{rules.RetractAnnotation: digest + ": loses data"}}}
+		}
+		files := fleet(map[string]string{"a/db.yaml": declare("db", db1)})
+		files["clusters.yaml"].Data = append(files["clusters.yaml"].Data, tt.rules...)
+		b, err := s.upgrader(t, false).Bump(t.Context(), sources.Commit{Files: files}, Request{Package: "db", Version: tt.query})
+		var have []string
+		if err != nil {
+			have = append(have, err.Error())
+		} else {
+			for _, e := range b.Edits {
+				have = append(have, e.To)
+			}
+			for _, n := range b.Notes {
+				have = append(have, n.String())
+			}
+		}
+		if have := strings.Join(have, ", "); have != tt.want {
+			t.Errorf("%s %s: have %s\nwant %s", tt.query, tt.rules, have, tt.want)
+		}
+	}
+}
+
 func candidates(p *Versions) (all []*Candidate) {
 	for _, c := range []*Candidate{p.Update, p.Latest} {
 		if c != nil && !slices.Contains(all, c) {
