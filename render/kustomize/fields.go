@@ -348,7 +348,7 @@ func (in *inspection) mergePatch(f field, name string, content []byte, text stri
 	return nil
 }
 
-// textsOfPatch checks the labels and annotations that a patch sets. name and content are the
+// textsOfPatch checks the labels, annotations and dates that a patch sets. name and content are the
 // file of the patch, and text is the patch if it is in the field itself.
 func textsOfPatch(f field, name string, content []byte, text string, docs []sources.Document, ops []any) error {
 	for _, doc := range docs {
@@ -359,6 +359,15 @@ func textsOfPatch(f field, name string, content []byte, text string, docs []sour
 		case err != nil:
 			return at(name, lineBelow(content, doc.Line, where...), err)
 		}
+	}
+	if ops != nil {
+		return nil // kustomize reads the values of operations as JSON
+	}
+	switch line, err := checkDates(content, docs); {
+	case err != nil && text != "":
+		return f.fault(text, fmt.Errorf("%s: the patch: %w", f.name, err))
+	case err != nil:
+		return at(name, line, err)
 	}
 	return nil
 }

@@ -361,6 +361,9 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 			n++
 		}
 	}
+	if line, err := checkDates(content, docs); err != nil {
+		return n, at(file, line, err)
+	}
 	if err := in.budget.hold(n); err != nil {
 		return n, fmt.Errorf("%s: %w", file, err)
 	}

@@ -97,7 +97,7 @@ func (in *inspection) compile(patch Patch) (compiled, error) {
 	if text == "" {
 		return compiled{}, errors.New("the patch is empty")
 	}
-	_, ops, err := in.documentsOrList("", []byte(text))
+	docs, ops, err := in.documentsOrList("", []byte(text))
 	if err != nil {
 		return compiled{}, fmt.Errorf("patch%w", inline(err))
 	}
@@ -128,6 +128,9 @@ func (in *inspection) compile(patch Patch) (compiled, error) {
 		return compiled{}, errors.New("a list of JSON 6902 operations needs a target")
 	case c.operations:
 		return c, nil
+	}
+	if _, err := checkDates([]byte(text), docs); err != nil {
+		return compiled{}, err
 	}
 	merges, err := in.parse(text, false)
 	if err != nil {

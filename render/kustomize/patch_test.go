@@ -81,6 +81,7 @@ func TestPatches(t *testing.T) {
 		{name: "empty", patches: []Patch{{Patch: " "}}, err: "patches.0: the patch is empty"},
 		{name: "operations without a target", patches: []Patch{{Patch: label}}, err: "patches.0: a list of JSON 6902 operations needs a target"},
 		{name: "merge for nothing", patches: []Patch{{Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}"}}, err: "patches.0: there is no ConfigMap a; give the patch a target"},
+		{name: "date", patches: []Patch{{Target: &Selector{Kind: "ConfigMap"}, Patch: "kind: ConfigMap\nmetadata: {name: a}\ndata: {k: 2012-10-17}"}}, err: "patches.0: data.k: is a date without quotes, which kustomize would write as a time; quote it"},
 		{name: "malformed", patches: []Patch{{Target: &Selector{}, Patch: "x: y"}}, err: "patches.0: is neither a list of JSON 6902 operations nor a strategic merge patch"},
 		{name: "duplicate key", patches: []Patch{{Target: &Selector{}, Patch: "x: y\nx: y"}}, err: `patches.0: patch, line 2: duplicate key "x"`},
 		{name: "several with a target", patches: []Patch{{Target: &Selector{}, Patch: "kind: A\nmetadata: {name: a}\n---\nkind: A\nmetadata: {name: b}"}}, err: "patches.0: a strategic merge patch with a target is one document, not 2"},

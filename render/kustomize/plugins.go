@@ -151,7 +151,10 @@ func (in *inspection) plugin(dir string, f field, kind string, config []byte) er
 			}
 			docs, err := in.documents(f.file, []byte(p.Patches))
 			in.budget.patches += len(docs)
-			return err
+			if err != nil {
+				return err
+			}
+			return textsOfPatch(f, f.file, []byte(p.Patches), p.Patches, docs, nil)
 		})
 	case "ReplacementTransformer":
 		var p builtins.ReplacementTransformerPlugin

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/sources"
 )
 
 // textFields are the fields of metadata with mappings of strings. Kustomize writes numbers and
@@ -105,6 +108,78 @@ func checkTextsOfPatch(tree map[string]any, operations []any) (where []string, e
 	}
 	return nil, nil
 }
+
+// checkDates returns an error at the first date without quotes in objects or strategic merge
+// patches, and its line. Kustomize reads it as a time, and writes 2012-10-17 as
+// 2012-10-17T00:00:00Z. Times that are written so already do not change. It keeps dates in
+// annotations, unless JSON 6902 operations change the object, too.
+func checkDates(content []byte, docs []sources.Document) (line int, err error) {
+	if !slices.ContainsFunc(docs, func(d sources.Document) bool { return holdsDate(d.Tree) }) {
+		return 0, nil // as most files, which need no second reading
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	for {
+		var doc yaml.Node
+		if decoder.Decode(&doc) != nil {
+			return 0, nil
+		}
+		if line, err := dateIn(&doc); err != nil {
+			return line, err
+		}
+	}
+}
+
+// holdsDate reports whether a text in a value begins like a date.
+func holdsDate(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return beginsWithYear.MatchString(v)
+	case map[string]any:
+		for _, item := range v {
+			if holdsDate(item) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, holdsDate)
+	}
+	return false
+}
+
+var beginsWithYear = regexp.MustCompile(`^[0-9]{4}-`)
+
+// dateIn returns the first date below a node that kustomize would change, as checkDates. The path
+// of the node begins at the object.
+func dateIn(n *yaml.Node, path ...string) (line int, err error) {
+	switch n.Kind {
+	case yaml.AliasNode:
+		return dateIn(n.Alias, path...)
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content) && err == nil; i += 2 {
+			below := slices.Concat(path, []string{n.Content[i].Value})
+			item := len(below) == 4 && below[0] == "items" // of a List
+			if slices.Equal(below, annotationsPath) || item && slices.Equal(below[2:], annotationsPath) {
+				continue
+			}
+			line, err = dateIn(n.Content[i+1], below...)
+		}
+	case yaml.SequenceNode:
+		for i := 0; i < len(n.Content) && err == nil; i++ {
+			line, err = dateIn(n.Content[i], slices.Concat(path, []string{strconv.Itoa(i)})...)
+		}
+	case yaml.ScalarNode:
+		var at time.Time
+		if n.ShortTag() != "!!timestamp" || n.Decode(&at) != nil || at.Format(time.RFC3339Nano) == n.Value {
+			return 0, nil
+		}
+		return n.Line, fmt.Errorf("%s: is a date without quotes, which kustomize would write as a time; quote it", strings.Join(path, "."))
+	case yaml.DocumentNode:
+		return dateIn(n.Content[0], path...)
+	}
+	return line, err
+}
+
+var annotationsPath = []string{"metadata", "annotations"}
 
 // unescaped replaces the escapes of a JSON pointer (RFC 6901).
 var unescaped = strings.NewReplacer("~1", "/", "~0", "~")
