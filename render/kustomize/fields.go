@@ -5,6 +5,7 @@ package kustomize
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -310,8 +311,13 @@ func (in *inspection) patch(dir string, f field, file, text string, target *type
 	if target != nil {
 		total = 0
 		for _, w := range in.reach(target) {
-			if total += len(content); ops != nil {
-				total += w.bytes
+			total += len(content)
+			if ops == nil {
+				continue
+			}
+			total += w.bytes
+			if w.rounded != nil {
+				return f.fault(cmp.Or(file, text), fmt.Errorf("%s: %s (%s): %w", f.name, w.id, w.origin, w.rounded))
 			}
 		}
 	}

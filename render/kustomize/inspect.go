@@ -71,6 +71,8 @@ type written struct {
 	origin  manifest.Origin
 	// bytes is about its size as YAML, and names the number of its names and references.
 	bytes, names int
+	// rounded is the error if JSON 6902 operations are for it; may be nil.
+	rounded error
 }
 
 func (w written) resID() resid.ResId {
@@ -348,14 +350,19 @@ func (in *inspection) objects(file string, content []byte) (int, error) {
 				return n, at(file, doc.Line, err)
 			}
 			m, _ := tree.(map[string]any) // identify has checked that
-			if where, err := checkTexts(m, false, false); err != nil {
+			where, err := checkTexts(m, false, false)
+			if err == nil {
+				where, err = checkKept(m, false)
+			}
+			if err != nil {
 				if above != nil {
 					above[1] = strconv.Itoa(i)
 				}
 				return n, at(file, lineBelow(content, doc.Line, slices.Concat(above, where)...), fmt.Errorf("%s: %w", id, err))
 			}
 			_, version := manifest.GroupVersion(manifest.Text(m, "apiVersion"))
-			w := written{id: id, version: version, origin: manifest.Origin{File: file, Line: doc.Line}, bytes: size(tree), names: names(tree)}
+			_, rounded := checkKept(m, true)
+			w := written{id: id, version: version, origin: manifest.Origin{File: file, Line: doc.Line}, bytes: size(tree), names: names(tree), rounded: rounded}
 			in.written = append(in.written, w)
 			in.budget.names += w.names
 			n++

@@ -104,6 +104,15 @@ func (in *inspection) compile(patch Patch) (compiled, error) {
 	if err := in.growth.patch(ops); err != nil {
 		return compiled{}, err
 	}
+	for _, doc := range docs {
+		var all any = doc.Tree
+		if ops != nil {
+			all = ops
+		}
+		if _, err := checkKept(all, ops != nil); err != nil {
+			return compiled{}, err
+		}
+	}
 	c := compiled{patch: types.Patch{Patch: text}, operations: ops != nil}
 	if t := patch.Target; t != nil {
 		c.patch.Target = &types.Selector{
@@ -422,6 +431,9 @@ func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.O
 		if err := wide.check(len(p.compiled), false); err != nil {
 			return fmt.Errorf("patches: %s: %w", o.ID(), err)
 		}
+		if _, err := checkKept(o.Tree(), p.operate(o)); err != nil {
+			return fmt.Errorf("patches: %s: %w", o.ID(), err)
+		}
 	}
 	var patches []types.Patch
 	var index []int
@@ -451,6 +463,21 @@ func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.O
 		return fmt.Errorf("patches.%d: %w", index[i], p.hide(err, objects))
 	}
 	return match(objects, results, made)
+}
+
+// operate reports whether JSON 6902 operations may change an object that a patch matches.
+func (p *Patches) operate(o *manifest.Object) bool {
+	schema.Lock() // kustomize looks up which kinds have a namespace
+	defer schema.Unlock()
+	touched := false // an earlier patch may make a later one match
+	for i := range p.compiled {
+		c := &p.compiled[i]
+		touched = touched || c.matches(newCandidate(o))
+		if touched && c.operations {
+			return true
+		}
+	}
+	return false
 }
 
 // applyAll runs `kustomize build` on objects and patches.

@@ -3,6 +3,7 @@ package kustomize
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -22,6 +23,44 @@ func apply(t *testing.T, all []*manifest.Object, patches ...Patch) ([]*manifest.
 		return nil, err
 	}
 	return p.Apply(t.Context(), all)
+}
+
+// A patch of a label changes no other value of the object, or is refused.
+func TestPatchesKeepTheRest(t *testing.T) {
+	t.Parallel()
+	const rounds, merges = "patches: widget.acme.example/w: spec.v: JSON 6902 operations would round this number", "patches: widget.acme.example/w: spec.v.<<: kustomize reads this key as a merge"
+	operations := Patch{Target: &Selector{Kind: "Widget"}, Patch: "- {op: add, path: /metadata/labels, value: {a: b}}"}
+	merge := Patch{Target: &Selector{Kind: "Widget"}, Patch: "kind: Widget\nmetadata: {name: w, labels: {a: b}}"}
+	for _, tt := range []struct {
+		value any
+		errs  [2]string // of operations, of a strategic merge patch
+	}{
+		{value: int64(9007199254740993), errs: [2]string{rounds, ""}},
+		{value: int64(math.MaxInt64), errs: [2]string{rounds, ""}},
+		{value: map[string]any{"<<": "m"}, errs: [2]string{merges, merges}},
+		{value: int64(-9007199254740992)},
+		{value: []any{1.5, 1e21, 1e-7, true, nil, map[string]any{}, []any{}}},
+		{value: map[string]any{"2024-01-01": "x", "yes": "y", "1": "2", "null": nil, "~": "t", "a: b": "c"}},
+		{value: []any{"2012-10-17", "yes", "1e3", "0x10", "null", "~", "<<", ".inf", "1_000", "\ufeffx", " a ", "a\r\nb", "# c", "- x", "*a", "!x", "", "\x7f", "\u0085", "\na\n\n", "---\nx", "..."}},
+	} {
+		for i, patch := range []Patch{operations, merge} {
+			o, err := manifest.New(map[string]any{"apiVersion": "acme.example/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"}, "spec": map[string]any{"v": tt.value}}, manifest.Origin{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			after, err := apply(t, []*manifest.Object{o}, patch)
+			if want := tt.errs[i]; want != "" || err != nil {
+				if want == "" || err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%#v: have %v, want %q", tt.value, err, want)
+				}
+				continue
+			}
+			have, want := manifest.AppendJSON(nil, manifest.Mapping(after[0].Tree(), "spec")), manifest.AppendJSON(nil, manifest.Mapping(o.Tree(), "spec"))
+			if string(have) != string(want) {
+				t.Errorf("have %s\nwant %s", have, want)
+			}
+		}
+	}
 }
 
 const patchObjects = `apiVersion: v1
@@ -82,6 +121,7 @@ func TestPatches(t *testing.T) {
 		{name: "operations without a target", patches: []Patch{{Patch: label}}, err: "patches.0: a list of JSON 6902 operations needs a target"},
 		{name: "merge for nothing", patches: []Patch{{Patch: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}"}}, err: "patches.0: there is no ConfigMap a; give the patch a target"},
 		{name: "date", patches: []Patch{{Target: &Selector{Kind: "ConfigMap"}, Patch: "kind: ConfigMap\nmetadata: {name: a}\ndata: {k: 2012-10-17}"}}, err: "patches.0: data.k: is a date without quotes, which kustomize would write as a time; quote it"},
+		{name: "long number", patches: []Patch{{Target: &Selector{Kind: "ConfigMap"}, Patch: "- {op: add, path: /x, value: 9007199254740993}"}}, err: "patches.0: 0.value: JSON 6902 operations would round this number"},
 		{name: "malformed", patches: []Patch{{Target: &Selector{}, Patch: "x: y"}}, err: "patches.0: is neither a list of JSON 6902 operations nor a strategic merge patch"},
 		{name: "duplicate key", patches: []Patch{{Target: &Selector{}, Patch: "x: y\nx: y"}}, err: `patches.0: patch, line 2: duplicate key "x"`},
 		{name: "several with a target", patches: []Patch{{Target: &Selector{}, Patch: "kind: A\nmetadata: {name: a}\n---\nkind: A\nmetadata: {name: b}"}}, err: "patches.0: a strategic merge patch with a target is one document, not 2"},

@@ -77,8 +77,16 @@ func checkText(key string, v any) error {
 }
 
 // checkTextsOfPatch checks the labels and annotations that a strategic merge patch or JSON 6902
-// operations set, and the data of ConfigMaps and Secrets. The path is of the first wrong one.
+// operations set, the data of ConfigMaps and Secrets, and that nothing is lost. The path is of the
+// first wrong one.
 func checkTextsOfPatch(tree map[string]any, operations []any) (where []string, err error) {
+	var all any = tree
+	if operations != nil {
+		all = operations
+	}
+	if where, err := checkKept(all, operations != nil); err != nil {
+		return where, err
+	}
 	if operations == nil {
 		// Kustomize's own error would name neither the patch nor the field.
 		for _, name := range []string{"binaryData", "data", "stringData"} {
@@ -177,6 +185,42 @@ func dateIn(n *yaml.Node, path ...string) (line int, err error) {
 		return dateIn(n.Content[0], path...)
 	}
 	return line, err
+}
+
+// checkKept returns an error at a field that kustomize would lose or change, and its path.
+// operations: the value is of JSON 6902 operations, or of an object that they change.
+func checkKept(v any, operations bool) (where []string, err error) {
+	where, why := lost(v, operations)
+	if why != "" {
+		err = fmt.Errorf("%s: %s", strings.Join(where, "."), why)
+	}
+	return where, err
+}
+
+func lost(v any, operations bool) (where []string, why string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, item := range v {
+			below, reason := lost(item, operations)
+			if key == "<<" {
+				below, reason = nil, "kustomize reads this key as a merge, and would lose it; use another"
+			}
+			if reason != "" && (why == "" || key < where[0]) {
+				where, why = append([]string{key}, below...), reason
+			}
+		}
+	case []any:
+		for i, item := range v {
+			if below, reason := lost(item, operations); reason != "" {
+				return append([]string{strconv.Itoa(i)}, below...), reason
+			}
+		}
+	case int64: // kustomize reads the results of operations as JSON, with numbers of 53 bits
+		if f := float64(v); operations && (f >= 1<<63 || int64(f) != v) {
+			why = "JSON 6902 operations would round this number; use a strategic merge patch"
+		}
+	}
+	return where, why
 }
 
 var annotationsPath = []string{"metadata", "annotations"}
