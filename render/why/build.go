@@ -2,6 +2,7 @@ package why
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -32,7 +33,7 @@ func (e *explainer) kustomized(ctx context.Context, a *Answer) ([]Step, error) {
 	if !generated {
 		e.written(a)
 	}
-	way := &way{files: files, origin: a.Written.File, all: generated, seen: make(map[string]bool)}
+	way := &way{files: files, origin: a.Written.File, all: generated, passes: make(map[string]bool)}
 	way.directory(e.in.Path)
 	var steps []Step
 	builds := 0
@@ -133,21 +134,28 @@ type way struct {
 	files everything
 	// origin is the file where it was written. all collects every kustomization, for
 	// an object that a generator makes.
-	origin         string
-	all            bool
-	seen           map[string]bool
+	origin string
+	all    bool
+	// passes are the results for the directories that were walked.
+	passes         map[string]bool
 	kustomizations []string
 }
 
 // directory walks a directory of the build, and reports whether the object comes from it.
 func (w *way) directory(dir string) bool {
-	if w.seen[dir] {
-		return false
+	passes, known := w.passes[dir]
+	if !known {
+		w.passes[dir] = false // kustomize refuses cycles
+		passes = w.walk(dir)
+		w.passes[dir] = passes
 	}
-	w.seen[dir] = true
+	return passes
+}
+
+func (w *way) walk(dir string) bool {
 	file, content := kustomization(w.files, dir)
 	if file == "" {
-		return w.origin == dir || strings.HasPrefix(w.origin, dir+"/")
+		return w.below(dir)
 	}
 	var k struct {
 		Kind                         string
@@ -171,6 +179,27 @@ func (w *way) directory(dir string) bool {
 	if passes {
 		w.kustomizations = append(w.kustomizations, file)
 	}
+	return passes
+}
+
+// below walks a directory without a kustomization, for which kustomize builds all files below it,
+// and the kustomizations of subdirectories.
+func (w *way) below(dir string) bool {
+	passes := false
+	_ = fs.WalkDir(w.files, dir, func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case name == w.origin:
+			passes = true
+		case entry.IsDir() && name != dir:
+			if file, _ := kustomization(w.files, name); file != "" {
+				passes = w.directory(name) || passes
+				return fs.SkipDir
+			}
+		}
+		return nil
+	})
 	return passes
 }
 
@@ -222,7 +251,7 @@ func entriesOf(files fs.FS, file string) ([]entry, error) {
 	if err := yaml.Unmarshal(content, &doc); err != nil || len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("%s: is not a mapping", file)
 	}
-	top := doc.Content[0]
+	top := resolved(doc.Content[0])
 	var list []entry
 	for i := 0; i+1 < len(top.Content); i += 2 {
 		key, value := top.Content[i], top.Content[i+1]
@@ -252,6 +281,22 @@ func entriesOf(files fs.FS, file string) ([]entry, error) {
 		}
 	}
 	return list, nil
+}
+
+// resolved returns a copy of a node without aliases and anchors: an alias must not lose its anchor
+// with another entry. The build has limited the size of the copy.
+func resolved(n *yaml.Node) *yaml.Node {
+	copied := *n
+	if n.Kind == yaml.AliasNode {
+		copied = *n.Alias
+		copied.Line = n.Line
+	}
+	copied.Anchor = ""
+	copied.Content = make([]*yaml.Node, len(copied.Content))
+	for i, below := range cmp.Or(n.Alias, n).Content {
+		copied.Content[i] = resolved(below)
+	}
+	return &copied
 }
 
 func newEntry(key, value *yaml.Node, what string, rest []*yaml.Node) (entry, error) {

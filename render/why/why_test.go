@@ -62,6 +62,41 @@ func TestExplain(t *testing.T) {
 			written: "c/sub/a.yaml:6",
 		},
 		{
+			name: "kustomizations below a directory without one",
+			files: map[string]string{
+				"c/b.yaml":                     strings.ReplaceAll(settings, "settings", "others"),
+				"c/sub/app/kustomization.yaml": "resources: [../a/a.yaml]\npatches:\n- target: {name: settings}\n  patch: '- {op: replace, path: /data/mood, value: red}'\n",
+				"c/sub/a/a.yaml":               settings,
+				"c/sub/a/kustomization.yaml":   "resources: []\ngeneratorOptions: {}\n",
+			},
+			value:   `"red"`,
+			written: "c/sub/a/a.yaml:6",
+			steps:   []string{"changes c/sub/app/kustomization.yaml:3 patches[0] was \"blue\""},
+		},
+		{
+			name: "the second of two overlays of one base",
+			files: map[string]string{
+				"c/kustomization.yaml":    "resources: [../x, ../y]\n",
+				"x/kustomization.yaml":    "resources: [../base]\nnamePrefix: my-\n",
+				"y/kustomization.yaml":    "resources: [../base]\npatches:\n- target: {name: settings}\n  patch: '- {op: replace, path: /data/mood, value: red}'\n",
+				"base/kustomization.yaml": "resources: [a.yaml]\n",
+				"base/a.yaml":             settings,
+			},
+			value:   `"red"`,
+			written: "base/a.yaml:6",
+			steps:   []string{"changes y/kustomization.yaml:3 patches[0] was \"blue\""},
+		},
+		{
+			name: "an entry with an anchor that another uses",
+			files: map[string]string{
+				"c/kustomization.yaml": "resources: [a.yaml]\npatches:\n- target: {kind: Secret, name: settings}\n  patch: &red |\n    - {op: replace, path: /data/mood, value: red}\n- target: {kind: ConfigMap}\n  patch: *red\n",
+				"c/a.yaml":             settings,
+			},
+			value:   `"red"`,
+			written: "c/a.yaml:6",
+			steps:   []string{"changes c/kustomization.yaml:6 patches[1] was \"blue\""},
+		},
+		{
 			name:    "an item of a list",
 			files:   map[string]string{"c/kustomization.yaml": "resources: [a.yaml]\n", "c/a.yaml": list},
 			written: "c/a.yaml:10",
