@@ -372,10 +372,10 @@ func (r *rotation) issue() {
 		return
 	}
 	until := r.now.Add(r.policy.Leaf)
-	if until.After(j.Signer.NotAfter) {
+	switch {
+	case until.After(j.Signer.NotAfter): // which stays the same, and is recorded once
 		until = j.Signer.NotAfter
-	}
-	if j.Issued.Before(until) && until.Sub(j.Issued) < r.policy.Leaf/8 {
+	case j.Issued.Before(until) && until.Sub(j.Issued) < r.policy.Leaf/8:
 		until = j.Issued // if a certificate cannot be written, do not record each attempt
 	}
 	if r.serves() {
@@ -384,7 +384,7 @@ func (r *rotation) issue() {
 				r.again(due)
 				return
 			}
-			if !until.After(l.NotAfter) {
+			if !l.NotAfter.Before(j.Signer.NotAfter) {
 				return // as long as the signer lasts
 			}
 		}

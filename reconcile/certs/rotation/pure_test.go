@@ -87,6 +87,42 @@ func TestDecideAgain(t *testing.T) {
 	}
 }
 
+// An operator's CA of any lifetime signs certificates until its own end, and then none.
+func TestBroughtEnds(t *testing.T) {
+	t.Parallel()
+	day := 24 * time.Hour
+	for life := day; life <= 730*day; life += day {
+		ca := CA{ID: "ca", NotBefore: noon, NotAfter: noon.Add(life)}
+		state := State{Brought: ca, Looked: true}
+		issued := 0
+		for now, step := noon, 0; now.Before(ca.NotAfter); step++ {
+			if step == 100 {
+				t.Fatalf("a CA of %s: still deciding at %s", life, now)
+			}
+			if step > 0 && state.Leaf.Issuer != "" && !now.Before(state.Leaf.NotAfter) {
+				t.Fatalf("a CA of %s: the certificate expires %s before it", life, ca.NotAfter.Sub(state.Leaf.NotAfter))
+			}
+			d := Decide(state, now, policy)
+			if state.Journal == nil || !d.Journal.Equal(state.Journal) {
+				state.Journal = &d.Journal
+				continue
+			}
+			if d.Issue.By != "" {
+				issued++
+				state.Leaf = Leaf{d.Issue.By, now.Add(-Skew), d.Issue.NotAfter}
+				continue
+			}
+			now = d.Again
+		}
+		if most := 3 + int(life/(30*day)); issued > most {
+			t.Errorf("a CA of %s: %d certificates, want at most %d", life, issued, most)
+		}
+		if d := Decide(state, ca.NotAfter, policy); d.Issue.By != "" || !d.Journal.Equal(state.Journal) {
+			t.Errorf("a CA of %s has expired: %+v", life, d)
+		}
+	}
+}
+
 // A new CA settles for the whole time while the signer can renew the certificate, and otherwise for half of
 // what is left of it, so that there is always one that serves.
 func TestSettle(t *testing.T) {

@@ -83,10 +83,15 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// upstream returns the CAs of an etcd.
+// upstream returns the CAs of an etcd, for 20 years.
 func (c *cluster) upstream() Upstream {
 	c.t.Helper()
-	a, err := rotation.Profile{Name: "etcd"}.Mint(c.now.Add(-time.Hour), c.now.Add(20*365*24*time.Hour))
+	return c.upstreamUntil(c.now.Add(20 * 365 * 24 * time.Hour))
+}
+
+func (c *cluster) upstreamUntil(ends time.Time) Upstream {
+	c.t.Helper()
+	a, err := rotation.Profile{Name: "etcd"}.Mint(c.now.Add(-time.Hour), ends)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -608,6 +613,32 @@ func TestUpstream(t *testing.T) {
 	by, err := rotation.Parse(other.ClientCACert)
 	if err != nil || chain[0].CheckSignatureFrom(by[0]) != nil {
 		t.Errorf("the new CA does not sign: %v", err)
+	}
+}
+
+// The certificate for etcd lives as long as the CA that signs it. Then the namespace says so, and nothing is written.
+func TestUpstreamEnds(t *testing.T) {
+	t.Parallel()
+	day := 24 * time.Hour
+	c := newCluster(t)
+	ends := c.now.Add(100 * day)
+	c.wants.Upstream = c.upstreamUntil(ends)
+	for c.now.Before(ends) {
+		if kept := c.rests(); len(kept.Problems) > 0 {
+			t.Errorf("at %s: problems %q", c.now, kept.Problems)
+		}
+		if upstream := c.certificates()[1]; !c.now.Before(upstream.NotAfter) {
+			t.Fatalf("at %s: the certificate expired %s before the CA", c.now, ends.Sub(upstream.NotAfter))
+		}
+		c.now = c.now.Add(2 * day)
+	}
+	before := c.objects[c.wants.Proxy].Data["upstream.crt"]
+	kept := c.rests()
+	if len(kept.Problems) != 1 || !strings.Contains(kept.Problems[0], "(--etcd-client-ca-cert, --etcd-client-ca-key) is valid from ") {
+		t.Errorf("problems %q", kept.Problems)
+	}
+	if !bytes.Equal(c.objects[c.wants.Proxy].Data["upstream.crt"], before) {
+		t.Error("an expired CA signs")
 	}
 }
 
