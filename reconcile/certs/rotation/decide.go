@@ -128,8 +128,9 @@ type Decision struct {
 	Signs time.Time
 	// Lacking are the holders of bundles that lack the next signer.
 	Lacking []string
-	// Early is when the signer that gitopsd made becomes valid; zero if it is valid. The clock
-	// is behind, or was ahead when the signer was made, and nothing is done.
+	// Early is when the signer that gitopsd made, or the signer's present certificate, becomes
+	// valid; zero if a new certificate would be of use. The clock is behind, or was ahead when
+	// it was made, and nothing is done.
 	Early time.Time
 	// Restored reports that the present journal lacks the CA of the present certificate.
 	Restored bool
@@ -155,7 +156,8 @@ func (r *rotation) pause() time.Duration { return min(max(r.policy.Settle, soon)
 //  3. A former CA is removed when its last certificate has expired.
 //
 // While the signer is not valid yet, nothing is done: a CA that replaces it at once is lost on
-// those who read their bundle seldom.
+// those who read their bundle seldom. Nor is anything done while a new certificate would expire
+// before the present one becomes valid: if the clock is behind, it has expired already.
 //
 // Times are in whole seconds, as in certificates.
 func Decide(have State, now time.Time, p Policy) Decision {
@@ -192,13 +194,18 @@ func (r *rotation) again(at time.Time) {
 	}
 }
 
-// early reports whether the signer is not valid yet. One that an operator brings replaces it.
+// early reports whether the signer is not valid yet, or would replace its present certificate
+// by one that expires before that is valid. A CA that an operator brings replaces the signer.
 func (r *rotation) early() bool {
-	signer := r.Journal.Signer
-	if r.have.Brought.ID != "" || !signer.Key || !r.now.Before(signer.NotBefore) {
+	signer, l := r.Journal.Signer, r.have.Leaf
+	switch {
+	case r.have.Brought.ID == "" && signer.Key && r.now.Before(signer.NotBefore):
+		r.Early = signer.NotBefore
+	case r.fits(signer) && l.Issuer == signer.ID && r.now.Add(r.policy.Leaf).Before(l.NotBefore):
+		r.Early = l.NotBefore
+	default:
 		return false
 	}
-	r.Early = signer.NotBefore
 	r.again(r.now.Add(r.pause())) // the clock may be corrected
 	return true
 }

@@ -73,8 +73,8 @@ type Result struct {
 	Signs time.Time
 	// Lacking are the holders of bundles that lack the next CA, which waits for them.
 	Lacking []string
-	// Early is when the signer becomes valid; zero if it is valid. Until
-	// then everything stays as it is.
+	// Early is when the signer, or its present certificate, becomes valid; see [Decision].
+	// While it is set, everything stays as it is.
 	Early time.Time
 	// Restored reports that the journal lacked the CA of the present certificate, and has it now.
 	Restored bool
@@ -85,11 +85,15 @@ func (r *Result) Stale(record string) string {
 	return fmt.Sprintf("Secret %s lacked the CA of the present certificate: it, or the certificate, is older than the other, as after a restore; both CAs are trusted, and the recorded one signs again once it has settled", record)
 }
 
-// Behind returns what people are to do while a signer is early. record names the Secret with the
+// Behind returns what people are to do while Early is set. record names the Secret with the
 // journal.
 func (r *Result) Behind(record string) string {
-	return fmt.Sprintf("the CA in Secret %s is valid only from %s on, so gitopsd's clock is behind, or was ahead when it made the CA: nothing is renewed; correct the clock, or, if it is right, delete the Secret",
-		record, r.Early.UTC().Format(time.RFC3339))
+	subject, made, remove := fmt.Sprintf("the CA in Secret %s", record), "the CA", "the Secret"
+	if r.Signer.NotBefore.Before(r.Early) { // it is the certificate that is early
+		subject, made, remove = fmt.Sprintf("the certificate of the CA in Secret %s", record), "the certificate", "the certificate's Secret"
+	}
+	return fmt.Sprintf("%s is valid only from %s on, so gitopsd's clock is behind, or was ahead when it made %s: nothing is renewed; correct the clock, or, if it is right, delete %s",
+		subject, r.Early.UTC().Format(time.RFC3339), made, remove)
 }
 
 // ErrContended is returned if others keep writing the journal.

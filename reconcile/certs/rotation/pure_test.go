@@ -58,6 +58,7 @@ func TestDecideAgain(t *testing.T) {
 	t.Parallel()
 	day := 24 * time.Hour
 	signer := CA{ID: "signer", NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(365 * day), Key: true}
+	brought := CA{ID: "brought", NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(365 * day)}
 	ahead := CA{ID: "ahead", NotBefore: noon.Add(400 * day), NotAfter: noon.Add(765 * day), Key: true}
 	for _, tt := range []struct {
 		name   string
@@ -73,6 +74,12 @@ func TestDecideAgain(t *testing.T) {
 			"signer", noon.Add(90 * day), true, time.Time{}},
 		{"a CA from the future", State{Journal: &Journal{Signer: ahead, Issued: noon.Add(490 * day)}, Leaf: Leaf{"ahead", noon.Add(400 * day), noon.Add(490 * day)}},
 			"ahead", time.Time{}, true, ahead.NotBefore},
+		{"a certificate that begins when a new one has expired", State{Journal: &Journal{Signer: signer, Issued: noon.Add(190 * day)}, Leaf: Leaf{"signer", noon.Add(100 * day), noon.Add(190 * day)}},
+			"signer", time.Time{}, true, noon.Add(100 * day)},
+		{"such a certificate of the operator's CA", State{Journal: &Journal{Signer: brought, Issued: noon.Add(190 * day)}, Brought: brought, Leaf: Leaf{"brought", noon.Add(100 * day), noon.Add(190 * day)}},
+			"brought", time.Time{}, true, noon.Add(100 * day)},
+		{"such a certificate, for which the operator brings a CA", State{Journal: &Journal{Signer: signer, Issued: noon.Add(190 * day)}, Brought: brought, Leaf: Leaf{"signer", noon.Add(100 * day), noon.Add(190 * day)}},
+			"brought", noon.Add(90 * day), false, time.Time{}},
 		{"a CA from the future, for which the operator brings another", State{Journal: &Journal{Signer: ahead, Issued: noon.Add(490 * day)}, Brought: signer},
 			"signer", noon.Add(90 * day), false, time.Time{}},
 	} {
