@@ -188,7 +188,7 @@ func TestWebhookStaysWithItsServer(t *testing.T) {
 	t.Parallel()
 	const (
 		config      = "validatingwebhookconfiguration.admissionregistration.k8s.io/p.w"
-		maybeWanted = "kept: errors in the repository or in its package leave open whether it is wanted\n"
+		maybeWanted = "kept: errors in the repository leave open whether it is wanted\n"
 	)
 	plain := strings.NewReplacer("labels: {gitopsd.dev/package: p}, annotations", "annotations", ", labels: {gitopsd.dev/package: p}", "")
 	service, server := plain.Replace(hooksService), plain.Replace(hooksServer)
