@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -187,9 +188,21 @@ func (l *Layout) Manifest(_ context.Context, repository string, d sources.Digest
 		return nil, l.broken(subject, err)
 	}
 	if seen := sources.DigestOf(raw); seen != d {
-		return nil, &MismatchError{Subject: subject, Registry: l.dir, Want: d, Seen: seen, WantSize: -1, SeenSize: int64(len(raw))}
+		return nil, l.mismatch(raw, &MismatchError{Subject: subject, Registry: l.dir, Want: d, Seen: seen, WantSize: -1, SeenSize: int64(len(raw))})
 	}
 	return raw, nil
+}
+
+// lfsPointer begins the files that Git LFS commits in the place of others
+// (github.com/git-lfs/git-lfs, docs/spec.md).
+const lfsPointer = "version https://git-lfs.github.com/spec/"
+
+// mismatch returns the error for other content, which begins with start.
+func (l *Layout) mismatch(start []byte, err *MismatchError) error {
+	if !bytes.HasPrefix(start, []byte(lfsPointer)) {
+		return err
+	}
+	return &Error{Subject: err.Subject, Reason: Malformed, Text: fmt.Sprintf("%s has a pointer of Git LFS in its place; run `gitopsd lock vendor %[1]s`, which turns LFS off there, and commit; then `git add --renormalize %[1]s`, and commit again", l.dir)}
 }
 
 func (l *Layout) open(subject string, d sources.Digest) (fs.File, error) {
@@ -231,6 +244,8 @@ type layoutBlob struct {
 	size, n int64
 	f       fs.File
 	hash    hash.Hash
+	// start are the first bytes that were read, as many as an lfsPointer has.
+	start []byte
 }
 
 // Read implements io.Reader. It returns io.EOF only after bytes with the digest.
@@ -238,17 +253,18 @@ func (b *layoutBlob) Read(p []byte) (int, error) {
 	n, err := b.f.Read(p)
 	b.hash.Write(p[:n])
 	b.n += int64(n)
+	b.start = append(b.start, p[:min(n, len(lfsPointer)-len(b.start))]...)
 	mismatch := &MismatchError{Subject: b.subject, Registry: b.layout.dir, Want: b.want, WantSize: b.size, SeenSize: b.n}
 	switch {
 	case b.n > b.size:
-		return 0, mismatch
+		return 0, b.layout.mismatch(b.start, mismatch)
 	case err == io.EOF && b.n == b.size:
 		if mismatch.Seen = sources.DigestSum(b.hash); mismatch.Seen == b.want {
 			return n, io.EOF
 		}
-		return 0, mismatch
+		return 0, b.layout.mismatch(b.start, mismatch)
 	case err == io.EOF:
-		return 0, mismatch
+		return 0, b.layout.mismatch(b.start, mismatch)
 	case err != nil:
 		return 0, b.layout.broken(b.subject, err)
 	}

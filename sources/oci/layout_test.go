@@ -159,6 +159,11 @@ func TestLayout(t *testing.T) {
 				t.Errorf("%q instead of %q: %v", forged, h.contents[d], err)
 			}
 		}
+		tree[name] = &fstest.MapFile{Data: []byte("version https://git-lfs.github.com/spec/v1\noid sha256:" + d.Hex() + "\nsize 5\n")}
+		var mismatch *MismatchError
+		if err := read(l); errors.As(err, &mismatch) || !strings.Contains(fmt.Sprint(err), "p has a pointer of Git LFS in its place; run `gitopsd lock vendor p`") {
+			t.Errorf("a pointer of Git LFS: %v", err)
+		}
 		tree[name] = was
 	}
 	if _, err := (&Recorder{blobs: map[sources.Digest]recordedBlob{layer: {h, repository, 5}}}).Files(t.Context(), 4); !errors.Is(err, sources.ErrLimit) {

@@ -109,10 +109,11 @@ func Owned(name string) bool {
 	return dir == blobDir+"/" && err == nil
 }
 
-// attributesFile prevents Git from changing line endings, and so digests.
+// attributesFile prevents Git from changing contents, and so digests: line endings, filters such as
+// Git LFS, and $Id$.
 const (
 	attributesFile = ".gitattributes"
-	attributes     = "* -text\n"
+	attributes     = "* -text -filter -ident\n"
 )
 
 // Files returns the files of a layout with everything that was read, in the order to
