@@ -708,6 +708,30 @@ func TestAnotherInventory(t *testing.T) {
 	}
 }
 
+// A Service that names the Secret of another does not take it over, whatever their order, even if the
+// certificate is gone.
+func TestSecretOfAnother(t *testing.T) {
+	b := newBed(t)
+	b.apply(status.Ready)
+	record := b.contents(b.journal())
+	b.wants(hooks + "---\n{apiVersion: v1, kind: Service, metadata: {name: a-new, namespace: $NAME, annotations: {gitopsd.dev/serving-cert: hooks-tls}}, spec: {ports: [{port: 443}]}}\n" + webhooks)
+	for _, lost := range []bool{false, true} {
+		before := b.contents(b.secret())["tls.crt"]
+		if lost {
+			b.send(http.MethodDelete, b.secret(), "")
+			b.conn = b.connect()
+		}
+		o := b.apply(status.Failed)
+		if want := b.yaml("refused: gitopsd.dev/serving-cert: Secret hooks-tls is for service/$NAME/hooks already; name another"); len(o.Problems) != 1 || o.Problems[0].Object != b.yaml("service/$NAME/a-new") || o.Problems[0].Reason != want {
+			t.Errorf("problems %v", o.Problems)
+		}
+		if replaced := b.contents(b.secret())["tls.crt"] != before; replaced != lost || !maps.Equal(b.contents(b.journal()), record) {
+			t.Errorf("lost %v: the certificate was replaced: %v", lost, replaced)
+		}
+		b.handshake()
+	}
+}
+
 // Another fleet's cluster gets nothing.
 func TestAnotherFleet(t *testing.T) {
 	b := newBed(t)
