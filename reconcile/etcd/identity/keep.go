@@ -185,6 +185,13 @@ func (t *turn) upstream(ctx context.Context) error {
 		t.problem("the CA that is to sign for etcd (--etcd-client-ca-cert, --etcd-client-ca-key) %s", err)
 		return nil
 	}
+	if from := rotation.Notice(authority.Cert); t.now.Before(from) {
+		t.again(from)
+	} else {
+		t.kept.Notes = append(t.kept.Notes, fmt.Sprintf("the CA that signs for etcd (--etcd-client-ca-cert) expires on %s; gitopsd does not renew it",
+			authority.Cert.NotAfter.UTC().Format(time.RFC3339)))
+		t.again(authority.Cert.NotAfter)
+	}
 	cas, err := rotation.Parse(w.Upstream.CA)
 	if err != nil {
 		t.problem("the CA of etcd (--etcd-cafile) %s", err)
