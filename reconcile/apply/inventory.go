@@ -168,6 +168,12 @@ func (a *Applier) Owns(id manifest.ID, meta *metav1.ObjectMeta, adopt []string) 
 	return a.inv.Owns(id, meta, adopt)
 }
 
+// Lists reports whether the inventory may have members of a kind. It sends nothing; before
+// [Applier.Check] it may have any.
+func (a *Applier) Lists(kind manifest.GroupKind) bool {
+	return a.parent == nil || a.parent.partial || a.parent.kinds[schema.GroupKind(kind)]
+}
+
 func (a *Applier) checkParent(meta *metav1.PartialObjectMetadata) error {
 	fail := func(format string, args ...any) error {
 		return problem.Problem{

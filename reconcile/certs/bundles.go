@@ -13,6 +13,7 @@ import (
 	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/webhook"
 )
@@ -134,7 +135,11 @@ func (w *work) trusting(ctx context.Context) (map[manifest.ID][]manifest.ID, err
 			if err != nil {
 				return nil, err
 			}
-		case kube.NoSuchType, kube.Forbidden: // then there are none of the inventory
+		case kube.NoSuchType: // then there are none of the inventory
+		case kube.Forbidden:
+			if w.Lists(kind) {
+				w.unlisted = append(w.unlisted, rotation.Held{Holder: fmt.Sprintf("every %s (%s)", kind.Kind, problem.Message(err)), Unread: true})
+			}
 		default:
 			return nil, err
 		}

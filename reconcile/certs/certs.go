@@ -133,6 +133,8 @@ type work struct {
 	trust map[manifest.ID]trust
 	// live is the result of trusting; nil if it is not known yet.
 	live map[manifest.ID][]manifest.ID
+	// unlisted are the bundles that trusting could not look for.
+	unlisted []rotation.Held
 }
 
 // trust is a CA bundle.

@@ -953,41 +953,61 @@ func TestRefusedConsumer(t *testing.T) {
 }
 
 // The package of a webhook has an error and stays as it is. Its certificate is renewed and
-// reported all the same, and a new CA waits for the bundles that nobody fills in.
+// reported all the same, and a new CA waits for the bundles that nobody fills in, even if
+// gitopsd may not look for them.
 func TestKeptPackage(t *testing.T) {
-	b := newBed(t)
-	const of = "labels: {gitopsd.dev/package: web}, "
-	space, rest, _ := strings.Cut(hooks, "---")
-	b.wants(space + "---" + strings.ReplaceAll(rest+webhooks, "annotations: ", of+"annotations: "))
-	b.apply(status.Ready)
-	whole := b.want
-	b.wants(space + strings.NewReplacer("$NAME/hooks", b.name+"/hooks", "$NAME", b.name+"-other").Replace(webhooks))
-	b.want.Incomplete = []string{"web"}
-	b.want.Keeps = func(_ manifest.ID, pkg string) bool { return pkg == "web" }
-	const renewal = 61 * 24 * time.Hour
-	for i, d := range []time.Duration{renewal, renewal, renewal, renewal, policy.Settle, policy.Settle} {
-		before := b.contents(b.secret())["tls.crt"]
-		b.later(d)
-		o := b.apply(status.Failed)
-		b.trusted(b.crd(), manifest.ValidatingWebhooks.ID("", b.name), manifest.ValidatingWebhooks.ID("", b.name+"-other"))
-		if renewed := b.contents(b.secret())["tls.crt"] != before; renewed != (d == renewal) {
-			t.Errorf("round %d: renewed %v", i, renewed)
-		}
-		if len(o.Certificates) != 2 || !o.Certificates[0].Expires.After(b.now) {
-			t.Errorf("round %d: certificates %v", i, o.Certificates)
-		}
-		if i == 5 && (len(o.Notes) != 1 || !strings.Contains(o.Notes[0], "waits until all of its bundles have it; not yet: ")) {
-			t.Errorf("notes %q", o.Notes)
-		}
-	}
+	for _, tt := range []struct {
+		name   string
+		breaks func(path string) bool
+		waits  string
+	}{
+		{"listed", nil, "not yet: customresourcedefinition.apiextensions.k8s.io/things."},
+		{"forbidden", func(path string) bool {
+			// It has no APIService, and waits for none.
+			return strings.HasSuffix(path, "/customresourcedefinitions") || strings.HasSuffix(path, "/validatingwebhookconfigurations") || strings.HasSuffix(path, "/apiservices")
+		}, "not yet: every CustomResourceDefinition (list customresourcedefinition.apiextensions.k8s.io: no), every ValidatingWebhookConfiguration (list "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			const of = "labels: {gitopsd.dev/package: web}, "
+			space, rest, _ := strings.Cut(hooks, "---")
+			b.wants(space + "---" + strings.ReplaceAll(rest+webhooks, "annotations: ", of+"annotations: "))
+			b.apply(status.Ready)
+			whole := b.want
+			b.wants(space + strings.NewReplacer("$NAME/hooks", b.name+"/hooks", "$NAME", b.name+"-other").Replace(webhooks))
+			b.want.Incomplete = []string{"web"}
+			b.want.Keeps = func(_ manifest.ID, pkg string) bool { return pkg == "web" }
+			b.breaks = tt.breaks
+			holders := []manifest.ID{b.crd(), manifest.ValidatingWebhooks.ID("", b.name)}
+			if tt.breaks == nil {
+				holders = append(holders, manifest.ValidatingWebhooks.ID("", b.name+"-other"))
+			}
+			const renewal = 61 * 24 * time.Hour
+			for i, d := range []time.Duration{renewal, renewal, renewal, renewal, policy.Settle, policy.Settle} {
+				before := b.contents(b.secret())["tls.crt"]
+				b.later(d)
+				o := b.apply(status.Failed)
+				b.trusted(holders...)
+				if renewed := b.contents(b.secret())["tls.crt"] != before; renewed != (d == renewal) {
+					t.Errorf("round %d: renewed %v", i, renewed)
+				}
+				if len(o.Certificates) != 2 || !o.Certificates[0].Expires.After(b.now) {
+					t.Errorf("round %d: certificates %v", i, o.Certificates)
+				}
+				if i == 5 && (len(o.Notes) != 1 || !strings.Contains(o.Notes[0], "waits until all of its bundles have it; "+tt.waits)) {
+					t.Errorf("notes %q", o.Notes)
+				}
+			}
 
-	b.want = whole
-	for range 3 {
-		b.later(policy.Settle)
-		b.apply(status.Ready)
+			b.want, b.breaks = whole, nil
+			for range 3 {
+				b.later(policy.Settle)
+				b.apply(status.Ready)
+			}
+			b.handshake()
+			b.rests()
+		})
 	}
-	b.handshake()
-	b.rests()
 }
 
 // Who names the Secret of a certificate of gitopsd's trusts the Service that it is for: a

@@ -111,7 +111,7 @@ func (s *source) Bundles(ctx context.Context) ([]rotation.Held, error) {
 			ids = append(ids, id)
 		}
 	}
-	var all []rotation.Held
+	all := slices.Clone(s.unlisted)
 	for _, id := range ids {
 		t, err := s.Client.Type(ctx, versionOf(id.GroupKind()), id.Kind)
 		var live map[string]any

@@ -40,6 +40,8 @@ type Request struct {
 	Preview bool
 	// Owns reports whether a live object is in the unit's inventory, or adopted into it.
 	Owns func(id manifest.ID, meta *metav1.ObjectMeta) bool
+	// Lists reports whether the unit's inventory may have objects of a kind.
+	Lists func(kind manifest.GroupKind) bool
 }
 
 // Completion is the additions to a unit.
@@ -121,7 +123,7 @@ func (c *Connection) completeAnew(ctx context.Context, want *desired.Unit, adopt
 	}
 	all.Relied = make(map[manifest.ID]string)
 	for _, completer := range c.completers {
-		one, err := completer.Complete(ctx, Request{Unit: want, Objects: all.set, Client: c.client, Preview: preview, Owns: owns})
+		one, err := completer.Complete(ctx, Request{Unit: want, Objects: all.set, Client: c.client, Preview: preview, Owns: owns, Lists: c.applier.Lists})
 		if err != nil {
 			return all, err
 		}

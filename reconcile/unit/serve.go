@@ -27,7 +27,7 @@ func (c *Connection) Serve(ctx context.Context, want *desired.Unit) (home bool, 
 	owns := func(id manifest.ID, meta *metav1.ObjectMeta) bool { return c.applier.Owns(id, meta, nil) }
 	var failed error
 	if c.serve != nil {
-		failed = c.serve(ctx, Request{Unit: want, Objects: want.Objects, Client: c.client, Owns: owns})
+		failed = c.serve(ctx, Request{Unit: want, Objects: want.Objects, Client: c.client, Owns: owns, Lists: c.applier.Lists})
 		if kube.IsClusterWide(failed) || ctx.Err() != nil {
 			return false, errors.Join(failed, ctx.Err())
 		}
@@ -63,7 +63,7 @@ func (c *Connection) serveLeaving(ctx context.Context, want *desired.Unit, owns 
 	if err := c.applier.Check(ctx); err != nil {
 		return err
 	}
-	err := c.serve(ctx, Request{Unit: want, Objects: want.Objects, Client: c.client, Owns: owns})
+	err := c.serve(ctx, Request{Unit: want, Objects: want.Objects, Client: c.client, Owns: owns, Lists: c.applier.Lists})
 	if kube.IsClusterWide(err) || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -40,6 +41,8 @@ type Source interface {
 type Held struct {
 	Holder string
 	PEM    []byte
+	// Unread reports that the bundle may exist, and cannot be read. A new CA waits for it.
+	Unread bool
 }
 
 // Rotation is one certificate with its CA.
@@ -194,8 +197,12 @@ func (t *turn) lookAtBundles(ctx context.Context, s Source) error {
 	if err != nil {
 		return err
 	}
-	candidates := t.damaged
+	candidates, unread := t.damaged, []string(nil)
 	for _, h := range held {
+		if h.Unread {
+			unread = append(unread, h.Holder)
+			continue
+		}
 		b := Bundle{Holder: h.Holder}
 		certs, err := Parse(h.PEM)
 		if err != nil { // a garbled bundle trusts nothing
@@ -209,7 +216,13 @@ func (t *turn) lookAtBundles(ctx context.Context, s Source) error {
 		t.state.Bundles = append(t.state.Bundles, b)
 	}
 	t.state.Looked = true
-	t.assess()                      // it may be signed by one of these
+	t.assess() // it may be signed by one of these
+	if l := t.state.Leaf; len(unread) > 0 && l.Issuer == "" && t.Now.Before(l.NotAfter) {
+		return fmt.Errorf("the CA of the present certificate is not recorded, and those who trust it cannot be read: %s", strings.Join(unread, ", "))
+	}
+	for _, holder := range unread { // it may trust the present certificate, and nothing else
+		t.state.Bundles = append(t.state.Bundles, Bundle{Holder: holder, CAs: []string{t.state.Leaf.Issuer}})
+	}
 	for i, ca := range candidates { // CAs of others are not trusted any longer
 		cert := t.cas[ca.ID].Cert
 		known := slices.ContainsFunc(t.state.Found, func(f CA) bool { return f.ID == ca.ID })

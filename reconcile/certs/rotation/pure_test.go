@@ -2,6 +2,7 @@ package rotation
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -194,6 +195,55 @@ func TestFound(t *testing.T) {
 		d := Decide(State{Looked: true, Found: []CA{found}}, noon, policy)
 		if f := d.Journal.Former; len(f) != 1 || f[0].CA != found || !f[0].Until.Equal(noon.Add(min(life, policy.Leaf))) {
 			t.Errorf("a CA that lives for %s: %+v", life, f)
+		}
+	}
+}
+
+// unread is a [Source] without a journal, whose bundles cannot be read.
+type unread struct{ leaf, recorded map[string][]byte }
+
+func (u *unread) Leaf(context.Context) (map[string][]byte, error)    { return u.leaf, nil }
+func (u *unread) Journal(context.Context) (map[string][]byte, error) { return u.recorded, nil }
+func (u *unread) Bundles(context.Context) ([]Held, error) {
+	return []Held{{Holder: "every webhook", Unread: true}}, nil
+}
+func (u *unread) Record(_ context.Context, data map[string][]byte) error {
+	u.recorded = data
+	return nil
+}
+
+// If the CA of a certificate that serves is in no record, and bundles cannot be read, nothing replaces the
+// certificate.
+func TestUnread(t *testing.T) {
+	t.Parallel()
+	p := serving("acme", "hooks")
+	a, err := p.Mint(noon, noon.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	crt, key, err := p.Issue(a, noon, noon.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name  string
+		leaf  map[string][]byte
+		now   time.Time
+		fails bool
+	}{
+		{"it serves", map[string][]byte{keyCert: crt, keyKey: key}, noon, true},
+		{"it has expired", map[string][]byte{keyCert: crt, keyKey: key}, noon.Add(time.Hour), false},
+		{"none", nil, noon, false},
+	} {
+		s := &unread{leaf: tt.leaf}
+		r := Rotation{Profile: p, Policy: policy, Now: tt.now}
+		kept, err := r.Keep(t.Context(), s)
+		if tt.fails {
+			if err == nil || !strings.Contains(err.Error(), "cannot be read: every webhook") || s.recorded != nil {
+				t.Errorf("%s: %v, recorded %v", tt.name, err, s.recorded != nil)
+			}
+		} else if err != nil || kept.Cert == nil || bytes.Equal(kept.Cert, crt) {
+			t.Errorf("%s: %v, replaced %v", tt.name, err, kept.Cert != nil)
 		}
 	}
 }
