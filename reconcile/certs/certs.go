@@ -154,7 +154,10 @@ func (c *Completer) Complete(ctx context.Context, r unit.Request) (unit.Completi
 	if err != nil {
 		return unit.Completion{}, err
 	}
-	services, consumers := w.read(slices.Concat(w.Objects.All(), kept))
+	services, consumers, err := w.read(ctx, slices.Concat(w.Objects.All(), kept))
+	if err != nil {
+		return unit.Completion{}, err
+	}
 	if len(w.done.Refused) > 0 { // a Service with an error in its annotation keeps its Secrets
 		w.done.Keeps = isSecret
 	}
@@ -238,16 +241,15 @@ func (w *work) kept(ctx context.Context) ([]*manifest.Object, error) {
 }
 
 // read finds the annotated objects. It refuses those with errors in their annotations.
-func (w *work) read(objects []*manifest.Object) (services []*service, consumers []consumer) {
-	byID, secretOf := make(map[manifest.ID]*service), make(map[manifest.ID]manifest.ID)
+// The error is about the whole cluster.
+func (w *work) read(ctx context.Context, objects []*manifest.Object) (services []*service, consumers []consumer, err error) {
+	var claims []*service
 	for _, o := range objects {
 		name := o.Annotation(manifest.ServingCertAnnotation)
 		if name == "" {
 			continue
 		}
 		id := o.ID()
-		secret := manifest.Secret.ID(id.Namespace, name)
-		other, twice := secretOf[secret]
 		switch {
 		case !id.Is(manifest.Service):
 			w.done.Refused[id] = fmt.Sprintf("%s: only Services have serving certificates; remove the annotation", manifest.ServingCertAnnotation)
@@ -255,14 +257,17 @@ func (w *work) read(objects []*manifest.Object) (services []*service, consumers 
 			w.done.Refused[id] = fmt.Sprintf("%s: %q is no name of a Secret", manifest.ServingCertAnnotation, name)
 		case id.Namespace == apply.Namespace && strings.HasPrefix(name, manifest.ServingCAPrefix):
 			w.done.Refused[id] = fmt.Sprintf("%s: names that begin with %s are those of gitopsd's own CAs; name another", manifest.ServingCertAnnotation, manifest.ServingCAPrefix)
-		case twice:
-			w.done.Refused[id] = fmt.Sprintf("%s: Secret %s is for %s already; name another", manifest.ServingCertAnnotation, name, other)
 		case id.Namespace == "": // which the plan reports
 		default:
-			secretOf[secret] = id
-			s := &service{object: o, secret: secret, journal: journalOf(id)}
-			byID[id], services = s, append(services, s)
+			claims = append(claims, &service{object: o, secret: manifest.Secret.ID(id.Namespace, name), journal: journalOf(id)})
 		}
+	}
+	if services, err = w.settle(ctx, claims); err != nil {
+		return nil, nil, err
+	}
+	byID, secretOf := make(map[manifest.ID]*service), make(map[manifest.ID]manifest.ID)
+	for _, s := range services {
+		byID[s.object.ID()], secretOf[s.secret] = s, s.object.ID()
 	}
 	for _, o := range objects {
 		if o.Annotation(manifest.InjectCAAnnotation) == "" {
@@ -284,7 +289,70 @@ func (w *work) read(objects []*manifest.Object) (services []*service, consumers 
 		}
 		consumers = append(consumers, c)
 	}
-	return services, consumers
+	return services, consumers, nil
+}
+
+// settle gives each Secret to one of the Services that name it, and refuses the others. The
+// error is about the whole cluster.
+func (w *work) settle(ctx context.Context, claims []*service) (services []*service, err error) {
+	rivals := make(map[manifest.ID][]*service)
+	for _, s := range claims {
+		rivals[s.secret] = append(rivals[s.secret], s)
+	}
+	for _, s := range claims {
+		all := rivals[s.secret]
+		if all[0] != s { // settled with the first
+			continue
+		}
+		holder, err := w.holder(ctx, all)
+		if err != nil {
+			why, err := local(ctx, err)
+			if err != nil {
+				return nil, err
+			}
+			w.again(w.now.Add(othersPause))
+			for _, s := range all {
+				w.done.Refused[s.object.ID()] = why
+			}
+			continue
+		}
+		services = append(services, holder)
+		for _, s := range all {
+			if s != holder {
+				w.done.Refused[s.object.ID()] = fmt.Sprintf("%s: Secret %s is for %s already; name another", manifest.ServingCertAnnotation, s.secret.Name, holder.object.ID())
+			}
+		}
+	}
+	return services, nil
+}
+
+// holder returns the Service whose certificate is in a Secret that several name, so that one
+// that names it by mistake breaks no other; else the one whose CA is recorded, or the first.
+func (w *work) holder(ctx context.Context, rivals []*service) (*service, error) {
+	if len(rivals) == 1 {
+		return rivals[0], nil
+	}
+	live, _, err := w.get(ctx, rivals[0].secret)
+	if err != nil {
+		return nil, err
+	}
+	if chain, err := rotation.Parse(contents(live)[keyCert]); err == nil {
+		for _, s := range rivals {
+			if profileOf(s.object.ID()).Fits(chain[0]) == nil {
+				return s, nil
+			}
+		}
+	}
+	for _, s := range rivals {
+		record, _, err := w.get(ctx, s.journal)
+		if err != nil {
+			return nil, err
+		}
+		if record != nil {
+			return s, nil
+		}
+	}
+	return rivals[0], nil
 }
 
 // notServing returns why a Service has no CA.
