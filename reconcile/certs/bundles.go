@@ -52,16 +52,18 @@ type slot struct {
 	with func(tree map[string]any, value string) map[string]any
 }
 
-// slots returns the fields for CA bundles in a webhook configuration, a CRD or an APIService.
+// slots returns the fields for CA bundles in a webhook configuration, a CRD or an APIService that
+// are filled in.
 func slots(tree map[string]any) []slot {
 	const field = "caBundle"
 	switch kind := manifest.KindOf(tree); {
 	case slices.Contains(manifest.Webhooks, kind):
 		var all []slot
+		takes := webhook.Takes(tree)
 		for i, h := range manifest.List(tree, "webhooks") {
 			hook, ok := h.(map[string]any)
-			if !ok {
-				continue // the API server refuses it
+			if !ok || !takes(manifest.Mapping(hook, "clientConfig")) {
+				continue // the API server refuses it, or its server is another
 			}
 			all = append(all, slot{
 				path:  fmt.Sprintf("webhooks[name=%v].clientConfig.caBundle", hook["name"]),

@@ -72,6 +72,10 @@ func TestFill(t *testing.T) {
 		{"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: a.b}, spec: {conversion: {strategy: Webhook, webhook: {clientConfig: {url: u}}}}}",
 			`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a.b"},"spec":{"conversion":{"strategy":"Webhook","webhook":{"clientConfig":{"caBundle":"Q0E=","url":"u"}}}}}`,
 			"spec.conversion.webhook.clientConfig.caBundle"},
+		// A Service's CA is for its own webhooks: the system's roots verify a URL.
+		{"{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: a, annotations: {gitopsd.dev/inject-ca: ns/s}}, webhooks: [{name: u, clientConfig: {url: u}}, {name: s, clientConfig: {service: {namespace: ns, name: s}}}, {name: t, clientConfig: {service: {namespace: ns, name: t}}}]}",
+			`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingWebhookConfiguration","metadata":{"annotations":{"gitopsd.dev/inject-ca":"ns/s"},"name":"a"},"webhooks":[{"clientConfig":{"url":"u"},"name":"u"},{"clientConfig":{"caBundle":"Q0E=","service":{"name":"s","namespace":"ns"}},"name":"s"},{"clientConfig":{"service":{"name":"t","namespace":"ns"}},"name":"t"}]}`,
+			"webhooks[name=s].clientConfig.caBundle"},
 	} {
 		o := manifesttest.Objects(t, tt.object)[0]
 		before := string(o.AppendJSON(nil))

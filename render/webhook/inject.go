@@ -80,11 +80,25 @@ func clients(tree map[string]any) []client {
 	return nil
 }
 
-// Left returns the fields of an object for CA bundles that are not set, as plans show them.
+// Takes returns a function that reports whether a clientConfig of an object gets the CA bundle
+// that the object's [manifest.InjectCAAnnotation] names. If webhooks are of the Service that
+// it names, the others do not: they have servers of their own, which the CA did not sign for.
+func Takes(tree map[string]any) func(config map[string]any) bool {
+	source, err := ParseSource(manifest.Text(tree, "metadata", "annotations", manifest.InjectCAAnnotation))
+	of := func(config map[string]any) bool { return serviceOf(config) == source.String() }
+	if err == nil && slices.ContainsFunc(clients(tree), func(c client) bool { return of(c.config) }) {
+		return of
+	}
+	return func(map[string]any) bool { return true }
+}
+
+// Left returns the fields of an object for CA bundles that are filled in and not set, as plans
+// show them.
 func Left(tree map[string]any) []string {
 	var paths []string
+	takes := Takes(tree)
 	for _, c := range clients(tree) {
-		if c.config[bundleField] == nil {
+		if c.config[bundleField] == nil && takes(c.config) {
 			paths = append(paths, bundlePath(c))
 		}
 	}
@@ -103,8 +117,9 @@ func Filled(o *manifest.Object, path field.Path) (from Source, ok bool) {
 	if !ok {
 		return Source{}, false
 	}
+	takes := Takes(o.Tree())
 	return from, slices.ContainsFunc(clients(o.Tree()), func(c client) bool {
-		return reflect.ValueOf(config).Kind() == reflect.Map && reflect.ValueOf(c.config).Pointer() == reflect.ValueOf(config).Pointer()
+		return reflect.ValueOf(config).Kind() == reflect.Map && reflect.ValueOf(c.config).Pointer() == reflect.ValueOf(config).Pointer() && takes(c.config)
 	})
 }
 
@@ -233,8 +248,9 @@ func Misuse(o *manifest.Object, get func(manifest.ID) *manifest.Object) error {
 	case injected(o):
 		return fmt.Errorf("%s and another injector's annotation are both there; keep one of them", manifest.InjectCAAnnotation)
 	}
+	takes := Takes(o.Tree())
 	for _, c := range all {
-		if c.config[bundleField] != nil {
+		if c.config[bundleField] != nil && takes(c.config) {
 			return fmt.Errorf("%s is set, though %s has gitopsd fill it in; remove one of the two", bundlePath(c), manifest.InjectCAAnnotation)
 		}
 	}

@@ -125,10 +125,11 @@ func TestLeft(t *testing.T) {
 	t.Parallel()
 	for doc, want := range map[string]string{
 		"{apiVersion: v1, kind: ConfigMap}": "",
-		config("{name: a.example.org, clientConfig: {}}, {name: b, clientConfig: {caBundle: eA==}}, {name: c}", ""):      "webhooks[name=a.example.org].clientConfig.caBundle webhooks[name=c].clientConfig.caBundle",
-		"{apiVersion: apiregistration.k8s.io/v1, kind: APIService, spec: {}}":                                            "spec.caBundle",
-		"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: None}}}":    "",
-		"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook}}}": "spec.conversion.webhook.clientConfig.caBundle",
+		config("{name: a.example.org, clientConfig: {}}, {name: b, clientConfig: {caBundle: eA==}}, {name: c}", ""):        "webhooks[name=a.example.org].clientConfig.caBundle webhooks[name=c].clientConfig.caBundle",
+		config("{name: a, clientConfig: {"+service+"}}, {name: b, clientConfig: {url: x}}", "gitopsd.dev/inject-ca: ns/s"): "webhooks[name=a].clientConfig.caBundle",
+		"{apiVersion: apiregistration.k8s.io/v1, kind: APIService, spec: {}}":                                              "spec.caBundle",
+		"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: None}}}":      "",
+		"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: Webhook}}}":   "spec.conversion.webhook.clientConfig.caBundle",
 	} {
 		if have := strings.Join(webhook.Left(manifesttest.Tree(t, doc)), " "); have != want {
 			t.Errorf("%s: have %q, want %q", doc, have, want)
@@ -172,6 +173,7 @@ func TestMisuse(t *testing.T) {
 		{name: "no conversion", doc: crd("{strategy: None}"), want: "gitopsd.dev/inject-ca means nothing here, since no webhook converts its objects; remove it"},
 		{name: "two injectors", doc: config(hook, "gitopsd.dev/inject-ca: ns/s, cert-manager.io/inject-ca-from: ns/c"), want: "gitopsd.dev/inject-ca and another injector's annotation are both there; keep one of them"},
 		{name: "a bundle too", doc: config("{name: a, clientConfig: {caBundle: eA==}}", "gitopsd.dev/inject-ca: ns/s"), want: "webhooks[name=a].clientConfig.caBundle is set, though gitopsd.dev/inject-ca has gitopsd fill it in; remove one of the two"},
+		{name: "a bundle at the webhook of another", doc: config(hook+", {name: b, clientConfig: {url: x, caBundle: eA==}}", "gitopsd.dev/inject-ca: ns/s")},
 		{name: "a variable for nothing", doc: config("{name: a, clientConfig: {url: x, caBundle: '${CA_BUNDLE}'}}", ""), want: "webhooks[name=a].clientConfig.caBundle: ${CA_BUNDLE} stands for the CA of one Service, and the object does not name one alone; annotate it with gitopsd.dev/inject-ca: Service/<namespace>/<name>"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

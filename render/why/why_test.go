@@ -226,7 +226,8 @@ func TestExplainFilled(t *testing.T) {
 		"webhooks[name=a.example.org].clientConfig.caBundle": "the CA of service/web/s",
 		"webhooks[0].clientConfig.caBundle":                  "the CA of service/web/s",
 		"webhooks[0].clientConfig.service.name":              "",
-		"metadata.name":                                      "",
+		"webhooks[name=b.example.org].clientConfig.caBundle": "",
+		"metadata.name": "",
 	} {
 		asked, err := field.Parse(path)
 		if err != nil {
