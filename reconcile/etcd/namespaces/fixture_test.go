@@ -18,15 +18,16 @@ import (
 // sample is a cluster with the EtcdNamespace default/sample.
 type sample struct {
 	client *kube.Client
+	uid    string // of the cluster
 	status string // as it was last written
 }
 
-// newSample starts the API server of a sample, whose UID is "uid". What it does not answer
+// newSample starts the API server of a sample, whose UID is "uid" at first. What it does not answer
 // itself is for rest.
 func newSample(t *testing.T, rest http.HandlerFunc) *sample {
 	t.Helper()
 	const object = `{"apiVersion": "gitopsd.dev/v1alpha1", "kind": "EtcdNamespace", "metadata": {"name": "sample", "namespace": "default", "uid": "1"}}`
-	s := new(sample)
+	s := &sample{uid: "uid"}
 	s.client = kubetest.Client(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/etcdnamespaces/sample/status"):
@@ -39,7 +40,7 @@ func newSample(t *testing.T, rest http.HandlerFunc) *sample {
 		case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/etcdnamespaces/sample"):
 			io.WriteString(w, object)
 		case r.URL.Path == "/api/v1/namespaces/kube-system":
-			io.WriteString(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "kube-system", "uid": "uid"}}`)
+			io.WriteString(w, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "kube-system", "uid": "`+s.uid+`"}}`)
 		default:
 			rest(w, r)
 		}

@@ -135,8 +135,6 @@ var (
 type Controller struct {
 	cfg   Config
 	known map[string]*known // by UID
-	// cluster is the UID of the cluster, which owns its namespaces in etcd; empty before it was read.
-	cluster string
 	// etcdProblems say what was wrong with the etcd itself when it was read last.
 	etcdProblems []string
 }
@@ -187,6 +185,9 @@ type pass struct {
 	now, again time.Time
 	// url is where the daemon serves the namespaces; empty if proxies in the home do.
 	url string
+	// cluster is the UID of the cluster, which owns its namespaces in etcd; empty before it was read.
+	// Each pass reads it, since a cluster may be made anew behind the same credentials.
+	cluster string
 	// there has the namespaces in etcd; nil if they were not read. damaged has the errors of damaged
 	// records.
 	there   map[etcd.ID]admin.Status

@@ -95,7 +95,7 @@ func (p *pass) identify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.Controller.cluster = string(meta.UID)
+	p.cluster = string(meta.UID)
 	return nil
 }
 

@@ -2,13 +2,16 @@ package namespaces
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	admin "gitopsd.dev/reconcile/etcd"
+	"gitopsd.dev/reconcile/etcd/identity"
 	"gitopsd.dev/render/etcd"
 )
 
@@ -54,5 +57,37 @@ func TestFinalizerRefused(t *testing.T) {
 		if !strings.Contains(k.failure, "the finalizer is not allowed") || !strings.Contains(sample.status, "the finalizer is not allowed") || !strings.Contains(sample.status, notProvisioned) {
 			t.Errorf("the problem is %q, and the status %q", k.failure, sample.status)
 		}
+	}
+}
+
+// owned is an etcd that notes the owners of what it is to provision.
+type owned struct {
+	Admin
+	by []string
+}
+
+func (o *owned) Provision(_ context.Context, wanted []admin.Wanted) ([]admin.Provisioned, error) {
+	for _, w := range wanted {
+		o.by = append(o.by, w.UID)
+	}
+	return nil, errors.New("etcd is down")
+}
+
+// A cluster that is made anew behind the same credentials is another owner: it does not get the keys of
+// the one before.
+func TestMadeAnew(t *testing.T) {
+	t.Parallel()
+	sample := newSample(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	o := new(owned)
+	c := New(Config{Etcd: &Etcd{Admin: o, Upstream: func() (u identity.Upstream, err error) { return u, errors.New("none") }, Keeper: new(identity.Keeper)}})
+	for _, uid := range []string{"old", "new"} {
+		sample.uid = uid
+		s := subject{declared: true, declaration: new(etcd.Declaration), etcd: true, finalized: true}
+		if err := sample.pass(c, time.Now()).work(t.Context(), []*task{{known: newKnown(), key: "key", subject: s}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(o.by, []string{"old", "new"}) {
+		t.Errorf("provisioned for %q", o.by)
 	}
 }
