@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"gitopsd.dev/reconcile/certs/rotation"
+	certificates "gitopsd.dev/reconcile/convert/serve"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/embedded"
@@ -25,7 +27,10 @@ import (
 	"gitopsd.dev/reconcile/etcdproxy/member"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	names "gitopsd.dev/render/etcd"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/sources/git"
 )
 
@@ -173,7 +178,11 @@ type etcdService struct {
 	// config is nil if there is no etcd.
 	config *namespaces.Etcd
 	// proxy serves namespaces; nil if the daemon serves none.
-	proxy     *etcdProxy
+	proxy *etcdProxy
+	// proxyBrought and caBrought report whether an operator renews the proxy's certificate and
+	// the CA that signs for etcd. An embedded etcd has its own.
+	proxyBrought, caBrought bool
+
 	own       *namespaces.Own
 	publisher *publish.Keeper
 	stops     []func()
@@ -183,7 +192,7 @@ type etcdService struct {
 // own key spaces, and compacts the etcd. All of them run until stop is called; fail is told if the
 // embedded etcd or the proxy ends by itself.
 func (o *etcdOptions) start(ctx context.Context, fleet string, log *slog.Logger, fail func(error)) (*etcdService, error) {
-	s := new(etcdService)
+	s := &etcdService{proxyBrought: o.proxyTLSDir != "", caBrought: o.embedded == ""}
 	if !o.set() {
 		return s, nil
 	}
@@ -307,6 +316,27 @@ func (s *etcdService) attempted(u *desired.Unit) {
 	if s.publisher != nil {
 		s.publisher.Want(u)
 	}
+}
+
+// Complete implements [unit.Completer]. It adds nothing to a unit, and tells those with etcd
+// namespaces when the certificates expire that an operator brings for them.
+func (s *etcdService) Complete(_ context.Context, r unit.Request) (unit.Completion, error) {
+	done := unit.Completion{Relied: make(map[manifest.ID]string)}
+	spec := r.Unit.Spec.Etcd
+	if s.config == nil || spec == nil || spec.Proxy == nil {
+		return done, nil
+	}
+	if s.proxy != nil && s.proxyBrought && spec.Proxy.URL != "" {
+		s.proxy.certificates.Tell(&done, "--etcd-proxy-tls-dir")
+	}
+	if s.caBrought {
+		u, err := s.config.Upstream()
+		chain, garbled := rotation.Parse(u.ClientCACert)
+		if err == nil && garbled == nil { // if not, the namespaces say so
+			certificates.Tell(&done, "--etcd-client-ca-cert", status.Authority, chain[0])
+		}
+	}
+	return done, nil
 }
 
 // problems returns the problems with a cluster's own key space.

@@ -262,6 +262,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		}
 	}
 	defer spaces.stop()
+	completers = append(completers, spaces)
 	controllers, err := o.targets.controllers(connector, reach, applicationsConfig(o.targets.accept(), reach, fleet, turns, o.clusterTimeout, mayWrite), namespaces.Config{Etcd: spaces.config})
 	if err != nil {
 		return err

@@ -182,14 +182,27 @@ func (c *Certificates) Complete(_ context.Context, r unit.Request) (unit.Complet
 	if spec := r.Unit.Spec.Conversion; spec == nil || spec.URL == "" || len(r.Unit.Conversions) == 0 {
 		return done, nil
 	}
-	now, cert := time.Now(), c.now.Load().certificate.Leaf
-	done.Certificates = []status.Certificate{{Secret: "--conversion-tls-dir", Use: status.Serving, Expires: cert.NotAfter.UTC(), Brought: true}}
-	if done.Again = rotation.Notice(cert); now.Before(done.Again) {
-		return done, nil
-	}
-	done.Again = now.Add(filesPause)
-	if now.Before(cert.NotAfter) { // later the Daemon says that it does not serve
-		done.Notes = []string{fmt.Sprintf("the certificate in --conversion-tls-dir expires on %s; gitopsd does not renew it, since somebody brought it", cert.NotAfter.UTC().Format(time.RFC3339))}
-	}
+	c.Tell(&done, "--conversion-tls-dir")
 	return done, nil
+}
+
+// Tell tells a unit when the certificate expires. flag names the directory.
+func (c *Certificates) Tell(done *unit.Completion, flag string) {
+	Tell(done, flag, status.Serving, c.now.Load().certificate.Leaf)
+}
+
+// Tell tells a unit when a certificate in a file or directory expires, which flag names and
+// somebody brought.
+func Tell(done *unit.Completion, flag, use string, cert *x509.Certificate) {
+	done.Certificates = append(done.Certificates, status.Certificate{Secret: flag, Use: use, Expires: cert.NotAfter.UTC(), Brought: true})
+	now, again := time.Now(), rotation.Notice(cert)
+	if !now.Before(again) {
+		again = now.Add(filesPause)
+		if now.Before(cert.NotAfter) { // later what needs it fails, and says so
+			done.Notes = append(done.Notes, fmt.Sprintf("the certificate in %s expires on %s; gitopsd does not renew it, since somebody brought it", flag, cert.NotAfter.UTC().Format(time.RFC3339)))
+		}
+	}
+	if done.Again.IsZero() || again.Before(done.Again) {
+		done.Again = again
+	}
 }
