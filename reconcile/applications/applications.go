@@ -170,7 +170,7 @@ func (c *Controller) Reconcile(ctx context.Context, v *home.View) (time.Time, er
 		if unread[namespace] {
 			continue // placements need all targets
 		}
-		targets := c.targetsOf(namespace)
+		targets := c.targetsOf(namespace, all)
 		until := c.settle(namespace, all, targets, time.Now())
 		if !until.IsZero() && (again.IsZero() || until.Before(again)) {
 			again = until
@@ -333,7 +333,7 @@ func place(namespace string, all []*known, targets map[string]*target, settling 
 	}
 	var list []placement.Target
 	for _, t := range targets {
-		list = append(list, placement.Target{Name: t.name, Labels: t.labels, Unready: t.unready})
+		list = append(list, placement.Target{Name: t.name, Labels: t.labels, Unready: t.unready, Silent: t.silent})
 	}
 	decisions := placement.Decide(namespace, open, list)
 	for _, k := range all {

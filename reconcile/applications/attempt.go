@@ -129,7 +129,10 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 			r.problems = append(r.problems, trouble(j.app, why))
 		}
 	}
-	if w.unreachable = o.Phase == status.Unreachable; o.Denied {
+	if w.unreachable = o.Phase == status.Unreachable; w.unreachable {
+		r.silent = t.name
+	}
+	if o.Denied {
 		if err := w.renew(ctx, j.app.Namespace, t); err != nil {
 			r.problems = append(r.problems, trouble(j.app, problem.Message(err)))
 		}

@@ -671,6 +671,46 @@ func TestHangs(t *testing.T) {
 	tm.gone(tm.home, manifest.Application, tm.name, "waits")
 }
 
+// A target is ready as long as its Secret is there. Once its cluster did not answer an application,
+// no other is placed there while another target is ready; and again once it answers.
+func TestPlacedWhereItAnswers(t *testing.T) {
+	tm := newTeam(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	config, err := redirected(kubeconfigOf(t, "other"), "https://"+l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tm.brings("dead", map[string][]byte{"kubeconfig": []byte(config)})
+	tm.target("one", "other")
+	app := func(name, spec string) {
+		tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: `+name+`, namespace: $TEAM}
+spec:
+  `+spec+`
+  resourceTemplates:
+  - metadata: {name: settings}
+    spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: $TEAM-in, name: `+name+`}}}
+`)
+	}
+	app("busy", "targetRef: {name: one}")
+	app("busier", "targetRef: {name: one}") // so that the dead one has fewer
+	app("first", "targetRef: {name: dead}")
+	tm.is("first", "Scheduled", "dead", l.Addr().String())
+	app("second", "targetSelector: {matchLabels: {all: 'true'}}")
+	tm.is("second", "Submitted", "one", "the only ready target that its selector selects; left out: dead, whose cluster did not answer application first")
+
+	tm.target("dead", "other")
+	tm.is("first", "Submitted", "dead", "")
+	app("third", "targetSelector: {matchLabels: {all: 'true'}}")
+	tm.is("third", "Submitted", "dead", "chosen from dead, one: ")
+}
+
 // redirected returns a kubeconfig that leads to another address.
 func redirected(kubeconfig []byte, server string) (string, error) {
 	docs, err := sources.DecodeYAML(bytes.NewReader(kubeconfig), sources.Limits{})

@@ -27,6 +27,9 @@ type target struct {
 	// profile is the name of the ClusterProfile (KEP-4322) in its namespace that it is made
 	// from; may be empty.
 	profile string
+	// silent is the first application of its namespace that its cluster did not answer in the
+	// last attempt, by name; empty if it answers, or nothing was tried.
+	silent string
 }
 
 // key identifies everything of it that a worker uses.
@@ -133,8 +136,8 @@ func since(before, current *target, now time.Time) time.Time {
 // ready reports whether something new may be placed on the target.
 func (t *target) ready() bool { return t.why(t.secretVersion != "") == "" }
 
-// targetsOf returns the targets of a namespace by name.
-func (c *Controller) targetsOf(namespace string) map[string]*target {
+// targetsOf returns the targets of a namespace by name. apps are its applications.
+func (c *Controller) targetsOf(namespace string, apps []*known) map[string]*target {
 	all := make(map[string]*target)
 	for id, t := range c.targets {
 		if id.Namespace != namespace {
@@ -143,6 +146,15 @@ func (c *Controller) targetsOf(namespace string) map[string]*target {
 		now := *t
 		now.unready = t.why(t.secretVersion != "")
 		all[t.name] = &now
+	}
+	for _, k := range apps {
+		w := c.workers[string(k.meta.UID)]
+		if w == nil {
+			continue
+		}
+		if t := all[w.unanswered()]; t != nil && (t.silent == "" || k.app.Name < t.silent) {
+			t.silent = k.app.Name
+		}
 	}
 	return all
 }

@@ -45,6 +45,7 @@ type worker struct {
 	at       []string          // targets with clusters that may have its objects
 	seen     string            // the application's last resourceVersion
 	version  string            // the one at which it had status; empty if that is to be written
+	silent   string            // the target whose cluster did not answer in the last attempt
 
 	// Only the worker's goroutine uses the fields below.
 	status *state
@@ -149,6 +150,14 @@ func (w *worker) places() []string {
 	return w.at
 }
 
+// unanswered returns the target whose cluster did not answer in the last attempt; empty if it
+// answered.
+func (w *worker) unanswered() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.silent
+}
+
 // wake asks for an attempt although there is no new job.
 func (w *worker) wake() {
 	select {
@@ -205,7 +214,7 @@ func (w *worker) work(ctx context.Context, j *job) time.Duration {
 	w.mu.Lock()
 	w.now = nil
 	if attempt.Err() == nil {
-		w.problems = r.problems
+		w.problems, w.silent = r.problems, r.silent
 	}
 	w.mu.Unlock()
 	if attempt.Err() != nil {
@@ -233,6 +242,8 @@ type result struct {
 	failed  bool
 	again   time.Duration
 	changed int
+	// silent is the target whose cluster did not answer, or refused the connection.
+	silent string
 	// problems are for the status of the home.
 	problems []problem.Problem
 }

@@ -25,6 +25,9 @@ type Target struct {
 	Labels map[string]string
 	// Unready is the reason why nothing new may be placed on it; empty if it is ready.
 	Unready string
+	// Silent is the application that its cluster did not answer lately, although it is ready;
+	// empty if there is none. It is chosen only if there is no other.
+	Silent string
 }
 
 // Application is a KubernetesApplication of the namespace.
@@ -56,8 +59,8 @@ type Decision struct {
 
 // Decide returns the decision for each application of a namespace, by name. Of the ready
 // targets that an application's selector selects, it takes the one with the fewest
-// applications of the namespace. A hash of the two names breaks ties, so that a preview and
-// the daemon choose alike.
+// applications of the namespace, if possible one whose cluster answers. A hash of the two
+// names breaks ties, so that a preview and the daemon choose alike.
 func Decide(namespace string, applications []Application, targets []Target) map[string]Decision {
 	targets = slices.Clone(targets)
 	slices.SortFunc(targets, func(a, b Target) int { return strings.Compare(a.Name, b.Name) })
@@ -106,6 +109,17 @@ func choose(namespace string, a Application, targets []Target, load map[string]i
 		}
 		return d
 	}
+	var silent []string
+	answering := slices.DeleteFunc(slices.Clone(ready), func(t Target) bool {
+		if t.Silent != "" {
+			silent = append(silent, fmt.Sprintf("%s, whose cluster did not answer application %s", t.Name, t.Silent))
+		}
+		return t.Silent != ""
+	})
+	leftOut := ""
+	if len(answering) > 0 && len(silent) > 0 {
+		ready, leftOut = answering, "; left out: "+strings.Join(silent, ", and ")
+	}
 	best := slices.MinFunc(ready, func(x, y Target) int {
 		return cmp.Or(cmp.Compare(load[x.Name], load[y.Name]), cmp.Compare(weight(namespace, a.Name, x.Name), weight(namespace, a.Name, y.Name)), strings.Compare(x.Name, y.Name))
 	})
@@ -113,7 +127,7 @@ func choose(namespace string, a Application, targets []Target, load map[string]i
 	if len(ready) > 1 {
 		why = fmt.Sprintf("chosen from %s: %s", names(ready), evenly(load[best.Name]))
 	}
-	return Decision{Target: best.Name, Why: why, New: true}
+	return Decision{Target: best.Name, Why: why + leftOut, New: true}
 }
 
 func evenly(n int) string {

@@ -23,6 +23,8 @@ func TestDecide(t *testing.T) {
 	dev := Target{Name: "dev", Labels: map[string]string{"env": "dev"}}
 	stage := Target{Name: "stage", Labels: map[string]string{"env": "stage"}}
 	down := Target{Name: "down", Labels: map[string]string{"env": "dev"}, Unready: "the cluster does not answer"}
+	silent := Target{Name: "silent", Labels: map[string]string{"env": "dev"}, Silent: "shop"}
+	quiet := Target{Name: "quiet", Labels: map[string]string{"env": "dev"}, Silent: "blog"}
 	inDev := selector(t, "env=dev")
 	for _, tt := range []struct {
 		name    string
@@ -36,6 +38,17 @@ func TestDecide(t *testing.T) {
 		{"none selected", Application{Selector: inDev}, nil, []Target{stage}, Decision{Why: "its selector (env=dev) selects none of the targets of namespace team: stage"}},
 		{"none ready", Application{Selector: inDev}, nil, []Target{down, stage}, Decision{Why: "no target that its selector selects is ready: down: the cluster does not answer"}},
 		{"ready before down", Application{Selector: inDev}, nil, []Target{down, dev}, Decision{Target: "dev", New: true, Why: "the only ready target that its selector selects"}},
+		{
+			"answering before silent", Application{Selector: inDev}, []Application{{Name: "a", Placed: "dev"}}, []Target{silent, dev, quiet},
+			Decision{Target: "dev", New: true, Why: "the only ready target that its selector selects; left out: quiet, whose cluster did not answer application blog, and silent, whose cluster did not answer application shop"},
+		},
+		{
+			"answering ones before silent", Application{Selector: labels.Everything()}, []Application{{Name: "a", Placed: "dev"}}, []Target{silent, stage, dev},
+			Decision{Target: "stage", New: true, Why: "chosen from dev, stage: no application is placed there yet; left out: silent, whose cluster did not answer application shop"},
+		},
+		{"all silent", Application{Selector: inDev}, []Application{{Name: "a", Placed: "quiet"}}, []Target{silent, quiet}, Decision{Target: "silent", New: true, Why: "chosen from quiet, silent: no application is placed there yet"}},
+		{"placed on a silent one", Application{Selector: inDev, Placed: "silent"}, nil, []Target{silent, dev}, Decision{Target: "silent", Why: "it was placed there"}},
+		{"moves to one that answers", Application{Selector: labels.Everything(), Placed: "dev", Moves: true}, nil, []Target{silent, dev, stage}, Decision{Target: "stage", New: true, Why: "the only ready target that its selector selects; left out: silent, whose cluster did not answer application shop"}},
 		{"asks for nothing", Application{}, nil, []Target{dev}, Decision{Why: "it names no target: set spec.targetSelector ({} selects any target of the namespace) or spec.targetRef"}},
 		{"named", Application{Ref: "down", Selector: selector(t, "env=stage")}, nil, []Target{down, stage}, Decision{Target: "down", New: true, Why: "it asks for this target"}},
 		{"named and there", Application{Ref: "dev", Placed: "dev"}, nil, []Target{dev}, Decision{Target: "dev", Why: "it asks for this target"}},
