@@ -398,6 +398,13 @@ func TestRefused(t *testing.T) {
 	if err := os.Remove(filepath.Join(lost, "ca.key")); err != nil {
 		t.Fatal(err)
 	}
+	// The clock was wrong when the CA was made.
+	ahead, behind := t.TempDir(), t.TempDir()
+	for dir, made := range map[string]time.Time{ahead: time.Now().Add(30 * 24 * time.Hour), behind: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		if _, err := (pki{dir: dir, now: func() time.Time { return made }}).authority(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, tt := range []struct {
 		config Config
 		want   string
@@ -406,6 +413,8 @@ func TestRefused(t *testing.T) {
 		{Config{Dir: lost, Listen: "localhost:0"}, `embedded etcd: cannot listen at "localhost:0"; use an IP address and a port, such as 127.0.0.1:2379`},
 		{Config{Dir: lost}, "the CA's certificate is there without its key"},
 		{Config{Dir: garbled}, "ca.crt and ca.key are not a CA and its key"},
+		{Config{Dir: ahead}, ": it is behind, or was ahead when the CA was made; correct the clock"},
+		{Config{Dir: behind}, "ca.crt expired at 2019-12-27T00:00:00Z, and the clock says "},
 	} {
 		if _, err := Start(t.Context(), tt.config); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want %q", err, tt.want)

@@ -101,6 +101,14 @@ func (p pki) authority() (rotation.Authority, error) {
 	if err != nil || !rotation.IsCA(chain[0]) {
 		return rotation.Authority{}, errors.New("ca.crt and ca.key are not a CA and its key; bring them back, or remove both and a new CA is made, by which clients must be given new certificates")
 	}
+	const anew = "correct the clock, or, if it is right, remove ca.crt and ca.key and a new CA is made, by which clients must be given new certificates"
+	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	switch now, ca := p.now(), chain[0]; {
+	case now.Before(ca.NotBefore):
+		return rotation.Authority{}, fmt.Errorf("ca.crt is valid only from %s on, and the clock says %s: it is behind, or was ahead when the CA was made; %s", at(ca.NotBefore), at(now), anew)
+	case now.After(ca.NotAfter):
+		return rotation.Authority{}, fmt.Errorf("ca.crt expired at %s, and the clock says %s: it is ahead, or was behind when the CA was made, or the CA's life has ended; %s", at(ca.NotAfter), at(now), anew)
+	}
 	return rotation.Authority{Cert: chain[0], Key: signer}, nil
 }
 
@@ -174,11 +182,11 @@ func writeFile(file string, content []byte) (err error) {
 	return err
 }
 
-// retryRenewal is the pause after a failed renewal, and longestRenewal the longest pause: the clock may
-// be changed.
+// shortestRenewal is the shortest pause between renewals, also after a failed one, and longestRenewal the
+// longest: the clock may be changed.
 const (
-	retryRenewal   = time.Minute
-	longestRenewal = time.Hour
+	shortestRenewal = time.Minute
+	longestRenewal  = time.Hour
 )
 
 // renew renews the certificates while the etcd runs, which reads them for each handshake.
@@ -192,11 +200,12 @@ func (s *Server) renew(ctx context.Context, p pki, again time.Time) {
 		if s.cfg.Now().Before(again) {
 			continue
 		}
-		due, err := p.ensure()
+		due, err := p.ensure() // zero with an error
 		if err != nil {
 			s.cfg.Log.Error("the embedded etcd's certificates cannot be renewed", "directory", s.cfg.Dir, "error", err)
-			due = s.cfg.Now().Add(retryRenewal)
 		}
-		again = due
+		if again = s.cfg.Now().Add(shortestRenewal); due.After(again) {
+			again = due
+		}
 	}
 }
