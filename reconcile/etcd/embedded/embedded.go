@@ -25,6 +25,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/url"
@@ -154,6 +155,9 @@ func (s *Server) start(ctx context.Context, host, port string) error {
 	if err != nil {
 		return err
 	}
+	if err := s.checkDatabase(); err != nil {
+		return err
+	}
 	if err := s.listen(host, port); err != nil {
 		return err
 	}
@@ -180,6 +184,26 @@ func (s *Server) start(ctx context.Context, host, port string) error {
 	s.stop = stop
 	s.renewing.Go(func() { s.renew(background, pki, again) })
 	s.renewing.Go(func() { s.watch(background) })
+	return nil
+}
+
+// checkDatabase returns an error if the database is cut or is none. etcd would end the process, or crash.
+func (s *Server) checkDatabase() error {
+	f, err := os.Open(filepath.Join(s.cfg.Dir, "etcd", "member", "snap", "db"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 { // etcd's first start was killed
+		return err
+	}
+	if err := wholeDatabase(f, info.Size()); err != nil {
+		return fmt.Errorf("the database %s is damaged: %w; restore a snapshot into a new directory (gitopsd etcd restore)", f.Name(), err)
+	}
 	return nil
 }
 

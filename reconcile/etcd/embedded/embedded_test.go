@@ -422,6 +422,54 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// A damaged database does not end the process. Half of the metadata is enough, as after a crash.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := start(t, Config{Dir: dir})
+	good(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "etcd", "member", "snap", "db")
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	torn := func(pages ...int) []byte {
+		db := slices.Clone(whole)
+		for _, n := range pages {
+			db[n*os.Getpagesize()+boltHeader+boltMeta-1] ^= 1
+		}
+		return db
+	}
+	for _, tt := range []struct {
+		name, want string
+		content    []byte
+	}{
+		{"garbage", "it is no database of etcd's; restore a snapshot into a new directory", bytes.Repeat([]byte("x"), 8192)},
+		{"zeros", "it is no database of etcd's; ", make([]byte, len(whole))},
+		{"cut", " bytes, and is smaller; ", whole[:4*os.Getpagesize()]},
+		{"torn", "it is no database of etcd's; ", torn(0, 1)},
+		{"half torn", "", torn(0)},
+		{"the other half torn", "", torn(1)},
+		{"as it was", "", whole},
+	} {
+		if err := os.WriteFile(file, tt.content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Start(t.Context(), Config{Dir: dir})
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+		if err == nil {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // The revision after a restoration is greater than any that clients may have seen.
 func TestRestoredRevision(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"io/fs"
 	"os"
@@ -196,7 +197,8 @@ func verifySnapshot(ctx context.Context, file string) error {
 	return nil
 }
 
-// A bbolt database begins with two pages of metadata, each with a header.
+// A bbolt database begins with two pages of metadata, each with a header. They are written in turn, and
+// have a checksum, so that one is sound after a crash.
 const (
 	boltHeader                = 16
 	boltMeta                  = 64
@@ -205,9 +207,11 @@ const (
 )
 
 // wholeDatabase returns an error unless a file has all pages that its metadata announce. bbolt maps files
-// into memory, and crashes at a page beyond the end.
+// into memory, and crashes at a page beyond the end. It also ends the process of an etcd that starts with
+// another file.
 func wholeDatabase(f io.ReaderAt, size int64) error {
 	errNone := errors.New("it is no database of etcd's")
+	// The pages are zero unless the metadata are sound.
 	meta := func(at int64) (pageSize, pages uint64, err error) {
 		b := make([]byte, boltMeta)
 		if _, err := f.ReadAt(b, at+boltHeader); err != nil {
@@ -217,15 +221,25 @@ func wholeDatabase(f io.ReaderAt, size int64) error {
 		if binary.NativeEndian.Uint32(b) != boltMagic || pageSize < smallestPage || pageSize > largestPage {
 			return 0, 0, errNone
 		}
-		return pageSize, binary.NativeEndian.Uint64(b[40:]), nil
+		hash := fnv.New64a()
+		hash.Write(b[:boltMeta-8])
+		if hash.Sum64() == binary.NativeEndian.Uint64(b[boltMeta-8:]) {
+			pages = binary.NativeEndian.Uint64(b[40:])
+		}
+		return pageSize, pages, nil
 	}
 	pageSize, pages, err := meta(0)
 	if err != nil {
 		return err
 	}
-	if _, more, err := meta(int64(pageSize)); err != nil {
+	_, more, err := meta(int64(pageSize))
+	if err != nil {
 		return err
-	} else if pages = max(pages, more); pages > uint64(size)/pageSize {
+	}
+	switch pages = max(pages, more); {
+	case pages == 0:
+		return errNone
+	case pages > uint64(size)/pageSize:
 		return fmt.Errorf("it tells of %d pages of %d bytes, and is smaller", pages, pageSize)
 	}
 	return nil
