@@ -78,8 +78,11 @@ func newEtcdRestore(g *global) *cobra.Command {
 		Use:   "restore FILE --etcd-embedded DIR",
 		Short: "Make the directory of an embedded etcd from a snapshot",
 		Long: `Restore makes a directory for run --etcd-embedded from a snapshot. The directory must
-not exist, or must be empty. Clients of namespaces get new certificates from the daemon,
-and read everything again: the revisions that they know count as compacted.
+not exist, or must be empty except for lost+found. Clients of namespaces get new
+certificates from the daemon, and read everything again: the revisions that they know
+count as compacted. The etcd makes a new CA. Unless --etcd-proxy-tls-dir is set, it also
+signs the certificate of the daemon as the proxy: restart API servers that connect to the
+daemon once their Secrets have the new CA.
 
 A snapshot of an etcd of several members is restored with etcdutl.`,
 		Example: `  gitopsd etcd restore etcd.snapshot --etcd-embedded /var/lib/gitopsd/restored`,

@@ -616,6 +616,10 @@ func TestSnapshot(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(to, restoring+".1", "member"), 0o700); err != nil {
 			t.Fatal(err)
 		}
+		// Nor is what a new volume has.
+		if err := os.Mkdir(filepath.Join(to, "lost+found"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 		if err := Restore(t.Context(), Config{Dir: to, RestoreCommand: restoreCommand(t)}, file); err != nil {
 			t.Fatal(err)
 		}

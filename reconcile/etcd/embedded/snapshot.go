@@ -151,20 +151,23 @@ func RestoreData(file, dir string) (err error) {
 	})
 }
 
-// mustBeEmpty returns an error if a directory has anything but its lock and the rest of a killed
-// restoration, which it removes.
+// spared reports whether an entry may be in an empty directory: its lock, or what ext4 has in a new volume.
+func spared(e fs.DirEntry) bool { return e.Name() == "lock" || e.Name() == "lost+found" }
+
+// mustBeEmpty returns an error if a directory has anything but that and the rest of a killed restoration,
+// which it removes.
 func mustBeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), restoring) {
+		if !spared(e) && !strings.HasPrefix(e.Name(), restoring) {
 			return fmt.Errorf("embedded etcd: %s is not empty (it has %s); a snapshot is restored into a new directory, so that nothing is overwritten", dir, e.Name())
 		}
 	}
 	for _, e := range entries {
-		if e.Name() == "lock" {
+		if spared(e) {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
