@@ -469,10 +469,11 @@ func (p *Patches) run(objects []*manifest.Object, all bool, made map[*manifest.O
 func (p *Patches) operate(o *manifest.Object) bool {
 	schema.Lock() // kustomize looks up which kinds have a namespace
 	defer schema.Unlock()
+	candidate := newCandidate(o)
 	touched := false // an earlier patch may make a later one match
 	for i := range p.compiled {
 		c := &p.compiled[i]
-		touched = touched || c.matches(newCandidate(o))
+		touched = touched || c.matches(candidate)
 		if touched && c.operations {
 			return true
 		}
