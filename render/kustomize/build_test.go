@@ -348,16 +348,16 @@ func TestAutodetectLeavesOut(t *testing.T) {
 		file *fstest.MapFile
 		want string // an error; "" for a note
 	}{
-		{"shared", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../shared")}, "a/shared: is a symbolic link"},
-		{"v1.2", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../shared")}, "a/v1.2: is a symbolic link"},
-		{"x.YAML", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../shared/two.yaml")}, "a/x.YAML: is a symbolic link"},
+		{"linked", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/linked: is a symbolic link"},
+		{"v1.2", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/v1.2: is a symbolic link"},
+		{"x.YAML", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common/two.yaml")}, "a/x.YAML: is a symbolic link"},
 		{"module", &fstest.MapFile{Mode: fs.ModeIrregular}, "a/module: is neither a regular file nor a directory"},
 		{"caf\xe9/x.yaml", one, `a: "caf\xe9" is not a name in UTF-8; rename it`},
 		{"x.json", one, ""},
 		{"deep/x.YAML", one, ""},
 		{"x.Yml", one, ""},
 	} {
-		files := fstest.MapFS{"a/one.yaml": one, "shared/two.yaml": one, "a/" + tt.name: tt.file}
+		files := fstest.MapFS{"a/one.yaml": one, "common/two.yaml": one, "a/" + tt.name: tt.file}
 		objects, notes, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{})
 		if tt.want != "" {
 			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
