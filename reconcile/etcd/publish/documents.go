@@ -77,17 +77,24 @@ func Documents(u *desired.Unit) ([]Document, error) {
 	if !u.Complete() || u.Objects == nil {
 		return nil, fmt.Errorf("cluster %s: parts of it could not be rendered, so that nothing is published", u.Name)
 	}
-	var b builder
+	b := builder{types: make(map[string]bool)}
 	for _, p := range u.Packages {
 		b.addJSON("packages/"+p.Declaration.Name, packageOf(p))
+	}
+	// CRDs come first: of a type that an XRD defines too, the API server serves the CRD's.
+	for _, kind := range manifest.Definitions {
+		for _, o := range u.Objects.All() {
+			if !o.ID().Is(kind) {
+				continue
+			}
+			if err := b.addTypes(u, o); err != nil {
+				return nil, fmt.Errorf("cluster %s: %w", u.Name, err)
+			}
+		}
 	}
 	for _, o := range u.Objects.All() {
 		id := o.ID()
 		switch {
-		case id.Is(manifest.Definitions...):
-			if err := b.addTypes(u, o); err != nil {
-				return nil, fmt.Errorf("cluster %s: %w", u.Name, err)
-			}
 		case id.Is(manifest.ValidatingWebhooks, manifest.MutatingWebhooks):
 			b.add("webhooks/"+id.Kind+"/"+id.Name, o.AppendJSON(nil))
 		case id.Is(manifest.Target):
@@ -113,8 +120,12 @@ func Documents(u *desired.Unit) ([]Document, error) {
 // maxDocument is the largest size of a document: etcd's limit of a request, less some overhead.
 const maxDocument = 1400 << 10
 
-// builder collects documents.
-type builder struct{ docs []Document }
+// builder collects documents. A name must be added once: etcd refuses a transaction that writes a key twice.
+type builder struct {
+	docs []Document
+	// types are the names of types that were added.
+	types map[string]bool
+}
 
 func (b *builder) add(name string, body []byte) {
 	b.docs = append(b.docs, Document{Name: name, Body: body})
@@ -128,7 +139,7 @@ func (b *builder) addJSON(name string, v any) {
 	b.add(name, body)
 }
 
-// addTypes adds the types of a definition.
+// addTypes adds the types of a definition that no other has defined.
 func (b *builder) addTypes(u *desired.Unit, definition *manifest.Object) error {
 	all, err := types.Of(definition.Tree())
 	if err != nil {
@@ -147,7 +158,10 @@ func (b *builder) addTypes(u *desired.Unit, definition *manifest.Object) error {
 	}
 	for _, of := range all {
 		t.Group, t.Version, t.Kind, t.Digest = of.Group, of.Version, of.Kind, of.Digest
-		b.addJSON("types/"+of.Group+"/"+of.Kind+"/"+of.Version, t)
+		if name := "types/" + of.Group + "/" + of.Kind + "/" + of.Version; !b.types[name] {
+			b.types[name] = true
+			b.addJSON(name, t)
+		}
 	}
 	return nil
 }

@@ -30,6 +30,15 @@ spec:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {a: {type: string}}}}}
   - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, properties: {b: {type: string}}}}}
 ---
+apiVersion: apiextensions.crossplane.io/v1
+kind: CompositeResourceDefinition
+metadata: {name: widgets.example.org}
+spec:
+  group: example.org
+  names: {kind: Widget, plural: widgets}
+  versions:
+  - {name: v1, served: true, referenceable: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object}}}}}
+---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
 metadata: {name: widgets}
@@ -109,6 +118,7 @@ func TestDocuments(t *testing.T) {
 	digest := u.Conversions["widgets.example.org"].Set.Digest()
 	for name, part := range map[string]string{
 		"packages/widgets":            `"version":"v1.0.0","digest":"sha256:`,
+		"types/example.org/Widget/v1": `"definition":"customresourcedefinition.apiextensions.k8s.io/widgets.example.org"`, // not the XRD
 		"types/example.org/Widget/v2": `"conversion":"` + digest + `","definition":"customresourcedefinition.apiextensions.k8s.io/widgets.example.org","package":"widgets"`,
 		"targets/team/prod":           `"clusterRef":{"name":"prod"}`,
 	} {
