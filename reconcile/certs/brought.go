@@ -12,6 +12,7 @@ import (
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/status"
+	"gitopsd.dev/reconcile/unit"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -189,3 +190,23 @@ func (w *work) note(format string, args ...any) {
 }
 
 func date(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+
+// FilesPause is the pause before a unit is told again of a certificate that expires soon: its
+// files may be replaced at any time.
+const FilesPause = time.Minute
+
+// Tell tells a unit when a certificate in a file or directory expires, which flag names and
+// somebody brought.
+func Tell(done *unit.Completion, flag, use string, cert *x509.Certificate) {
+	done.Certificates = append(done.Certificates, status.Certificate{Secret: flag, Use: use, Expires: cert.NotAfter.UTC(), Brought: true})
+	now, again := time.Now(), rotation.Notice(cert)
+	if !now.Before(again) {
+		again = now.Add(FilesPause)
+		if now.Before(cert.NotAfter) { // later what needs it fails, and says so
+			done.Notes = append(done.Notes, fmt.Sprintf("the certificate in %s expires on %s; gitopsd does not renew it, since somebody brought it", flag, cert.NotAfter.UTC().Format(time.RFC3339)))
+		}
+	}
+	if done.Again.IsZero() || again.Before(done.Again) {
+		done.Again = again
+	}
+}

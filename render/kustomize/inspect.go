@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"sigs.k8s.io/kustomize/api/konfig"
 	"sigs.k8s.io/kustomize/api/provider"
@@ -436,73 +435,6 @@ func identify(tree any) (manifest.ID, error) {
 	return manifest.ID{Group: group, Kind: kind, Namespace: manifest.Text(meta, "namespace"), Name: name}, nil
 }
 
-// autodetect makes the kustomization file of a directory that has none, and returns its path.
-func (in *inspection) autodetect(ctx context.Context, dir string) (string, error) {
-	found := []string{}
-	var unread []string // although they look like manifests
-	entries := maxEntries
-	err := fs.WalkDir(in.repo, dir, func(name string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return fmt.Errorf("%s: %w", dir, err)
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case name == dir:
-			return nil
-		}
-		if err := spend(&entries, 1, "more than %d files and directories; add a kustomization.yaml that lists the resources", maxEntries); err != nil {
-			return fmt.Errorf("%s: %w", dir, err)
-		}
-		if !utf8.ValidString(entry.Name()) {
-			return fmt.Errorf("%s: %q is not a name in UTF-8; rename it", dir, entry.Name())
-		}
-		relative := "./" + strings.TrimPrefix(name, dir+"/")
-		if entry.IsDir() {
-			switch _, err := in.kustomizationFile(name); {
-			case errors.Is(err, fs.ErrNotExist):
-				return nil
-			case err != nil:
-				return err
-			}
-			found = append(found, relative)
-			return fs.SkipDir
-		}
-		ext := path.Ext(name)
-		link := entry.Type() == fs.ModeSymlink
-		if !entry.Type().IsRegular() && !(link && otherFile(ext)) {
-			// What is in a submodule or in the directory that a link leads to would be missing, and
-			// be pruned.
-			_, err := in.mode(name)
-			return err
-		}
-		switch {
-		case ext == ".yaml" || ext == ".yml":
-			found = append(found, relative)
-		case strings.EqualFold(ext, ".yaml") || strings.EqualFold(ext, ".yml") || strings.EqualFold(ext, ".json"):
-			unread = append(unread, strings.TrimPrefix(relative, "./"))
-		}
-		return nil
-	})
-	if err != nil {
-		return "", err
-	}
-	if len(unread) > 0 {
-		more := ""
-		if n := len(unread) - 5; n > 0 {
-			unread, more = unread[:5], fmt.Sprintf(" and %d more", n)
-		}
-		in.notes = append(in.notes, fmt.Sprintf("%s: without a kustomization only .yaml and .yml files are read, so not %s%s", dir, strings.Join(unread, ", "), more))
-	}
-	content, err := json.Marshal(map[string]any{"kind": types.KustomizationKind, "resources": found})
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", dir, err)
-	}
-	file := path.Join(dir, konfig.DefaultKustomizationFileName())
-	in.given.add(file, content)
-	in.modes[file] = 0
-	return file, nil
-}
-
 // path checks a string that kustomize reads as a path, and returns the path in the
 // repository. The path must be a regular file or a directory.
 func (in *inspection) path(f field, dir, entry string) (string, error) {
@@ -577,13 +509,6 @@ func (in *inspection) mode(name string) (fs.FileMode, error) {
 		in.modes[name] = mode
 		return mode, nil
 	}
-}
-
-// otherFile reports whether a name with this extension, such as ".md", is a file's, and not one of
-// objects. Directories have none, or a version's digits.
-func otherFile(ext string) bool {
-	letters := strings.Trim(strings.ToLower(ext), "abcdefghijklmnopqrstuvwxyz") == "."
-	return letters && !strings.EqualFold(ext, ".yaml") && !strings.EqualFold(ext, ".yml")
 }
 
 // file reads a file that a field names.

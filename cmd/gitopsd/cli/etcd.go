@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"gitopsd.dev/reconcile/certs"
 	"gitopsd.dev/reconcile/certs/rotation"
-	certificates "gitopsd.dev/reconcile/convert/serve"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/etcd"
 	"gitopsd.dev/reconcile/etcd/embedded"
@@ -333,7 +333,7 @@ func (s *etcdService) Complete(_ context.Context, r unit.Request) (unit.Completi
 		u, err := s.config.Upstream()
 		chain, garbled := rotation.Parse(u.ClientCACert)
 		if err == nil && garbled == nil { // if not, the namespaces say so
-			certificates.Tell(&done, "--etcd-client-ca-cert", status.Authority, chain[0])
+			certs.Tell(&done, "--etcd-client-ca-cert", status.Authority, chain[0])
 		}
 	}
 	return done, nil

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gitopsd.dev/reconcile/certs"
 	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/status"
@@ -171,10 +172,6 @@ func (c *Certificates) Serves(host string, now time.Time) error {
 	return cert.VerifyHostname(host)
 }
 
-// filesPause is the pause before a certificate that will expire soon is looked at again: its
-// files may be replaced at any time.
-const filesPause = time.Minute
-
 // Complete implements [unit.Completer]. It adds nothing to a unit, and tells those whose
 // objects the daemon converts when the certificate expires.
 func (c *Certificates) Complete(_ context.Context, r unit.Request) (unit.Completion, error) {
@@ -188,21 +185,5 @@ func (c *Certificates) Complete(_ context.Context, r unit.Request) (unit.Complet
 
 // Tell tells a unit when the certificate expires. flag names the directory.
 func (c *Certificates) Tell(done *unit.Completion, flag string) {
-	Tell(done, flag, status.Serving, c.now.Load().certificate.Leaf)
-}
-
-// Tell tells a unit when a certificate in a file or directory expires, which flag names and
-// somebody brought.
-func Tell(done *unit.Completion, flag, use string, cert *x509.Certificate) {
-	done.Certificates = append(done.Certificates, status.Certificate{Secret: flag, Use: use, Expires: cert.NotAfter.UTC(), Brought: true})
-	now, again := time.Now(), rotation.Notice(cert)
-	if !now.Before(again) {
-		again = now.Add(filesPause)
-		if now.Before(cert.NotAfter) { // later what needs it fails, and says so
-			done.Notes = append(done.Notes, fmt.Sprintf("the certificate in %s expires on %s; gitopsd does not renew it, since somebody brought it", flag, cert.NotAfter.UTC().Format(time.RFC3339)))
-		}
-	}
-	if done.Again.IsZero() || again.Before(done.Again) {
-		done.Again = again
-	}
+	certs.Tell(done, flag, status.Serving, c.now.Load().certificate.Leaf)
 }

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"gitopsd.dev/reconcile/certs"
 	"gitopsd.dev/reconcile/certs/rotation"
 	"gitopsd.dev/reconcile/status"
 )
@@ -236,7 +237,7 @@ func TestExpires(t *testing.T) {
 		if !slices.Equal(done.Certificates, expires) || (len(done.Notes) == 1 && strings.Contains(done.Notes[0], "expires on ")) != tt.noted {
 			t.Errorf("%s: %+v", tt.left, done)
 		}
-		from, to := before.Add(filesPause), time.Now().Add(filesPause)
+		from, to := before.Add(certs.FilesPause), time.Now().Add(certs.FilesPause)
 		if !tt.near {
 			from = rotation.Notice(c.now.Load().certificate.Leaf)
 			to = from
