@@ -146,7 +146,7 @@ func readFiles(dir fs.FS) ([]file, error) {
 			}
 			return nil
 		case path.Ext(name) != ".yaml" && path.Ext(name) != ".yml":
-			return checkLink(dir, name, entry)
+			return checkOther(dir, name, entry)
 		case !entry.Type().IsRegular():
 			return bad("%s is not a regular file; a package is made of files in its own directory", name)
 		}
@@ -162,9 +162,14 @@ func readFiles(dir fs.FS) ([]file, error) {
 	return files, err
 }
 
-// checkLink refuses a symbolic link that would leave out the files of a directory.
-func checkLink(dir fs.FS, name string, entry fs.DirEntry) error {
-	if entry.Type()&fs.ModeSymlink == 0 || name == "examples" || strings.HasPrefix(entry.Name(), ".") {
+// checkOther refuses a symbolic link or a submodule that would leave out the files of a directory.
+func checkOther(dir fs.FS, name string, entry fs.DirEntry) error {
+	switch {
+	case name == "examples" || strings.HasPrefix(entry.Name(), "."):
+		return nil
+	case entry.Type()&fs.ModeIrregular != 0:
+		return bad("%s is a submodule or another Git repository, which is not read; a package is made of files in its own directory: put them there, or remove it", name)
+	case entry.Type()&fs.ModeSymlink == 0:
 		return nil
 	}
 	if info, err := fs.Stat(dir, name); err == nil && info.Mode().IsRegular() {

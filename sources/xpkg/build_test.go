@@ -108,6 +108,7 @@ func TestBuildErrors(t *testing.T) {
 		"linked directory": {fstest.MapFS{"a.yaml": {Data: []byte(testMeta)}, "config/crd/b.yaml": {Data: []byte(testCRD)},
 			"README": {Data: []byte("a.yaml"), Mode: fs.ModeSymlink}, ".git": {Data: []byte("config"), Mode: fs.ModeSymlink}, "crds": {Data: []byte("config/crd"), Mode: fs.ModeSymlink}},
 			"crds is a symbolic link, which is not followed"},
+		"submodule":       {fstest.MapFS{"a.yaml": {Data: []byte(testMeta)}, "crds": {Mode: fs.ModeIrregular}}, "crds is a submodule"},
 		"link to nothing": {fstest.MapFS{"a.yaml": {Data: []byte(testMeta)}, "crds": {Data: []byte("none"), Mode: fs.ModeSymlink}}, "crds is a symbolic link"},
 	}
 	for name, test := range tests {
