@@ -305,6 +305,10 @@ metadata: {name: three}
 # a path that looks remote, and nothing in it
 -- a/README.md --
 not YAML
+-- a/with\backslash.yaml --
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: backslash}
 -- a/sub/kustomization.yaml --
 resources: [in.yaml]
 namePrefix: sub-
@@ -327,7 +331,7 @@ replicas: 1
 	for _, o := range objects {
 		have = append(have, o.ID().Name+" "+o.Origin().String())
 	}
-	want := []string{"one a/deep/er/one.yaml:1", "sub-in a/sub/in.yaml:1", "three a/two.yml:5", "two a/two.yml:1"}
+	want := []string{`backslash a/with\backslash.yaml:1`, "one a/deep/er/one.yaml:1", "sub-in a/sub/in.yaml:1", "three a/two.yml:5", "two a/two.yml:1"}
 	if !reflect.DeepEqual(have, want) {
 		t.Errorf("have %q\nwant %q", have, want)
 	}

@@ -113,7 +113,7 @@ var (
 // check fails unless name is a regular file or a directory, and its parents are
 // directories.
 func (f files) check(op, name string) (fs.FileInfo, error) {
-	if !fs.ValidPath(name) || strings.Contains(name, `\`) {
+	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
 	}
 	for i := 0; i < len(name); i++ {
@@ -211,7 +211,7 @@ func (d openDir) ReadDir(n int) ([]fs.DirEntry, error) {
 // visible returns the entries of a directory that a commit would list.
 func (f files) visible(dir string, list []fs.DirEntry) []fs.DirEntry {
 	list = slices.DeleteFunc(list, func(e fs.DirEntry) bool {
-		return hidden(e.Name()) || strings.Contains(e.Name(), `\`) || f.ignored[path.Join(dir, e.Name())]
+		return hidden(e.Name()) || f.ignored[path.Join(dir, e.Name())]
 	})
 	for i, e := range list {
 		if e.IsDir() && f.isRepository(path.Join(dir, e.Name())) {

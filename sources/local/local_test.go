@@ -93,6 +93,14 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%v, %v, want three entries", entries, err)
 		}
 	}
+	// A name with a backslash is unusual, and one that a commit can hold.
+	write(t, dir, map[string]string{`dir/a\b.yaml`: "backslash"})
+	if list, err := fs.ReadDir(c.Files, "dir"); err != nil || len(list) != 1 || list[0].Name() != `a\b.yaml` {
+		t.Errorf("%v, %v", list, err)
+	}
+	if content, err := fs.ReadFile(c.Files, `dir/a\b.yaml`); err != nil || string(content) != "backslash" {
+		t.Errorf("%q, %v", content, err)
+	}
 	// Files are those on disk, not those of when it was opened.
 	write(t, dir, map[string]string{"clusters.yaml": "changed"})
 	if content, err := fs.ReadFile(c.Files, "clusters.yaml"); err != nil || string(content) != "changed" {

@@ -38,7 +38,8 @@ const maxDirs = 10_000
 //
 // A symbolic link is listed, but is not followed. A submodule is listed as neither a file nor a
 // directory ([fs.ModeIrregular]), and a name that is not UTF-8 as it is; neither can be opened.
-// Entries that git would not check out, such as ".git", are left out. All times are t, the
+// Entries that git would not check out, such as ".git", are left out. A name may have a backslash, unlike
+// those of other file systems. All times are t, the
 // commit's.
 func newFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
 	return &files{objects: r, root: root, time: t, dirs: make(map[plumbing.Hash][]Entry)}

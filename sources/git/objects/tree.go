@@ -74,7 +74,7 @@ func (e Entry) IsSubmodule() bool { return e.Mode&0o170000 == 0o160000 }
 // reachable reports whether the entry has a valid name, which git would check out.
 func (e Entry) reachable() bool {
 	return e.Name != "" && e.Name != "." && e.Name != ".." && !strings.EqualFold(e.Name, ".git") &&
-		!strings.ContainsAny(e.Name, "/\\")
+		!strings.Contains(e.Name, "/")
 }
 
 // sortName returns the name that Git sorts the entry by.
