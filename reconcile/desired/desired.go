@@ -96,6 +96,17 @@ var ErrNoRegistry = errors.New("no " + sources.RegistryFile)
 // ([ErrNoRegistry]), if the lock or the registry cannot be read, if FromTree fails, if a
 // cluster of Only is not registered, or if ctx ends. All other problems are in the state.
 func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier Earlier) (*State, error) {
+	return c.compute(ctx, commit, earlier, c.cfg.Only)
+}
+
+// ComputePast is Compute for a commit that another one is compared with: clusters of Only may
+// not be registered yet, and are missing in the state.
+func (c *Computer) ComputePast(ctx context.Context, commit sources.Commit) (*State, error) {
+	return c.compute(ctx, commit, Earlier{}, nil)
+}
+
+// compute computes a state. The error says which of the required clusters is not registered.
+func (c *Computer) compute(ctx context.Context, commit sources.Commit, earlier Earlier, required []string) (*State, error) {
 	s := &State{Commit: commit}
 	text, err := fs.ReadFile(commit.Files, sources.RegistryFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -116,7 +127,7 @@ func (c *Computer) Compute(ctx context.Context, commit sources.Commit, earlier E
 		}
 		c.resolveBy(cfg)
 	}
-	for _, name := range c.cfg.Only {
+	for _, name := range required {
 		if s.Registry.Removed(name) {
 			return nil, fmt.Errorf("cluster %q is not registered in %s%s", name, sources.RegistryFile, s.Registry.Meant(name))
 		}

@@ -62,10 +62,15 @@ func (o *fleetOptions) open(cmd *cobra.Command, g *global, only ...string) (*fle
 
 // compute computes the desired state of a commit, and shows progress.
 func compute(ctx context.Context, cmd *cobra.Command, c *desired.Computer, commit sources.Commit) (*desired.State, error) {
-	p := startProgress(cmd.ErrOrStderr())
-	defer p.stop()
-	p.step("resolving and rendering %s", commit.Subject)
+	defer rendering(cmd, commit).stop()
 	return c.Compute(ctx, commit, desired.Earlier{})
+}
+
+// rendering shows that a commit is computed.
+func rendering(cmd *cobra.Command, commit sources.Commit) *progress {
+	p := startProgress(cmd.ErrOrStderr())
+	p.step("resolving and rendering %s", commit.Subject)
+	return p
 }
 
 // treeOptions are the flags of commands that work on a fleet repository on this

@@ -29,7 +29,9 @@ func (p *planner) against(ctx context.Context, fleet *preview.Fleet, state *desi
 	}
 	defer repo.Close()
 	commit.Subject = p.options.against
-	before, err := compute(ctx, p.cmd, p.published, commit)
+	shows := rendering(p.cmd, commit)
+	before, err := p.published.ComputePast(ctx, commit)
+	shows.stop()
 	if errors.Is(err, desired.ErrNoRegistry) {
 		before = &desired.State{Registry: new(clusters.Registry)} // the fleet is new since then
 	} else if err != nil {
