@@ -51,6 +51,15 @@ func (d *Daemon) polled() <-chan struct{} {
 	return d.polling.done
 }
 
+// pushed returns Config.Pushed, but nil while a poll is under way: its answer may be from before the
+// push.
+func (d *Daemon) pushed() <-chan struct{} {
+	if d.polling != nil {
+		return nil
+	}
+	return d.cfg.Pushed
+}
+
 // silent reports whether the repository has not answered the first poll for firstAnswer. due
 // receives when it has not; nil if there is nothing to wait for.
 func (d *Daemon) silent() (is bool, due <-chan time.Time) {

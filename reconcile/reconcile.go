@@ -136,6 +136,9 @@ type Config struct {
 	Log       *slog.Logger
 	// Interval between polls.
 	Interval time.Duration
+	// Pushed receives when there may be a new commit, so that the next poll does not wait for
+	// Interval; may be nil.
+	Pushed <-chan struct{}
 	// ClusterTimeout bounds one attempt at a unit, from its turn on; 0 means
 	// DefaultClusterTimeout.
 	ClusterTimeout time.Duration
@@ -255,6 +258,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 			err = d.takeUp(ctx)
 		case <-d.impatient():
 			d.giveUp()
+		case <-d.pushed():
+			poll = true
 		case <-pause:
 			poll = true
 			rest()

@@ -73,7 +73,7 @@ func commands() []command {
 		{"exits STATUS COMMAND...", exits},
 		{"start NAME COMMAND...", startProcess},
 		{"end [-kill] NAME", endProcess},
-		{"fetch NAME PATH", fetch},
+		{"fetch [-push FILE] NAME PATH", fetch},
 		{"serving NAME", serves},
 
 		{"eventually [-timeout DURATION] [-stdout PATTERN] [!] COMMAND...", eventually},

@@ -2,6 +2,9 @@ package testscripts
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -152,13 +156,26 @@ func serves(_ context.Context, s *scenario, c *call) error {
 }
 
 func fetch(ctx context.Context, s *scenario, c *call) error {
+	var secret string
+	if err := c.flags(func(f *flag.FlagSet) { f.StringVar(&secret, "push", "", "") }, 2, 2); err != nil {
+		return err
+	}
 	address, err := s.address(c.args[0])
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+c.args[1], nil)
+	method, body := http.MethodGet, ""
+	if secret != "" {
+		method, body = http.MethodPost, `{"ref":"refs/heads/main"}`
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+address+c.args[1], strings.NewReader(body))
 	if err != nil {
 		return err
+	}
+	if secret != "" {
+		sum := hmac.New(sha256.New, []byte(strings.TrimSpace(c.ts.ReadFile(secret))))
+		sum.Write([]byte(body))
+		req.Header.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(sum.Sum(nil)))
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -168,8 +185,8 @@ func fetch(ctx context.Context, s *scenario, c *call) error {
 	if _, err := io.Copy(c.out, resp.Body); err != nil {
 		return err
 	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", c.args[1], resp.Status)
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("%s %s: %s", method, c.args[1], resp.Status)
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ import (
 	"gitopsd.dev/reconcile/kube/kubeconfig"
 	"gitopsd.dev/reconcile/migrate"
 	"gitopsd.dev/reconcile/problem"
+	"gitopsd.dev/reconcile/receiver"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/reconcile/turn"
 	"gitopsd.dev/reconcile/unit"
@@ -56,6 +57,7 @@ type runOptions struct {
 	etcd           etcdOptions
 	lease          leaseOptions
 	listen         string
+	pushSecret     string // a file
 	access         status.Access
 }
 
@@ -126,6 +128,7 @@ token in --status-token-file; kubectl port-forward does not.`,
 	annotate(f, "listen", emptyCounts)
 	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /status and /metrics need from outside this machine or pod; read for each request")
 	f.BoolVar(&o.access.Open, "status-open", false, "serve /status and /metrics to everybody who reaches --listen; they name clusters, packages and their problems")
+	f.StringVar(&o.pushSecret, "push-secret-file", "", "file with the secret of a push webhook, which then is served at /push on --listen: the forge tells of a push, and the daemon polls at once. With several secrets, in a line each, any will do; read for each request")
 	return cmd
 }
 
@@ -155,6 +158,12 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	}
 	if o.lease.name != "" && o.etcd.embedded != "" {
 		return errors.New("--lease and --etcd-embedded: the etcd in one daemon's directory has the only copy of the keys, and another daemon would serve an empty one; run one daemon, or an etcd of its own (--etcd-servers)")
+	}
+	switch {
+	case o.pushSecret != "" && o.once:
+		return errors.New("--push-secret-file is for a daemon; --once polls once")
+	case o.pushSecret != "" && o.listen == "":
+		return errors.New("--push-secret-file has the daemon listen for pushes, and --listen is empty: set it")
 	}
 	if o.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
@@ -220,10 +229,14 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	fail := func(err error) { end(failed{err}) }
+	pushes, err := o.pushes(elected, log)
+	if err != nil {
+		return err
+	}
 	show := func() {} // shows what is added to the board later
 	if !o.once {
 		var stop func()
-		if show, stop, err = o.serve(board, log, fail); err != nil {
+		if show, stop, err = o.serve(board, pushes, log, fail); err != nil {
 			return err
 		}
 		defer stop()
@@ -288,7 +301,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	}
 	daemon, err = reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
-		Interval: o.interval, ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
+		Interval: o.interval, Pushed: pushes.C(), ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
 		Checkpoints: &checkpoint.Store{Dir: rest}, Settings: o.settings(cmd.Flags()),
 		Connect: func(ctx context.Context, want *desired.Unit) (reconcile.Connection, error) {
 			client, err := connector.Connect(ctx, want.Cluster)
@@ -354,9 +367,28 @@ func whyEnded(ctx context.Context) error {
 	return nil
 }
 
-// serve serves the board until stop is called; fail is told if serving ends by itself. show makes
-// what was added to the board since visible.
-func (o *runOptions) serve(board *status.Board, log *slog.Logger, fail func(error)) (show, stop func(), err error) {
+// pushes returns what receives push webhooks; nil without a secret.
+func (o *runOptions) pushes(elected *leader.Leader, log *slog.Logger) (*receiver.Receiver, error) {
+	if o.pushSecret == "" {
+		return nil, nil
+	}
+	polls := func() bool { return true }
+	if elected != nil {
+		polls = func() bool {
+			why, _ := elected.Waiting()
+			return why == ""
+		}
+	}
+	r, err := receiver.New(o.pushSecret, polls, log)
+	if err != nil {
+		return nil, fmt.Errorf("--push-secret-file: %w", err)
+	}
+	return r, nil
+}
+
+// serve serves the board, and pushes unless it is nil, until stop is called; fail is told if serving
+// ends by itself. show makes what was added to the board since visible.
+func (o *runOptions) serve(board *status.Board, pushes *receiver.Receiver, log *slog.Logger, fail func(error)) (show, stop func(), err error) {
 	if o.listen == "" {
 		return func() {}, func() {}, nil
 	}
@@ -371,9 +403,12 @@ func (o *runOptions) serve(board *status.Board, log *slog.Logger, fail func(erro
 	show = func() { shown.Store(board.Handler(stall, o.access)) }
 	show()
 	log.Info("serving", "address", listener.Addr().String())
-	server := status.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		shown.Load().(http.Handler).ServeHTTP(w, r)
-	}), log, func(err error) { fail(fmt.Errorf("serving on %s: %w", listener.Addr(), err)) })
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { shown.Load().(http.Handler).ServeHTTP(w, r) })
+	if pushes != nil {
+		mux.Handle("/push", pushes)
+	}
+	server := status.Serve(listener, mux, log, func(err error) { fail(fmt.Errorf("serving on %s: %w", listener.Addr(), err)) })
 	return show, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
