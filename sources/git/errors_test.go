@@ -297,6 +297,36 @@ func TestPasswordFile(t *testing.T) {
 	}
 }
 
+// A token that is made for a request. Without one there is no request.
+func TestToken(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, way{server: gitserver.Config{Username: "x-access-token", Password: "s3cr3t-1"}, config: overHTTP})
+	first := f.commit("A fleet", fleet)
+	var token string
+	var none error
+	f.cfg.Username, f.cfg.Password = "x-access-token", "other"
+	f.cfg.Token = func(context.Context) (string, error) { return token, none }
+	r := f.open()
+	token = "s3cr3t-1"
+	f.poll(r, "")
+	f.server.SetPassword("s3cr3t-2")
+	if _, _, err := r.Poll(t.Context(), first); !errors.Is(err, ErrAuthentication) {
+		t.Errorf("error %v, want ErrAuthentication", err)
+	}
+	token = "s3cr3t-2"
+	if _, changed, err := r.Poll(t.Context(), first); changed || err != nil {
+		t.Error(changed, err)
+	}
+	none = errors.New("no token is given")
+	f.server.Requests()
+	if _, _, err := r.Poll(t.Context(), first); !errors.Is(err, none) {
+		t.Errorf("without a token: %v", err)
+	}
+	if sent := f.server.Requests(); len(sent) > 0 {
+		t.Errorf("without a token: %v", sent)
+	}
+}
+
 // The error for a push that a hook refuses has the hook's text, and there is no other try.
 func TestUpdateRefused(t *testing.T) {
 	for _, w := range remoteWays() {

@@ -76,6 +76,9 @@ type Config struct {
 	// PasswordFile has the password or token and takes precedence over both. It is
 	// read for each request, so that it may be replaced at any time.
 	PasswordFile string
+	// Token, if set, returns a token for HTTP and takes precedence over all of these but Username. It
+	// is called for each request.
+	Token func(context.Context) (string, error)
 	// CAFile holds PEM certificates of authorities to trust beside the
 	// system's, for HTTPS. It may be replaced at any time.
 	CAFile string

@@ -85,12 +85,17 @@ func (r *remote) claimed() bool {
 	return err == nil && os.SameFile(held, seen)
 }
 
-// credentials returns the credentials for HTTP, from the file, the fields, or the URL.
+// credentials returns the credentials for HTTP, from Token, the file, the fields, or the URL.
 func credentials(cfg Config, loc location) func(context.Context) (string, string, error) {
 	username, password := cmp.Or(cfg.Username, loc.username), cmp.Or(cfg.Password, loc.password)
-	return func(context.Context) (string, string, error) {
+	return func(ctx context.Context) (string, string, error) {
 		password := password
-		if cfg.PasswordFile != "" {
+		if cfg.Token != nil {
+			var err error
+			if password, err = cfg.Token(ctx); err != nil {
+				return "", "", err
+			}
+		} else if cfg.PasswordFile != "" {
 			content, err := os.ReadFile(cfg.PasswordFile)
 			if err != nil {
 				return "", "", fmt.Errorf("password file: %w", err)

@@ -21,6 +21,7 @@ import (
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git"
+	"gitopsd.dev/sources/githubapp"
 	"gitopsd.dev/sources/oci"
 	"gitopsd.dev/sources/resolve"
 	"gitopsd.dev/sources/signature"
@@ -247,6 +248,7 @@ type gitOptions struct {
 	url, branch             string
 	username, passwordFile  string
 	caFile, key, knownHosts string
+	app, appKey             string
 	name, mail              string
 	pendingBranch           bool
 }
@@ -257,6 +259,8 @@ func (o *gitOptions) register(cmd *cobra.Command) {
 	f.StringVar(&o.branch, "branch", "main", "branch to follow, and to commit clusters.lock to")
 	f.StringVar(&o.username, "git-username", "", "user for HTTPS; with a token most forges need none")
 	f.StringVar(&o.passwordFile, "git-password-file", "", "file with the password or token for HTTPS; read for each request (or GITOPSD_GIT_PASSWORD)")
+	f.StringVar(&o.app, "github-app-id", "", "client ID or number of a GitHub App that is installed for the repository; it reads and pushes over HTTPS with tokens of its own")
+	f.StringVar(&o.appKey, "github-app-key-file", "", "PEM file with that app's private key; read for each token")
 	f.StringVar(&o.caFile, "git-ca-file", "", "PEM file of authorities to trust beside the system's, for Git over HTTPS; read for each request")
 	f.StringVar(&o.key, "ssh-key", "", "private key file for Git over SSH")
 	f.StringVar(&o.knownHosts, "ssh-known-hosts", "", "known_hosts file for Git over SSH")
@@ -309,13 +313,27 @@ func (o *gitOptions) tellWorkTree(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-func (o *gitOptions) open(env *Env, cacheDir string, mayPush func(context.Context) error, log *slog.Logger) (*git.Repository, error) {
-	return git.Open(git.Config{
+// open opens the repository; write reports whether gitopsd is to push to it.
+func (o *gitOptions) open(env *Env, cacheDir string, write bool, mayPush func(context.Context) error, log *slog.Logger) (*git.Repository, error) {
+	cfg := git.Config{
 		URL: o.url, Branch: o.branch, Dir: cacheDir,
 		Username: o.username, Password: env.getenv(passwordVariable), PasswordFile: o.passwordFile,
 		CAFile: o.caFile, SSHKeyFile: o.key, KnownHostsFile: o.knownHosts,
 		Name: o.name, Mail: o.mail, PendingBranch: o.pendingBranch, MayPush: mayPush, Log: log,
-	})
+	}
+	switch {
+	case (o.app == "") != (o.appKey == ""):
+		return nil, errors.New("--github-app-id and --github-app-key-file go together: set both")
+	case o.app != "" && (cfg.Username != "" || cfg.Password != "" || cfg.PasswordFile != ""):
+		return nil, errors.New("--github-app-id makes its own tokens: leave out --git-username, --git-password-file and " + passwordVariable)
+	case o.app != "":
+		app, err := githubapp.New(githubapp.Config{ID: o.app, KeyFile: o.appKey, Repository: o.url, Write: write, CAFile: o.caFile, Log: log})
+		if err != nil {
+			return nil, fmt.Errorf("--github-app-id: %w", err)
+		}
+		cfg.Username, cfg.Token = githubapp.Username, app.Token
+	}
+	return git.Open(cfg)
 }
 
 // outputFlag is the flag for the format of a command's result.

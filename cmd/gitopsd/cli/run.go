@@ -187,7 +187,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if o.lease.name != "" {
 		mayWrite = func(ctx context.Context) error { return elected.MayWrite(ctx) }
 	}
-	repository, err := o.git.open(g.env, dir, mayWrite, log)
+	repository, err := o.git.open(g.env, dir, o.lock != "readonly", mayWrite, log)
 	if err != nil {
 		return err
 	}
