@@ -15,8 +15,8 @@ import (
 )
 
 // Access decides which requests may read the state of the fleet, which names clusters,
-// packages and their problems. Requests from the same machine or pod may, so that `kubectl
-// port-forward` works; others only as the fields allow. /healthz and /readyz need no access.
+// packages and their problems. Requests from the same machine or pod to a name of it may, so that
+// `kubectl port-forward` works; others only as the fields allow. /healthz and /readyz need no access.
 type Access struct {
 	// TokenFile is a file with a bearer token that grants access. It is read for each request,
 	// so that the token can be rotated.
@@ -30,8 +30,9 @@ func (a Access) allowed(r *http.Request) bool {
 	if a.Open {
 		return true
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsLoopback() {
+	// A page on the web may have a name that leads here; a browser would let it read the answer.
+	from, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err == nil && loopback(from) && own(r.Host) {
 		return true
 	}
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -48,12 +49,27 @@ func (a Access) allowed(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(g[:], w[:]) == 1
 }
 
+// loopback reports whether an address is of this machine or pod.
+func loopback(address string) bool {
+	ip := net.ParseIP(address)
+	return ip != nil && ip.IsLoopback()
+}
+
+// own reports whether a request's Host, with or without a port, can only be this machine or pod:
+// an address, or localhost.
+func own(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.EqualFold(host, "localhost") || net.ParseIP(strings.Trim(host, "[]")) != nil
+}
+
 // guard returns a handler that passes allowed requests to h and refuses others.
 func (a Access) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.allowed(r) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "from outside the daemon's machine or pod this needs the bearer token of --status-token-file, or --status-open", http.StatusUnauthorized)
+			http.Error(w, "from outside the daemon's machine or pod, and by another name than localhost, this needs the bearer token of --status-token-file, or --status-open", http.StatusUnauthorized)
 			return
 		}
 		h.ServeHTTP(w, r)

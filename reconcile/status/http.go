@@ -18,10 +18,11 @@ import (
 //	/readyz   200 once a commit was read, or without one each known cluster was looked at
 //	/metrics  Prometheus
 //	/status   the snapshot as JSON
+//	/         the snapshot for people, if the board has a Page
 //
 // A daemon that waits to become the leader is healthy, and ready if it could take over.
 //
-// Only requests with access get the last two, and the reason why the daemon is not ready.
+// Only requests with access get the last three, and the reason why the daemon is not ready.
 func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 	metrics := []prometheus.Collector{b.collector()}
 	if b.Conversions != nil {
@@ -64,6 +65,9 @@ func (b *Board) Handler(stall time.Duration, access Access) http.Handler {
 		enc.SetIndent("", "  ")
 		_ = enc.Encode(b.Snapshot()) // fails only if the client is gone
 	})))
+	if b.Page != nil {
+		mux.Handle("GET /{$}", access.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { b.Page(w, r, b.Snapshot()) })))
+	}
 	return mux
 }
 

@@ -8,6 +8,7 @@ package status
 
 import (
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -218,6 +219,8 @@ type Board struct {
 	// EtcdNamespaces returns the counts of the etcd namespaces that this process serves; nil
 	// if it serves none. Set it before Handler is called.
 	EtcdNamespaces func() []EtcdNamespace
+	// Page shows a snapshot to people; nil if nothing does. Set it before Handler is called.
+	Page func(http.ResponseWriter, *http.Request, Snapshot)
 
 	mu       sync.Mutex
 	spaces   func(cluster string) []problem.Problem

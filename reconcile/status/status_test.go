@@ -174,6 +174,9 @@ func TestAccess(t *testing.T) {
 	}{
 		{Access{}, near, "", "/status", 200},
 		{Access{}, "[::1]:4711", "", "/metrics", 200},
+		{Access{}, near, "", "/", 200},
+		{Access{}, near, "", "/elsewhere", 404},
+		{Access{}, far, "", "/", 401},
 		{Access{}, far, "", "/status", 401},
 		{Access{}, far6, "", "/metrics", 401},
 		{Access{}, far, "Bearer ", "/status", 401},
@@ -190,8 +193,9 @@ func TestAccess(t *testing.T) {
 		{Access{TokenFile: file + ".none"}, far, "Bearer ", "/status", 401},
 	} {
 		b := NewBoard("v1", "https://git.example/fleet", "main")
+		b.Page = func(http.ResponseWriter, *http.Request, Snapshot) {}
 		b.Polled(time.Now(), io.ErrUnexpectedEOF)
-		r := httptest.NewRequest(http.MethodGet, tt.path, nil)
+		r := httptest.NewRequest(http.MethodGet, "http://localhost:8080"+tt.path, nil)
 		r.RemoteAddr = tt.from
 		if tt.token != "" {
 			r.Header.Set("Authorization", tt.token)
@@ -203,6 +207,20 @@ func TestAccess(t *testing.T) {
 		}
 		if w.Code != 200 && strings.Contains(w.Body.String(), "EOF") {
 			t.Errorf("%s from %s tells why: %s", tt.path, tt.from, w.Body)
+		}
+	}
+	// A name that somebody else's name server leads here is not this machine's.
+	for host, want := range map[string]bool{
+		"localhost": true, "LocalHost:8080": true, "127.0.0.1": true, "127.0.0.1:8080": true, "[::1]:8080": true, "[::1]": true, "10.0.0.7:8080": true,
+		"": false, "example.org": false, "example.org:8080": false, "localhost.example.org": false, "127.0.0.1.example.org:80": false, ":8080": false,
+	} {
+		r := &http.Request{RemoteAddr: near, Host: host, Header: make(http.Header)}
+		if (Access{}).allowed(r) != want {
+			t.Errorf("a request from this machine to %q: allowed is %t, want %t", host, !want, want)
+		}
+		r.Header.Set("Authorization", "Bearer s3cret")
+		if !(Access{TokenFile: file}).allowed(r) {
+			t.Errorf("a request from this machine to %q with the token is refused", host)
 		}
 	}
 	write("")

@@ -126,8 +126,8 @@ token in --status-token-file; kubectl port-forward does not.`,
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
 	f.StringVar(&o.listen, "listen", defaultListen, "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
 	annotate(f, "listen", emptyCounts)
-	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /status and /metrics need from outside this machine or pod; read for each request")
-	f.BoolVar(&o.access.Open, "status-open", false, "serve /status and /metrics to everybody who reaches --listen; they name clusters, packages and their problems")
+	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /, /status and /metrics need from outside this machine or pod; read for each request")
+	f.BoolVar(&o.access.Open, "status-open", false, "serve /, /status and /metrics to everybody who reaches --listen; they name clusters, packages and their problems")
 	f.StringVar(&o.pushSecret, "push-secret-file", "", "file with the secret of a push webhook, which then is served at /push on --listen: the forge tells of a push, and the daemon polls at once. With several secrets, in a line each, any will do; read for each request")
 	return cmd
 }
@@ -193,6 +193,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	}
 	defer repository.Close()
 	board := status.NewBoard(version(), repository.Describe(), o.git.branch)
+	board.Page = showStatus
 	if elected, err = o.lease.election(own, repository.Fleet(), log); err != nil {
 		return err
 	}
