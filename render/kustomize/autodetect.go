@@ -12,6 +12,8 @@ import (
 
 	"sigs.k8s.io/kustomize/api/konfig"
 	"sigs.k8s.io/kustomize/api/types"
+
+	"gitopsd.dev/sources"
 )
 
 // autodetect makes the kustomization file of a directory that has none, and returns its path.
@@ -25,7 +27,7 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 			return fmt.Errorf("%s: %w", dir, err)
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case name == dir:
+		case name == dir || name == sources.RegistryFile: // which registers clusters, and is no object of one
 			return nil
 		}
 		if err := spend(&entries, 1, "more than %d files and directories; add a kustomization.yaml that lists the resources", maxEntries); err != nil {

@@ -374,8 +374,13 @@ func TestAutodetectLeavesOut(t *testing.T) {
 			t.Errorf("%s: %d objects, %q, %v", tt.name, len(objects), notes, err)
 		}
 	}
+	// The registry of clusters is at the root.
+	files := fstest.MapFS{"clusters.yaml": {Data: []byte("kind: Cluster\n")}, "one.yaml": one}
+	if objects, notes, err := new(Builder).Build(t.Context(), files, ".", remote.Bases{}); err != nil || len(objects) != 1 || len(notes) > 0 {
+		t.Errorf("at the root: %d objects, %q, %v", len(objects), notes, err)
+	}
 	// A link to a text of another kind is like that text.
-	files := fstest.MapFS{"a/one.yaml": one, "README.md": one, "a/README.md": {Mode: fs.ModeSymlink, Data: []byte("../README.md")}}
+	files = fstest.MapFS{"a/one.yaml": one, "README.md": one, "a/README.md": {Mode: fs.ModeSymlink, Data: []byte("../README.md")}}
 	if objects, notes, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); err != nil || len(objects) != 1 || len(notes) > 0 {
 		t.Errorf("a link to a README: %d objects, %q, %v", len(objects), notes, err)
 	}
