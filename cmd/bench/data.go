@@ -191,7 +191,7 @@ func surveyOnce(args []string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	judges, err := apply.Judges(context.Background(), f.cluster, trees[0], trees[1], report.Findings, nil)
+	judges, err := apply.Judges(context.Background(), f.cluster, trees[0], trees[1], report.Findings, nil, false)
 	if err != nil {
 		return 0, err
 	}

@@ -136,7 +136,7 @@ func (a *Applier) survey(ctx context.Context, s *plan.Step, lives *sync.Map, fat
 	if s.Object != nil {
 		wanted = s.Object.Tree()
 	}
-	judges, err := Judges(ctx, a.cluster, live, wanted, s.Findings, a.rules[s.ID.Name])
+	judges, err := Judges(ctx, a.cluster, live, wanted, s.Findings, a.rules[s.ID.Name], s.OwnDefinition())
 	if err != nil {
 		return unknown(err)
 	}
@@ -158,10 +158,11 @@ func (a *Applier) liveDefinition(ctx context.Context, id manifest.ID, lives *syn
 }
 
 // Judges returns the judges of a cluster's objects for the change of a definition. rules
-// are the conversion rules of the new one; nil for none. The error is why the objects
-// cannot be judged, or about the cluster as a whole.
-func Judges(ctx context.Context, cluster *kube.Client, live, wanted map[string]any, findings []compat.Finding, rules *render.Conversion) ([]*harm.Judge, error) {
-	opts := harm.Options{Now: time.Now()}
+// are the conversion rules of the new one; nil for none. ourStatus is that of
+// [harm.Options]. The error is why the objects cannot be judged, or about the cluster as a
+// whole.
+func Judges(ctx context.Context, cluster *kube.Client, live, wanted map[string]any, findings []compat.Finding, rules *render.Conversion, ourStatus bool) ([]*harm.Judge, error) {
+	opts := harm.Options{Now: time.Now(), OurStatus: ourStatus}
 	if rules != nil {
 		opts.Convert = func(object map[string]any, to string) (map[string]any, error) {
 			converted, _, err := rules.Set.Convert(object, to)

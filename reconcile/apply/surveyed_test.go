@@ -11,6 +11,7 @@ import (
 
 	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/testscripts/devcluster"
 )
 
@@ -97,6 +98,33 @@ func TestSurveyRelies(t *testing.T) {
 
 	report := p.execute(p.plan(p.set(along), apply.PlanOptions{BreakingByData: true}))
 	p.wantNothing("results", p.results(report))
+}
+
+// An older gitopsd brings back a definition of its own that lacks a field of the status, but
+// none that lacks a field of specs in use.
+func TestSurveyOwnDefinition(t *testing.T) {
+	p := newPopulation(t)
+	own := func(fields string) *manifest.Set {
+		text := strings.Replace(limited("{type: integer}", fields), "properties: {spec:", "properties: {status: {type: object, properties: {phase: {type: string}"+fields+"}}, spec:", 1)
+		set, _ := manifest.NewSet([]*manifest.Object{p.set(text).All()[0].WithOrigin(manifest.Origin{For: "things"})})
+		return set
+	}
+	p.apply(own(", future: {type: string}"))
+	write := func(name, fields string) {
+		t.Helper()
+		body := strings.TrimSuffix(string(p.body(0, name, "{}")), `,"spec":{}}`) + fields + "}"
+		if code, answer, err := p.send(http.MethodPost, p.path(0, "")+"?fieldManager=gitopsd", []byte(body)); err != nil || code != http.StatusCreated {
+			t.Fatalf("%d %v %v", code, answer["message"], err)
+		}
+	}
+	write("status", `,"status":{"future":"x"}`)
+	if s := p.plan(own(""), apply.PlanOptions{}).Steps[0]; s.Action != plan.Configure || s.Survey == nil || s.Survey.Looked != 1 {
+		t.Errorf("%s: %s", s.Action, s.Reason)
+	}
+	write("spec", `,"spec":{"future":"x"}`)
+	if s := p.plan(own(""), apply.PlanOptions{}).Steps[0]; s.Action != plan.Refused || !strings.Contains(s.Reason, "harms 1 of 2 objects: default/spec .spec.future would be dropped") {
+		t.Errorf("%s: %s", s.Action, s.Reason)
+	}
 }
 
 // Objects written between the plan and the write of a type are found: the type waits,

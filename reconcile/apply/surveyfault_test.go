@@ -117,7 +117,7 @@ func TestSurveyTooMany(t *testing.T) {
 		return page(next, slices.Repeat([]string{item}, 250)...)(req)
 	})
 	live, wanted := p.set(limited("{type: integer}", "")).All()[0].Tree(), p.set(limited("{type: integer, maximum: 3}", "")).All()[0].Tree()
-	judges, err := apply.Judges(t.Context(), p.cluster, live, wanted, s.Findings, nil)
+	judges, err := apply.Judges(t.Context(), p.cluster, live, wanted, s.Findings, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}

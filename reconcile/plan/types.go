@@ -30,7 +30,8 @@ const maxShownObjects = 3
 // cluster, it is refused alone: the package itself has not changed.
 //
 // A change that harms no object ([Step.Survey]) is let through if it goes back to types
-// that were there before ([Step.Back]), and in any case if byData is set.
+// that were there before ([Step.Back]), and in any case if byData is set or the definition
+// is gitopsd's own ([Step.OwnDefinition]).
 func RefuseBreaking(p *Plan, allowed Allowed, byData bool) {
 	why := make(map[string]string)
 	for i := range p.Steps {
@@ -54,6 +55,11 @@ func RefuseBreaking(p *Plan, allowed Allowed, byData bool) {
 			cause = s.Reason + "; correcting it is a breaking change: " + names
 		}
 		cause = joined(cause, s.harms(refused), before, otherScope(refused))
+		if s.OwnDefinition() {
+			// No file has it that could be annotated.
+			s.Action, s.Reason, s.Allow = Refused, joined(cause, s.ownWayOut()), nil
+			continue
+		}
 		s.Action, s.Reason, s.Allow = Refused, joined(cause, how), nil
 		if s.Drift {
 			s.Reason += ", or make the change in the repository"
@@ -152,6 +158,20 @@ func storedAgain(refused []string, id manifest.ID, migrates bool) string {
 	return "the API server removes no version that status.storedVersions lists: " + how
 }
 
+// OwnDefinition reports whether a step is about a definition that gitopsd itself makes, of
+// KubernetesApplications for instance. Another version of gitopsd makes another one.
+func (s *Step) OwnDefinition() bool {
+	return s.Package == "" && s.Object != nil && s.ID.Is(manifest.Definitions...) && s.Object.Origin().For != ""
+}
+
+// ownWayOut returns the way out for a definition that gitopsd itself makes.
+func (s *Step) ownWayOut() string {
+	if s.Drift {
+		return "gitopsd makes this definition: correct the objects"
+	}
+	return "gitopsd makes this definition: correct the objects, or run the version of gitopsd that applied it"
+}
+
 // otherScope returns the way out for a changed scope; empty if that is not refused.
 func otherScope(refused []string) string {
 	if !slices.Contains(refused, compat.ScopeChanged) {
@@ -219,7 +239,7 @@ func notAllowed(s *Step, allowed Allowed, byData bool) []string {
 				continue
 			}
 		}
-		if (s.Back || byData) && s.Survey.Clears(f, s.Back) {
+		if (s.Back || byData || s.OwnDefinition()) && s.Survey.Clears(f, s.Back) {
 			if !slices.Contains(s.LetThrough, f.Name) {
 				s.LetThrough = append(s.LetThrough, f.Name)
 			}
@@ -255,7 +275,7 @@ func LetsThrough(s *Step, allowed Allowed, byData bool) bool {
 	if s.Package == "" && s.Object != nil {
 		allowed, _, _, _ = ownAllowances(s.Object)
 	}
-	tried := Step{Package: s.Package, Findings: s.Findings, Survey: s.Survey, Back: s.Back}
+	tried := Step{ID: s.ID, Object: s.Object, Package: s.Package, Findings: s.Findings, Survey: s.Survey, Back: s.Back}
 	return len(notAllowed(&tried, allowed, byData)) == 0
 }
 
@@ -277,8 +297,11 @@ func (s *Step) passed(byData bool) {
 		return
 	}
 	why := "spec.breaking: data"
-	if s.Back {
+	switch {
+	case s.Back:
 		why = "it goes back to types that were there before"
+	case s.OwnDefinition():
+		why = "gitopsd makes this definition"
 	}
 	text := fmt.Sprintf("breaking (%s), but %s: %s", prose.Some(s.LetThrough, maxShownFindings), why, s.Survey.Text(maxShownObjects))
 	s.Reason = joined(s.Reason, text)

@@ -221,6 +221,24 @@ func TestRefuseBreakingByObjects(t *testing.T) {
 			}
 		})
 	}
+	own := manifesttest.Set(t, strings.ReplaceAll(string(now.AppendJSON(nil)), `"gitopsd.dev/package":"things"`, "")).All()[0].WithOrigin(manifest.Origin{For: "things"})
+	for _, tt := range []struct {
+		name, object string
+		drift        bool
+		want         Action
+		reason       string
+	}{
+		{name: "nothing is harmed", object: "{a: abc}", want: Configure, reason: "breaking (max-length-added, field-removed), but gitopsd makes this definition: harms nobody today"},
+		{name: "a value is harmed", object: "{a: abcd}", want: Refused, reason: "; gitopsd makes this definition: correct the objects, or run the version of gitopsd that applied it"},
+		{name: "a value is harmed by a correction", object: "{a: abcd}", drift: true, want: Refused, reason: "; gitopsd makes this definition: correct the objects"},
+	} {
+		p := &Plan{Steps: []Step{{ID: own.ID(), Object: own, Action: Configure, Drift: tt.drift, Compatibility: compat.Breaking, Findings: report.Findings, Survey: survey(nil, tt.object)}}}
+		let := LetsThrough(&p.Steps[0], nil, false)
+		RefuseBreaking(p, nil, false)
+		if s := p.Steps[0]; s.Action != tt.want || let != (tt.want == Configure) || !strings.Contains(s.Reason, tt.reason) || strings.Contains(s.Reason, "annotation") || s.Allow != nil {
+			t.Errorf("gitopsd's own definition, %s: %s: %s", tt.name, s.Action, s.Reason)
+		}
+	}
 	all := func(string, compat.Finding) (string, bool) { return "tested", true }
 	if MayDecide(&Step{ID: now.ID(), Object: now, Action: Configure, Package: "things", Compatibility: compat.Breaking, Findings: report.Findings}, all) {
 		t.Error("the objects have a say in what is allowed")

@@ -86,7 +86,7 @@ func (o *objectsOptions) open(ctx context.Context, t *typesOptions) (look looker
 		return nil, nil, problem.In(o.source, err)
 	}
 	return func(before, after map[string]any, findings []compat.Finding) (*harm.Survey, error) {
-		judges, err := apply.Judges(ctx, cluster, before, after, findings, nil)
+		judges, err := apply.Judges(ctx, cluster, before, after, findings, nil, false)
 		switch {
 		case kube.IsClusterWide(err):
 			return nil, err

@@ -210,6 +210,36 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// Status that only gitopsd owns is no loss for a definition whose objects' status it writes.
+func TestOurStatus(t *testing.T) {
+	const fields = "{type: object, properties: {a: {type: string}}}"
+	old := strings.Replace(definition(fields), "spec: "+fields, "spec: "+fields+", status: "+fields, 1)
+	now := strings.ReplaceAll(old, "a: {type: string}", "")
+	object := func(spec, status string) string {
+		return "{apiVersion: example.org/v1, kind: Thing, metadata: {namespace: default, name: x, managedFields: [" +
+			`{manager: gitopsd, operation: Apply, apiVersion: example.org/v1, fieldsType: FieldsV1, fieldsV1: {"f:spec": {"f:a": {}}}}, ` +
+			"{manager: " + status + `, operation: Apply, apiVersion: example.org/v1, subresource: status, fieldsType: FieldsV1, fieldsV1: {"f:status": {"f:a": {}}}}]}, spec: ` + spec + ", status: {a: x}}"
+	}
+	for _, tt := range []struct {
+		name, object string
+		ours         bool
+		want         string
+	}{
+		{"gitopsd's status", object("{}", "gitopsd"), true, ""},
+		{"somebody else's status", object("{}", "kubectl"), true, ".status.a would be dropped, owned by kubectl"},
+		{"a manifest of the repository", object("{a: x}", "gitopsd"), true, ".spec.a would be dropped, owned by gitopsd"},
+		{"another definition", object("{}", "gitopsd"), false, ".status.a would be dropped, owned by gitopsd"},
+	} {
+		judges, findings := compared(t, old, now, harm.Options{OurStatus: tt.ours})
+		look(t, judges[0], harm.Fate{}, tt.object)
+		s := judges[0].Done(nil)
+		cleared := !slices.ContainsFunc(findings, func(f compat.Finding) bool { return !s.Clears(f, false) })
+		if text := s.Text(1); s.Unknown != "" || (s.Harmed > 0) != (tt.want != "") || !strings.HasSuffix(text, tt.want) || cleared != (tt.want == "") {
+			t.Errorf("%s: %s", tt.name, text)
+		}
+	}
+}
+
 // A default that comes with another type changes the objects without the field.
 func TestDefaultOfAnotherType(t *testing.T) {
 	for _, old := range []string{"type: integer", "type: boolean", "x-kubernetes-preserve-unknown-fields: true", "x-kubernetes-int-or-string: true"} {

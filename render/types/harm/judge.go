@@ -31,6 +31,9 @@ type Options struct {
 	// that the new definition will have. It does not change the object. It is nil if nothing
 	// converts objects, or not by such rules.
 	Convert func(object map[string]any, to string) (map[string]any, error)
+	// OurStatus: gitopsd writes the status of the objects. It writes again whatever only it
+	// owns there.
+	OurStatus bool
 }
 
 // Judge judges the objects of one kind whose definition will be replaced or removed. One

@@ -46,6 +46,9 @@ func (j *Judge) judge(ctx context.Context, s *subject) error {
 		if h.Perhaps && slices.ContainsFunc(s.managers, func(m *manager) bool { return m.owns(m.fields, s.tree, h.at, false) }) {
 			continue
 		}
+		if j.opts.OurStatus && h.Kind == Lost && len(h.at) > 0 && h.at[0].Key == "status" && slices.Equal(owners(s.managers, s.tree, h.at), []string{ourselves}) {
+			continue
+		}
 		s.harms = append(s.harms, h)
 	}
 	return nil
