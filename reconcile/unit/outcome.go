@@ -399,6 +399,8 @@ func (o *Outcome) concludeRemoval(want *desired.Unit, p *plan.Plan) {
 		o.Phase, o.Message = status.Leaving, emptied+prose.Agree(left, "object is not gone yet", "objects are not gone yet")
 	case unknown > 0:
 		o.Phase, o.Message = status.Leaving, emptied+prose.Agree(unknown, "kind that it may have objects of cannot be read", "kinds that it may have objects of cannot be read")
+	case registered && len(want.Beside) == 1:
+		o.Message = "nothing of gitopsd's is left in it; leave its document, the only one of a cluster, in " + sources.RegistryFile + ", and stop the daemon"
 	case registered:
 		o.Message = "nothing of gitopsd's is left in it; take its document out of " + sources.RegistryFile
 	}

@@ -82,6 +82,26 @@ func TestUnread(t *testing.T) {
 	}
 }
 
+// The last document of a cluster that is empty stays.
+func TestEmptied(t *testing.T) {
+	last := clusters.Cluster{Name: "dev", Remove: true}
+	for _, tt := range []struct {
+		beside []clusters.Cluster
+		want   string
+	}{
+		{[]clusters.Cluster{last}, "nothing of gitopsd's is left in it; leave its document, the only one of a cluster, in clusters.yaml, and stop the daemon"},
+		{[]clusters.Cluster{last, {Name: "prod"}}, "nothing of gitopsd's is left in it; take its document out of clusters.yaml"},
+	} {
+		o := newOutcome(desired.ID{Cluster: "dev"}, &plan.Plan{})
+		want := desired.Registered(last, "")
+		want.Beside = tt.beside
+		o.conclude(want, &plan.Plan{})
+		if o.Phase != status.Ready || o.Message != tt.want {
+			t.Errorf("%d clusters: %s: %s", len(tt.beside), o.Phase, o.Message)
+		}
+	}
+}
+
 // A cluster is unreachable if it does not answer, and not if an attempt takes too long, or this
 // daemon may not write.
 func TestFailed(t *testing.T) {

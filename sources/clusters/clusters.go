@@ -366,7 +366,7 @@ func Parse(file string, data []byte) (*Registry, error) {
 	p.etcdNamespaces()
 	p.removals()
 	if len(p.registry.Clusters) == 0 && len(p.errs) == 0 {
-		p.fail(1, "", "registers no cluster, which is taken for an accident: every cluster is left as it is")
+		p.fail(1, "", "registers no cluster, which is taken for an accident: every cluster is left as it is; restore a document, or stop the daemon if none is to be left")
 	}
 	p.breaking()
 	p.registry.Faulty = len(p.errs) > 0

@@ -216,7 +216,7 @@ func TestBrokenClusterIsNotRemoved(t *testing.T) {
 // An incomplete file removes no cluster.
 func TestNotWhole(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
-		{"empty", "", "clusters.yaml:1: registers no cluster"},
+		{"empty", "", "clusters.yaml:1: registers no cluster, which is taken for an accident: every cluster is left as it is; restore a document, or stop the daemon"},
 		{"comments", "# the fleet\n---\n# to come\n", "clusters.yaml:1: registers no cluster"},
 		{"null", "---\nnull\n", "clusters.yaml:1: registers no cluster"},
 		{"UTF-16", "\xff\xfe" + strings.Join(strings.Split(valid, ""), "\x00") + "\x00", "clusters.yaml:1: the file is in UTF-16; save it as UTF-8"},
