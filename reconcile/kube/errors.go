@@ -292,7 +292,7 @@ func (c *Client) statusError(ctx context.Context, op operation, code int, header
 		e.Class = NoNamespace
 	case code == http.StatusForbidden:
 		e.Class = Forbidden
-		advice = c.missingRule(ctx, op.id, e.Message)
+		advice = c.missingRule(ctx, op, e.Message)
 	case code == http.StatusNotFound:
 		c.notFound(e, structured, details, body)
 	case code == http.StatusConflict && status.Reason == metav1.StatusReasonAlreadyExists:

@@ -176,7 +176,7 @@ func TestErrors(t *testing.T) {
 		},
 		{
 			name: "forbidden", code: 403, body: status(`"message":"services \"a\" is forbidden: User \"u\" cannot patch resource \"services\" in API group \"\" in the namespace \"ns\"","reason":"Forbidden"`),
-			want: Error{Class: Forbidden, Message: `services "a" is forbidden: User "u" cannot patch resource "services" in API group "" in the namespace "ns"; that user needs the rule {apiGroups: [""], resources: [services], verbs: [patch]} in a Role in namespace ns`},
+			want: Error{Class: Forbidden, Message: `services "a" is forbidden: User "u" cannot patch resource "services" in API group "" in the namespace "ns"; that user needs the rule {apiGroups: [""], resources: [services], verbs: [create, patch, delete]} in a Role in namespace ns`},
 		},
 		{
 			name: "namespace is going", code: 403, body: status(`"message":"services \"a\" is forbidden: unable to create new content in namespace ns because it is being terminated","reason":"Forbidden","details":{"causes":[{"reason":"NamespaceTerminating","message":"x","field":"metadata.namespace"}]}`),

@@ -23,27 +23,27 @@ var grantsMore = regexp.MustCompile(`forbidden: user "([^"]*)" .*is attempting t
 // anonymous matches both messages for the user of requests without credentials.
 var anonymous = regexp.MustCompile(`forbidden: [Uu]ser "system:anonymous"`)
 
-// missingRule returns the advice for an answer about an object that a user lacks a right: the
+// missingRule returns the advice for an answer to an operation that a user lacks a right: the
 // rule to paste into a role. It returns "" for any other message. A right of the anonymous user
 // would be everybody's, so that no rule is advised for it.
-func (c *Client) missingRule(ctx context.Context, id manifest.ID, message string) string {
+func (c *Client) missingRule(ctx context.Context, op operation, message string) string {
 	if anonymous.MatchString(message) {
 		return "; no credentials were sent, or the API server accepted none: correct the token or the client certificate that gitopsd connects with"
 	}
 	if m := grantsMore.FindStringSubmatch(message); m != nil {
-		resource, verb, ok := grant(id)
+		resource, verb, ok := grant(op.id)
 		if !ok {
 			return ""
 		}
 		return fmt.Sprintf("; to grant more rights than it has, %s needs the rule {apiGroups: [%s], resources: [%s], verbs: [%s]} in a %s",
-			c.who(ctx, m[1]), manifest.GroupRBAC, resource, verb, roleIn(id.Namespace))
+			c.who(ctx, m[1]), manifest.GroupRBAC, resource, verb, roleIn(op.id.Namespace))
 	}
 	m := lacksRight.FindStringSubmatch(message)
 	if m == nil {
 		return ""
 	}
 	user, verb, path, resource, group, namespace := m[1], m[2], m[3], m[4], m[5], m[6]
-	rule := fmt.Sprintf("{apiGroups: [%s], resources: [%s], verbs: [%s]}", cmp.Or(group, `""`), resource, verb)
+	rule := fmt.Sprintf("{apiGroups: [%s], resources: [%s], verbs: [%s]}", cmp.Or(group, `""`), resource, verbs(op, verb, resource))
 	role := roleIn(namespace)
 	switch account, name, _ := strings.Cut(strings.TrimPrefix(c.actsAs, accountPrefix), ":"); {
 	case strings.HasPrefix(verb, "impersonate") && c.actsAs != "":
@@ -58,6 +58,20 @@ func (c *Client) missingRule(ctx context.Context, id manifest.ID, message string
 		role = roleIn("")
 	}
 	return fmt.Sprintf("; %s needs the rule %s in a %s", c.who(ctx, user), rule, role)
+}
+
+// verbs returns the verbs of the rule for a request that lacks one. An API server names only
+// the first that is missing, and the rule should do for what gitopsd does with the resource
+// next: README has the rights that each kind needs.
+func verbs(op operation, verb, resource string) string {
+	switch {
+	case strings.Contains(resource, "/"): // a subresource is read or written, and no more
+	case verb == "get" || verb == "list" || verb == "watch":
+		return "get, list, watch"
+	case op.verb == applies && (verb == "create" || verb == "patch"):
+		return "create, patch, delete"
+	}
+	return verb
 }
 
 // grant returns the right to write a role with more rights than the user's, or to bind one; ok

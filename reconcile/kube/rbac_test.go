@@ -35,19 +35,18 @@ func TestMissingRules(t *testing.T) {
 		as    string
 		do    func(ctx context.Context, c *Client) error
 	}{
-		{name: "get", who: impersonated, rules: []string{`{apiGroups: [""], resources: [configmaps], verbs: [get]} in a Role in namespace missing-rules`},
+		{name: "get", who: impersonated, rules: []string{`{apiGroups: [""], resources: [configmaps], verbs: [get, list, watch]} in a Role in namespace missing-rules`},
 			do: func(ctx context.Context, c *Client) error {
 				_, err := c.GetMetadata(ctx, configMaps, configMaps.ID(ns, "a"))
 				return err
 			}},
-		{name: "list", who: impersonated, rules: []string{`{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [list]} in a ClusterRole`},
+		{name: "list", who: impersonated, rules: []string{`{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, list, watch]} in a ClusterRole`},
 			do: func(ctx context.Context, c *Client) error {
 				_, err := c.List(ctx, leases, ListOptions{}, func(*metav1.PartialObjectMetadata) bool { return true })
 				return err
 			}},
 		{name: "create", who: impersonated, rules: []string{
-			`{apiGroups: [""], resources: [configmaps], verbs: [patch]} in a Role in namespace missing-rules`,
-			`{apiGroups: [""], resources: [configmaps], verbs: [create]} in a Role in namespace missing-rules`,
+			`{apiGroups: [""], resources: [configmaps], verbs: [create, patch, delete]} in a Role in namespace missing-rules`,
 		}, do: func(ctx context.Context, c *Client) error {
 			_, err := c.Apply(ctx, configMaps, configMaps.ID(ns, "created"), object(t, configMaps, ns, "created", nil), ApplyOptions{})
 			return err
@@ -66,29 +65,26 @@ func TestMissingRules(t *testing.T) {
 				return err
 			}},
 		{name: "escalate", who: impersonated, rules: []string{
-			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [patch]} in a ClusterRole`,
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [create, patch, delete]} in a ClusterRole`,
 			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [escalate]} in a ClusterRole`,
-			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [create]} in a ClusterRole`,
 		}, do: func(ctx context.Context, c *Client) error {
 			return grants(ctx, t, c, manifest.ClusterRole.ID("", "missing-rules-granted"), map[string]any{
 				"rules": []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"pods"}, "verbs": []any{"get"}}},
 			})
 		}},
 		{name: "bind", who: impersonated, rules: []string{
-			`{apiGroups: [rbac.authorization.k8s.io], resources: [rolebindings], verbs: [patch]} in a Role in namespace missing-rules`,
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [rolebindings], verbs: [create, patch, delete]} in a Role in namespace missing-rules`,
 			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles, roles], verbs: [bind]} in a Role in namespace missing-rules`,
-			`{apiGroups: [rbac.authorization.k8s.io], resources: [rolebindings], verbs: [create]} in a Role in namespace missing-rules`,
 		}, do: func(ctx context.Context, c *Client) error {
 			return grants(ctx, t, c, manifest.RoleBinding.ID(ns, "granted"), roleRef("view"))
 		}},
 		{name: "bind-everywhere", who: impersonated, rules: []string{
-			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterrolebindings], verbs: [patch]} in a ClusterRole`,
+			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterrolebindings], verbs: [create, patch, delete]} in a ClusterRole`,
 			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [bind]} in a ClusterRole`,
-			`{apiGroups: [rbac.authorization.k8s.io], resources: [clusterrolebindings], verbs: [create]} in a ClusterRole`,
 		}, do: func(ctx context.Context, c *Client) error {
 			return grants(ctx, t, c, manifest.ClusterRoleBinding.ID("", "missing-rules-granted"), roleRef("view"))
 		}},
-		{name: "token", who: "that user", token: true, rules: []string{`{apiGroups: [""], resources: [configmaps], verbs: [get]} in a Role in namespace missing-rules`},
+		{name: "token", who: "that user", token: true, rules: []string{`{apiGroups: [""], resources: [configmaps], verbs: [get, list, watch]} in a Role in namespace missing-rules`},
 			do: func(ctx context.Context, c *Client) error {
 				_, err := c.GetMetadata(ctx, configMaps, configMaps.ID(ns, "a"))
 				return err
@@ -243,7 +239,7 @@ func TestMissingRuleText(t *testing.T) {
 	}{
 		{id: manifest.Role.ID("a", "b"), message: grants, want: `; to grant more rights than it has, that user needs the rule {apiGroups: [rbac.authorization.k8s.io], resources: [roles], verbs: [escalate]} in a Role in namespace a`},
 		{id: configMaps.ID("a", "b"), message: grants},
-		{message: lacks + `get resource "configmaps" in API group "" in the namespace "123"`, want: `; that user needs the rule {apiGroups: [""], resources: [configmaps], verbs: [get]} in a Role in namespace 123`},
+		{message: lacks + `get resource "configmaps" in API group "" in the namespace "123"`, want: `; that user needs the rule {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch]} in a Role in namespace 123`},
 		{message: lacks + `patch resource "namespaces/status" in API group "" in the namespace "a"`, want: `; that user needs the rule {apiGroups: [""], resources: [namespaces/status], verbs: [patch]} in a ClusterRole`},
 		{message: lacks + `get path "/openapi/v3"`, want: `; that user needs the rule {nonResourceURLs: ["/openapi/v3"], verbs: [get]} in a ClusterRole`},
 		{message: lacks + `impersonate resource "serviceaccounts" in API group "" in the namespace "a"`, actsAs: accountPrefix + "a:123", want: `; that user needs the rule {apiGroups: [""], resources: [serviceaccounts], resourceNames: ["123"], verbs: [impersonate]} in a Role in namespace a`},
@@ -257,7 +253,7 @@ func TestMissingRuleText(t *testing.T) {
 		{message: lacks + `get path "/*"`},
 		{message: lacks + `* resource "pods" in API group ""`},
 	} {
-		if have := (&Client{actsAs: tt.actsAs}).missingRule(t.Context(), tt.id, tt.message); have != tt.want {
+		if have := (&Client{actsAs: tt.actsAs}).missingRule(t.Context(), operation{applies, tt.id}, tt.message); have != tt.want {
 			t.Errorf("%s\n%q, want\n%q", tt.message, have, tt.want)
 		}
 	}

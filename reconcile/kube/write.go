@@ -31,6 +31,9 @@ func (c *Client) guard(ctx context.Context, op operation, r request) error {
 	return nil
 }
 
+// applies is the verb of an operation that applies an object.
+const applies = "apply"
+
 // ApplyOptions say how an object is applied.
 type ApplyOptions struct {
 	// Force takes over fields that other managers own.
@@ -58,7 +61,7 @@ type Applied struct {
 // not have is an error of class Invalid. Fields that other managers own are an error of
 // class Conflict unless opts.Force is set.
 func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte, opts ApplyOptions) (*Applied, error) {
-	op, path := operation{verb: "apply", id: id}, t.path(id.Namespace, id.Name)
+	op, path := operation{verb: applies, id: id}, t.path(id.Namespace, id.Name)
 	if err := c.checkScope(op, t); err != nil {
 		return nil, err
 	}
