@@ -19,13 +19,13 @@ var (
 )
 
 // longestComposite is the length of the longest name of a composite or claim, since
-// Crossplane uses the name as a label.
+// Crossplane uses the name as a label. A definition may allow less.
 const longestComposite = 63
 
 // compositeSchema returns the schema of the kind that Crossplane makes of a
 // CompositeResourceDefinition, where all of Crossplane's versions agree
 // (github.com/crossplane/crossplane, internal/xcrd): it has the properties, required and
-// rules of spec. It accepts everything in status, which an apply does not set.
+// rules of spec, and the length of a name. It accepts everything in status, which an apply does not set.
 func compositeSchema(d types.Definition, root map[string]any, claim bool) map[string]any {
 	fields := modernFields
 	switch {
@@ -41,12 +41,16 @@ func compositeSchema(d types.Definition, root map[string]any, claim bool) map[st
 			return ok && slices.Contains(fields, name)
 		})
 	}
+	longest := int64(longestComposite)
+	if n, ok := manifest.Mapping(root, "properties", "metadata", "properties", "name")["maxLength"].(int64); ok {
+		longest = min(longest, n)
+	}
 	return map[string]any{
 		"type": "object", "required": []any{"spec"},
 		"properties": map[string]any{
 			"apiVersion": map[string]any{"type": "string"}, "kind": map[string]any{"type": "string"},
 			"metadata": map[string]any{"type": "object", "properties": map[string]any{
-				"name": map[string]any{"type": "string", "maxLength": int64(longestComposite)},
+				"name": map[string]any{"type": "string", "maxLength": longest},
 			}},
 			"spec":   spec,
 			"status": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true},

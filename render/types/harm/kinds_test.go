@@ -1,6 +1,7 @@
 package harm_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +98,17 @@ func TestComposites(t *testing.T) {
 	s = sum(judges, []string{xr("a", "{size: 1, resourceRefs: [{name: r}]}")}, []string{thing("c", "{size: 2, resourceRef: {name: a}}", "")})
 	if have := s.Text(5); have != "harms nobody today (2 objects looked at)" || clears(s, findings) != len(findings) {
 		t.Errorf("%d of %d cleared: %s", clears(s, findings), len(findings), have)
+	}
+
+	// Names may be shorter than Crossplane allows, but not longer.
+	for n, want := range map[int]string{5: "harms 2 of 2 objects: XThing a-long-name .metadata.name is not valid any more: may not be more than 5 bytes; " +
+		"Thing default/a-long-name .metadata.name is not valid any more: may not be more than 5 bytes", 90: "harms nobody today (2 objects looked at)"} {
+		shorter := strings.Replace(composite(wide), "properties: {spec:", fmt.Sprintf("properties: {metadata: {type: object, properties: {name: {type: string, maxLength: %d}}}, spec:", n), 1)
+		judges, _ = compared(t, composite(wide), shorter, harm.Options{})
+		s = sum(judges, []string{xr("a-long-name", "{}")}, []string{thing("a-long-name", "{}", "")})
+		if have := s.Text(5); have != want {
+			t.Errorf("names of %d: %s", n, have)
+		}
 	}
 
 	// A field of the status is removed.
