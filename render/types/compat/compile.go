@@ -34,8 +34,8 @@ var retypes = map[string]bool{
 }
 
 // compile compiles the rules of a new schema like the API server, and reports those that
-// it would refuse. It does nothing if no rule is new, and no change concerns rules. New
-// rules that compare an object with its previous state do not concern unchanged objects.
+// it would refuse. It does nothing if no rule is new, and no change concerns rules. A new
+// rule that keeps a value as it is does not concern unchanged objects.
 //
 // Once any part of a schema changes, the API server refuses its other rules too, however
 // long it had them. Such a rule is reported if the old schema's was not refused. If it
@@ -48,7 +48,9 @@ func (w *walk) compile(ctx context.Context, before *definition, old, new node) {
 	now := w.compiled(ctx, new, known(before))
 	for at := range now.updates {
 		for _, i := range w.pending[at] {
-			w.findings[i].Breaks &^= StoredObjects
+			if w.findings[i].Name == "immutable-added" || w.keeps(ctx, at.rule) {
+				w.findings[i].Breaks &^= StoredObjects
+			}
 		}
 	}
 	var was *compiled
@@ -64,6 +66,13 @@ func (w *walk) compile(ctx context.Context, before *definition, old, new node) {
 		}
 		w.refused(r)
 	}
+}
+
+// keeps reports whether a rule only keeps a value as it is. The API server does not accept
+// errors of other rules with oldSelf, even if the object stays the same.
+func (w *walk) keeps(ctx context.Context, rule string) bool {
+	form := w.read(ctx, rule).Form()
+	return form == w.read(ctx, "self == oldSelf").Form() || form == w.read(ctx, "oldSelf == self").Form()
 }
 
 // known returns the expressions of all versions of a definition.

@@ -26,6 +26,8 @@ func TestFindings(t *testing.T) {
 			"breaking default-added v1 .spec.a: none -> " + strings.Repeat("ü", maxShown/2) + "… (writers, readers, controllers)", "expect the value in every object that does not set the field, existing ones too, and check that they are valid with it"},
 		{"a rule for changes", `{type: object}`, `{type: object, x-kubernetes-validations: [{rule: self == oldSelf}]}`,
 			"breaking rule-added v1 .spec: none -> self == oldSelf (writers)", "check existing objects against the rule: those that break it cannot be changed"},
+		{"a rule that refuses every change", `{type: object, properties: {a: {type: boolean}}}`, `{type: object, properties: {a: {type: boolean}}, x-kubernetes-validations: [{rule: "!has(oldSelf.a)"}]}`,
+			"breaking rule-added v1 .spec: none -> !has(oldSelf.a) (stored objects, writers)", "check existing objects against the rule: those that break it cannot be changed"},
 		{"an immutable field", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string}}, x-kubernetes-validations: [{rule: "!has(oldSelf.a) || has(self.a) && self.a == oldSelf.a", fieldPath: .a, message: "` + immutable.Message + `"}]}`,
 			"breaking immutable-added v1 .spec.a: none -> cannot be changed or unset once it is set (writers)", "check that no client changes or unsets the field: where it has a value, that value stays"},
 		{"a plain field", `{type: object}`, `{type: object, properties: {a: {type: string}}}`,

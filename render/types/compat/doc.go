@@ -117,7 +117,7 @@
 //	                                            like anyOf if its branches plainly exclude each other
 //	rule-added, -changed, -removed              CEL rules are compared by their parsed form; a rule that
 //	                                            replaces one with the same message is a change, in no known
-//	                                            direction; rules with oldSelf do not break stored objects
+//	                                            direction; "self == oldSelf" does not break stored objects
 //	immutable-added, -removed                   the same for rules that gitopsd.dev/immutable adds: a field
 //	                                            that cannot be changed or unset once set
 //	rule-refused B                              the API server's own compiler refuses a rule, its

@@ -142,6 +142,34 @@ func TestJudge(t *testing.T) {
 			want:    []string{"default/bad .spec is not valid any more: a comes before b"},
 		},
 		{
+			name: "a rule that refuses every change of an object", old: object("sealed: {type: boolean}"),
+			new:     "{type: object, properties: {sealed: {type: boolean}}, x-kubernetes-validations: [{rule: '!has(oldSelf.sealed) || !oldSelf.sealed', message: sealed objects do not change}]}",
+			objects: []string{thing("open", "{sealed: false}", ""), thing("sealed", "{sealed: true}", "")},
+			want:    []string{"default/sealed .spec is refused in every change of the object: sealed objects do not change"},
+		},
+		{
+			name: "a rule that refuses every change but no creation", old: object("sealed: {type: boolean}"),
+			new:     "{type: object, properties: {sealed: {type: boolean}}, x-kubernetes-validations: [{rule: '!oldSelf.hasValue() || !has(self.sealed)', optionalOldSelf: true, message: sealed objects do not change}]}",
+			objects: []string{thing("open", "{}", ""), thing("sealed", "{sealed: true}", "")},
+			want:    []string{"default/sealed .spec is refused in every change of the object: sealed objects do not change"},
+		},
+		{
+			name: "a rule that existing objects need not obey", old: object("a: {type: string}"),
+			new:     object("a: {type: string, x-kubernetes-validations: [{rule: 'oldSelf.hasValue() || self == \"x\"', optionalOldSelf: true, message: must be x}]}"),
+			objects: []string{thing("x", "{a: x}", ""), thing("z", "{a: z}", "")},
+			want:    []string{"default/z .spec.a is not valid any more: must be x"},
+		},
+		{
+			name: "a rule of the same message that refuses changes, too", old: "{type: object, properties: {a: {type: string, x-kubernetes-validations: [{rule: 'self == \"x\"', message: must be x}]}}}",
+			new:     object("a: {type: string, x-kubernetes-validations: [{rule: 'oldSelf == \"x\"', message: must be x}]}"),
+			objects: []string{thing("x", "{a: x}", ""), thing("z", "{a: z}", "")},
+			want:    []string{"default/z .spec.a is refused in every change of the object: must be x"},
+		},
+		{
+			name: "a rule about changes", old: object("a: {type: string}"), new: object("a: {type: string, x-kubernetes-validations: [{rule: self == oldSelf}]}"),
+			objects: []string{thing("x", "{a: x}", "")},
+		},
+		{
 			name: "a required field", old: object("a: {type: integer}"), new: "{type: object, required: [a], properties: {a: {type: integer}}}",
 			objects: []string{thing("good", "{a: 1}", ""), thing("bad", "{}", "")},
 			want:    []string{"default/bad .spec.a is not valid any more: is required"},

@@ -194,44 +194,51 @@ func keeps(schema map[string]any, path field.Path) bool {
 	return true
 }
 
-// invalid returns the faults that only the new definition finds in an object.
+// invalid returns the faults that only the new definition finds in an object, and those
+// that it finds in every change of the object. A rule that compares an object with its
+// previous state finds faults in changes alone.
 func (j *Judge) invalid(ctx context.Context, version string, was, is map[string]any) ([]located, error) {
 	if !j.served[version] || j.same[version] && was != nil && reflect.DeepEqual(was, is) {
 		return nil, nil
 	}
 	causes, err := j.new[version].Causes(ctx, is)
-	if err != nil || len(causes) == 0 {
+	if err != nil {
 		return nil, err
 	}
-	full := len(causes) == validate.MostCauses
+	stuck, err := j.new[version].Stuck(ctx, is)
+	if err != nil || len(causes)+len(stuck) == 0 {
+		return nil, err
+	}
+	full := len(causes) == validate.MostCauses || len(stuck) == validate.MostCauses
 	if old := j.old[version]; old != nil && was != nil {
 		before, err := old.Causes(ctx, was)
 		if err != nil {
 			return nil, err
 		}
-		causes = slices.DeleteFunc(causes, func(c validate.Cause) bool { return slices.Contains(before, c) })
+		stuckBefore, err := old.Stuck(ctx, was)
+		if err != nil {
+			return nil, err
+		}
+		causes, stuck = except(causes, before), except(stuck, stuckBefore)
 	}
-	switch {
-	case len(causes) > 0:
-	case full:
+	if full && len(causes)+len(stuck) == 0 {
 		return nil, errors.New("too much was wrong with it before")
-	default:
-		return nil, nil
-	}
-	stuck, err := j.new[version].Stuck(ctx, is)
-	if err != nil {
-		return nil, err
 	}
 	var all []located
-	for _, c := range causes {
-		at := parsePath(c.Path)
-		h := located{Harm{Kind: Invalid, Version: version, Path: text(at), Why: c.Why}, at}
-		if slices.Contains(stuck, c) {
-			h.Kind = Stuck
+	add := func(kind Kind, causes []validate.Cause) {
+		for _, c := range causes {
+			at := parsePath(c.Path)
+			all = append(all, located{Harm{Kind: kind, Version: version, Path: text(at), Why: c.Why}, at})
 		}
-		all = append(all, h)
 	}
+	add(Stuck, stuck)
+	add(Invalid, except(causes, stuck))
 	return all, nil
+}
+
+// except returns the causes that are not among others.
+func except(causes, others []validate.Cause) []validate.Cause {
+	return slices.DeleteFunc(causes, func(c validate.Cause) bool { return slices.Contains(others, c) })
 }
 
 // shows returns what an object shows in another version than the one that it is stored in,
