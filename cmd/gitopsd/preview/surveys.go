@@ -62,14 +62,14 @@ func (t textWriter) surveys(all []clusterSurvey) {
 
 // unharmedIn says that a change harms no object in clusters, and why it may still be refused.
 func unharmedIn(clusters []string, looked int, clients, doubts []string) string {
-	if looked == 0 {
-		return fmt.Sprintf("harms nobody in %s: there are no objects", where(clusters))
-	}
 	who, but := "nobody", doubts
 	if len(clients) > 0 {
 		who, but = "no object", append([]string{"clients: " + strings.Join(clients, ", ")}, doubts...)
 	}
 	text := fmt.Sprintf("harms %s today in %s (%s looked at)", who, where(clusters), prose.Count(looked, "object"))
+	if looked == 0 {
+		text = fmt.Sprintf("harms %s in %s: there are no objects", who, where(clusters))
+	}
 	if len(but) > 0 {
 		text += ", but " + strings.Join(but, "; ")
 	}

@@ -68,4 +68,7 @@ func TestSurveys(t *testing.T) {
 			t.Errorf("the JSON has no %s", want)
 		}
 	}
+	if have, want := unharmedIn([]string{"test"}, 0, []string{"version-removed"}, nil), "harms no object in test: there are no objects, but clients: version-removed"; have != want {
+		t.Errorf("%q, want %q", have, want)
+	}
 }

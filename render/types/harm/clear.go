@@ -65,9 +65,7 @@ func (s *Survey) clear(t *Toll, back bool) bool {
 	switch {
 	case t.class == never:
 		return false
-	case s.Looked == 0:
-		return true
-	case t.Harmed > 0 || t.Unjudged != "" || t.class == byNone:
+	case s.Looked > 0 && (t.Harmed > 0 || t.Unjudged != "" || t.class == byNone):
 		return false
 	case t.class == byVersion:
 		return back && t.Written == 0 && t.Kept == 0

@@ -249,14 +249,15 @@ func (s *Survey) Text(most int) string {
 		return text
 	case s.Unknown != "":
 		return "its effect on the objects is not known: " + s.Unknown
-	case s.Looked == 0:
-		return "harms nobody: there are no objects"
 	}
 	who, but := "nobody", s.Doubts()
 	if others := s.Others(); len(others) > 0 {
 		who, but = "no object", append([]string{"clients: " + strings.Join(others, ", ")}, but...)
 	}
 	text := fmt.Sprintf("harms %s today (%s looked at)", who, objects(s.Looked))
+	if s.Looked == 0 {
+		text = "harms " + who + ": there are no objects"
+	}
 	if len(but) > 0 {
 		text += ", but " + strings.Join(but, "; ")
 	}
@@ -275,12 +276,11 @@ func (s *Survey) Doubts() []string {
 	return all
 }
 
-// Others returns the names of the findings that concern clients, whatever the objects show;
-// none if there are no objects.
+// Others returns the names of the findings that concern clients, whatever the objects show.
 func (s *Survey) Others() []string {
 	var names []string
 	for _, t := range s.Tolls {
-		if s.Looked > 0 && (t.class == byClients || t.class == byBoth || t.class == byVersion || t.class == never) && !slices.Contains(names, t.Name) {
+		if (t.class == byClients || t.class == byBoth || t.class == byVersion || t.class == never) && !slices.Contains(names, t.Name) {
 			names = append(names, t.Name)
 		}
 	}
