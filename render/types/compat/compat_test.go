@@ -79,6 +79,11 @@ func check(t *testing.T, old, new map[string]any, opts Options, want string) Rep
 	return r
 }
 
+// timed is the schema of a list of objects with a field a, a text with these keywords.
+func timed(keywords string) string {
+	return `{type: array, maxItems: 3, items: {type: object, required: [a], properties: {a: {type: string` + keywords + `}}}}`
+}
+
 // Every case is compared in both directions.
 var schemaCases = []struct{ name, old, new, forth, back string }{
 	{"no change", `{type: object, description: a}`, `{description: b, type: object}`, ``, ``},
@@ -104,6 +109,21 @@ var schemaCases = []struct{ name, old, new, forth, back string }{
 		"breaking type-narrowed .spec.a", "breaking type-widened .spec.a; breaking type-widened .spec.a.b; compatible pruning-off .spec.a"},
 	{"a format that is checked", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, format: date-time}}}`,
 		"breaking format-added .spec.a", "compatible format-removed .spec.a"},
+	{"a format that a rule reads", `{type: object, x-kubernetes-validations: [{rule: self.a <= self.b}], required: [a, b], properties: {a: {type: string}, b: {type: string}}}`,
+		`{type: object, x-kubernetes-validations: [{rule: self.a <= self.b}], required: [a, b], properties: {a: {type: string, format: duration}, b: {type: string, format: duration}}}`,
+		"breaking format-added .spec.a; breaking format-added .spec.b", "breaking format-removed .spec.a; breaking format-removed .spec.b"},
+	{"a format that a rule around it reads", `{type: object, x-kubernetes-validations: [{rule: "self.o.all(x, self.p.exists(y, x.a == y.a))"}], required: [o, p], properties: {o: ` + timed("") + `, p: ` + timed("") + `}}`,
+		`{type: object, x-kubernetes-validations: [{rule: "self.o.all(x, self.p.exists(y, x.a == y.a))"}], required: [o, p], properties: {o: ` + timed(", format: date-time") + `, p: ` + timed(", format: date-time") + `}}`,
+		"breaking format-added .spec.o[*].a; breaking format-added .spec.p[*].a", "breaking format-removed .spec.o[*].a; breaking format-removed .spec.p[*].a"},
+	{"a format of values that a rule reads", `{type: object, properties: {m: {type: object, maxProperties: 3, additionalProperties: {type: string}, x-kubernetes-validations: [{rule: "self.all(k, self[k] == self['a'])"}]}}}`,
+		`{type: object, properties: {m: {type: object, maxProperties: 3, additionalProperties: {type: string, format: byte}, x-kubernetes-validations: [{rule: "self.all(k, self[k] == self['a'])"}]}}}`,
+		"breaking format-added .spec.m{*}", "breaking format-removed .spec.m{*}"},
+	{"a format that a rule of the field reads", `{type: object, properties: {a: {type: string, format: date, x-kubernetes-validations: [{rule: self == self}]}}}`, `{type: object, properties: {a: {type: string, x-kubernetes-validations: [{rule: self == self}]}}}`,
+		"breaking format-removed .spec.a", "breaking format-added .spec.a"},
+	{"a format that is text in rules", `{type: object, properties: {a: {type: string, format: ipv4, x-kubernetes-validations: [{rule: self == self}]}}}`, `{type: object, properties: {a: {type: string, x-kubernetes-validations: [{rule: self == self}]}}}`,
+		"compatible format-removed .spec.a", "breaking format-added .spec.a"},
+	{"a format that no rule reads", `{type: object, x-kubernetes-validations: [{rule: has(self.b)}], properties: {a: {type: string, format: duration}, b: {type: string}}}`, `{type: object, x-kubernetes-validations: [{rule: has(self.b)}], properties: {a: {type: string}, b: {type: string}}}`,
+		"compatible format-removed .spec.a", "breaking format-added .spec.a"},
 	{"a format that is not", `{type: object, properties: {a: {type: string}}}`, `{type: object, properties: {a: {type: string, format: color}}}`,
 		"compatible format-added .spec.a", "compatible format-removed .spec.a"},
 	{"a wider format", `{type: object, properties: {a: {type: integer, format: int32}}}`, `{type: object, properties: {a: {type: integer, format: int64}}}`,

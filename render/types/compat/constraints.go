@@ -2,6 +2,7 @@ package compat
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"strings"
 
@@ -14,8 +15,9 @@ import (
 )
 
 // format compares formats. The API server does not check formats that it does not
-// know, but clients may.
-func (w *walk) format(p place, old, new node) {
+// know, but clients may. Rules in CEL read some formats as another type: without its
+// format a duration is a text, and 90m is more than 2h.
+func (w *walk) format(ctx context.Context, p place, old, new node) {
 	o, n := manifest.Text(old, "format"), manifest.Text(new, "format")
 	if o == n {
 		return
@@ -29,7 +31,14 @@ func (w *walk) format(p place, old, new node) {
 		name, to = "format-removed", absent{}
 	}
 	was, is := checkedFormat(manifest.Text(old, "type"), o), checkedFormat(manifest.Text(new, "type"), n)
+	rule := ""
+	if !p.nested && typeInRules(old) != typeInRules(new) {
+		rule = w.readBy(ctx, p, new)
+	}
 	switch {
+	case rule != "":
+		w.limit(p, name, neither, from, to)
+		w.findings[len(w.findings)-1].Detail += ", which changes the meaning of " + rule
 	case was == is:
 		w.other(p, name, Compatible, Readers, changed(from, to))
 	case was == "":
@@ -39,6 +48,38 @@ func (w *walk) format(p place, old, new node) {
 	default:
 		w.limit(p, name, neither, from, to)
 	}
+}
+
+// typeInRules returns the type that rules in CEL give the strings of a schema.
+func typeInRules(s node) string {
+	if manifest.Text(s, "type") == "string" {
+		switch format := manifest.Text(s, "format"); format {
+		case "byte", "duration":
+			return format
+		case "date", "date-time":
+			return "timestamp"
+		}
+	}
+	return "string"
+}
+
+// readBy names a rule of the new schema that may read a field; empty if there is none. A rule
+// around the field reads it by the first name that leads to it. Elements have no name.
+func (w *walk) readBy(ctx context.Context, p place, new node) string {
+	if rules := rulesOf(new); len(rules) > 0 {
+		return "the rule " + show(manifest.Text(rules[0], "rule")) + " of the field"
+	}
+	for in := p.around; in != nil; in = in.place.around {
+		c := w.checksOf(ctx, in)
+		i, ok := c.byField.First(in.element)
+		if in.element == "[*]" || in.element == "{*}" {
+			i, ok = 0, len(c.rules) > 0
+		}
+		if ok {
+			return "the rule " + show(c.rules[i]) + " of " + cmp.Or(in.place.path, "the object")
+		}
+	}
+	return ""
 }
 
 // checkedFormat returns the name under which the API server looks up a format; "" if it

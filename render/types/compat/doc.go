@@ -107,7 +107,8 @@
 //	multiple-of-added, -tightened, -changed, -loosened, -removed    by divisibility
 //	pattern-added, -changed, -removed           patterns are compared as text: a change is breaking
 //	format-added, -changed, -removed            for formats that the API server checks; other formats,
-//	                                            and formats that every value matches, are compatible
+//	                                            and formats that every value matches, are compatible;
+//	                                            B if the type in CEL changes, and a rule reads the field
 //	unique-items-added, -removed
 //	any-of-added, -removed, any-of-branch-added, -removed,
 //	one-of-added, -removed, one-of-branch-added, -removed,

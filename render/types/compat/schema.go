@@ -153,7 +153,7 @@ func (w *walk) node(ctx context.Context, p place, old, new node) {
 		w.absence(ctx, p, old, new)
 		return
 	}
-	w.format(p, old, new)
+	w.format(ctx, p, old, new)
 	w.enum(p, old, new)
 	w.bounds(p, old, new)
 	w.pattern(p, old, new)

@@ -96,6 +96,9 @@ func survey(t *testing.T, old, now string, fate harm.Fate, objects ...string) (*
 
 func TestJudge(t *testing.T) {
 	object := func(properties string) string { return "{type: object, properties: {" + properties + "}}" }
+	compared := func(field string) string {
+		return "{type: object, required: [a, b], x-kubernetes-validations: [{rule: self.a <= self.b, message: a comes before b}], properties: {a: " + field + ", b: " + field + "}}"
+	}
 	for _, tt := range []struct {
 		name     string
 		old, new string // schemas of spec
@@ -168,6 +171,11 @@ func TestJudge(t *testing.T) {
 		{
 			name: "a rule about changes", old: object("a: {type: string}"), new: object("a: {type: string, x-kubernetes-validations: [{rule: self == oldSelf}]}"),
 			objects: []string{thing("x", "{a: x}", "")},
+		},
+		{
+			name: "a format that a rule reads", old: compared("{type: string, format: duration}"), new: compared("{type: string}"),
+			objects: []string{thing("text", "{a: 1h, b: 2h}", ""), thing("duration", "{a: 90m, b: 2h}", "")},
+			want:    []string{"default/duration .spec is not valid any more: a comes before b"},
 		},
 		{
 			name: "a required field", old: object("a: {type: integer}"), new: "{type: object, required: [a], properties: {a: {type: integer}}}",
