@@ -46,10 +46,10 @@ func (w *walk) alternatives(ctx context.Context, p place, old, new node) {
 		} else {
 			w.limit(p, "one-of-removed", wider, "oneOf", "anyOf")
 		}
-		w.union(ctx, p, "anyOf", "any-of", p.polarity, once(oldOne), newAny)
+		w.union(ctx, p, "anyOf", "any-of", p.polarity, old, new, once(oldOne), newAny)
 	case none(oldOne, newAny) && !none(oldAny) && !none(newOne) && w.exclusive(ctx, newOne, new):
 		w.other(p, "one-of-added", Compatible, 0, changed("anyOf", "oneOf"))
-		w.union(ctx, p, "anyOf", "any-of", p.polarity, oldAny, newOne)
+		w.union(ctx, p, "anyOf", "any-of", p.polarity, old, new, oldAny, newOne)
 	default:
 		// A value that matches an added branch of oneOf may match too many, and one that
 		// matched too many may match one without a removed branch. So any change may narrow,
@@ -58,14 +58,14 @@ func (w *walk) alternatives(ctx context.Context, p place, old, new node) {
 		if w.exclusive(ctx, oldOne, old) && w.exclusive(ctx, newOne, new) {
 			pol = p.polarity
 		}
-		w.union(ctx, p, "anyOf", "any-of", p.polarity, oldAny, newAny)
-		w.union(ctx, p, "oneOf", "one-of", pol, oldOne, newOne)
+		w.union(ctx, p, "anyOf", "any-of", p.polarity, old, new, oldAny, newAny)
+		w.union(ctx, p, "oneOf", "one-of", pol, old, new, oldOne, newOne)
 	}
 }
 
-// union compares alternatives: an added branch is another way to be valid. pol is the
-// polarity of the branches.
-func (w *walk) union(ctx context.Context, p place, keyword, name string, pol polarity, o, n []node) {
+// union compares alternatives of two schemas: an added branch is another way to be valid. pol
+// is the polarity of the branches.
+func (w *walk) union(ctx context.Context, p place, keyword, name string, pol polarity, old, new node, o, n []node) {
 	if !w.presence(p, name, len(o) > 0, len(n) > 0, o, n) {
 		return
 	}
@@ -77,8 +77,25 @@ func (w *walk) union(ctx context.Context, p place, keyword, name string, pol pol
 		w.limit(p.branch(keyword, i, pol), name+"-branch-removed", narrower, o[i], absent{})
 	}
 	for _, i := range m.added {
-		w.limit(p.branch(keyword, i, pol), name+"-branch-added", wider, absent{}, n[i])
+		at := p.branch(keyword, i, pol)
+		if w.needsNew(p, old, new, n[i]) {
+			at.polarity = p.polarity // no object matches one branch more than before
+		}
+		w.limit(at, name+"-branch-added", wider, absent{}, n[i])
 	}
+}
+
+// needsNew reports whether a branch requires a field that only the new schema has. No object
+// of the old one has it, unless that keeps unknown fields or the field has a default.
+func (w *walk) needsNew(p place, old, new, branch node) bool {
+	if _, kept, _ := rest(old, w.oldKeeps); kept || p.nested || manifest.Text(old, "type") != "object" || manifest.Truth(old, "nullable") {
+		return false
+	}
+	o, n := manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties")
+	return slices.ContainsFunc(manifest.Texts(branch, "required"), func(name string) bool {
+		field := manifest.Mapping(n, name)
+		return o[name] == nil && field != nil && field["default"] == nil && implied(p, old, name) == nil && implied(p, new, name) == nil
+	})
 }
 
 // once leaves out repeated branches, which do not matter to allOf and anyOf.

@@ -115,7 +115,8 @@
 //	not-added, -removed                         the most similar branches are paired, and findings inside
 //	                                            have their own path; branches of allOf count like their
 //	                                            content; repeated branches do not count; oneOf is compared
-//	                                            like anyOf if its branches plainly exclude each other
+//	                                            like anyOf if its branches plainly exclude each other; an
+//	                                            added branch that requires a new field is C
 //	rule-added, -changed, -removed              CEL rules are compared by their parsed form; a rule that
 //	                                            replaces one with the same message is a change, in no known
 //	                                            direction; "self == oldSelf" does not break stored objects
