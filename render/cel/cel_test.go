@@ -1,6 +1,9 @@
 package cel
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 func TestForm(t *testing.T) {
 	for _, tt := range []struct {
@@ -77,6 +80,25 @@ func TestIndex(t *testing.T) {
 	}
 	if i, ok := NewIndex(nil).First("a"); ok {
 		t.Errorf("an empty index has an expression at %d", i)
+	}
+}
+
+func TestReadsParsed(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{`!has(self.a) || self.?b.c.orValue(1) == self["d"].e`, "[{self [a]} {self [b c]} {self [d e]}] true"},
+		{`self == oldSelf`, "[{self []} {oldSelf []}] true"},
+		{`[self].all(x, has(x.a))`, "[{self []}] true"},
+		{`[1].all(self, self.a)`, "[{self []} {self [a]}] true"},
+		{`{"k": self}.k.a == T{f: size(self)}`, "[{self []} {self []}] true"},
+		{`self[self.a].b`, "[{self []} {self [a]}] true"},
+		{`.self.a`, "[{.self [a]}] true"},
+		{`other.a`, "[] true"},
+		{`self.`, "[] false"},
+	} {
+		reads, ok := Reads(tt.text, "self", "oldSelf", ".self")
+		if have := fmt.Sprint(reads, ok); have != tt.want {
+			t.Errorf("%s: %s, want %s", tt.text, have, tt.want)
+		}
 	}
 }
 

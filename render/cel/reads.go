@@ -15,6 +15,17 @@ type FieldRead struct {
 	Fields   []string
 }
 
+// Reads returns the fields that an expression reads of some variables; without Fields for a
+// variable that is used in any other way. The expression is parsed only; ok is false for one
+// that cannot be parsed.
+func Reads(text string, variables ...string) (reads []FieldRead, ok bool) {
+	e, ok := parsed(text)
+	if !ok {
+		return nil, false
+	}
+	return readsOf(e, variables, nil), true
+}
+
 // readsOf adds the fields that an expression reads to reads.
 func readsOf(e ast.Expr, names []string, reads []FieldRead) []FieldRead {
 	if variable, fields, ok := chain(e); ok {

@@ -85,17 +85,18 @@ func (w *walk) union(ctx context.Context, p place, keyword, name string, pol pol
 	}
 }
 
-// needsNew reports whether a branch requires a field that only the new schema has. No object
-// of the old one has it, unless that keeps unknown fields or the field has a default.
+// needsNew reports whether a branch requires a new field.
 func (w *walk) needsNew(p place, old, new, branch node) bool {
-	if _, kept, _ := rest(old, w.oldKeeps); kept || p.nested || manifest.Text(old, "type") != "object" || manifest.Truth(old, "nullable") {
-		return false
-	}
-	o, n := manifest.Mapping(old, "properties"), manifest.Mapping(new, "properties")
-	return slices.ContainsFunc(manifest.Texts(branch, "required"), func(name string) bool {
-		field := manifest.Mapping(n, name)
-		return o[name] == nil && field != nil && field["default"] == nil && implied(p, old, name) == nil && implied(p, new, name) == nil
-	})
+	return !manifest.Truth(old, "nullable") && slices.ContainsFunc(manifest.Texts(branch, "required"), func(name string) bool { return w.isNew(p, old, new, name) })
+}
+
+// isNew reports whether a field is only in the new schema of a place, and no object of the old
+// one has it: the old one drops unknown fields, and the field has no default.
+func (w *walk) isNew(p place, old, new node, name string) bool {
+	_, kept, _ := rest(old, w.oldKeeps)
+	field := manifest.Mapping(new, "properties", name)
+	return !p.nested && !kept && manifest.Text(old, "type") == "object" && manifest.Mapping(old, "properties")[name] == nil &&
+		field != nil && field["default"] == nil && implied(p, old, name) == nil && implied(p, new, name) == nil
 }
 
 // once leaves out repeated branches, which do not matter to allOf and anyOf.

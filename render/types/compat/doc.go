@@ -119,7 +119,9 @@
 //	                                            added branch that requires a new field is C
 //	rule-added, -changed, -removed              CEL rules are compared by their parsed form; a rule that
 //	                                            replaces one with the same message is a change, in no known
-//	                                            direction; "self == oldSelf" does not break stored objects
+//	                                            direction; "self == oldSelf" does not break stored objects;
+//	                                            a rule that only reads new fields, and holds without
+//	                                            them, is C
 //	immutable-added, -removed                   the same for rules that gitopsd.dev/immutable adds: a field
 //	                                            that cannot be changed or unset once set
 //	rule-refused B                              the API server's own compiler refuses a rule, its

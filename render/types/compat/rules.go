@@ -5,6 +5,12 @@ import (
 	"maps"
 	"slices"
 
+	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	apiservercel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	apiserver "k8s.io/apiserver/pkg/cel"
+
+	"gitopsd.dev/render/cel"
 	"gitopsd.dev/render/immutable"
 	"gitopsd.dev/render/manifest"
 )
@@ -52,6 +58,14 @@ func (w *walk) validations(ctx context.Context, p place, old, new node) {
 		if path, ok := immutable.FieldOf(r); ok {
 			w.wait(p, rule)
 			w.limit(p.at(path), "immutable-added", d, absent{}, immutable.Message)
+			continue
+		}
+		if w.spares(ctx, p, old, new, rule) {
+			w.wait(p, rule)
+			w.add(Finding{
+				Name: name, Severity: Compatible, Version: w.version, Path: p.path, Detail: changed(from, rule),
+				Advice: "nothing to do: no object has the fields that it reads",
+			})
 			continue
 		}
 		w.newRule(p, rule, name, d, from)
@@ -118,6 +132,39 @@ func (w *walk) sameRule(ctx context.Context, p place, old, new map[string]any) {
 	case a && !b:
 		w.limit(p, "rule-changed", wider, rule, "only for updates")
 	}
+}
+
+// spares reports whether a rule holds for every object of the old schema, since it only reads
+// new fields, and holds without them.
+func (w *walk) spares(ctx context.Context, p place, old, new node, rule string) bool {
+	// A leading dot is another way to write a variable.
+	reads, ok := cel.Reads(rule, "self", "oldSelf", ".self", ".oldSelf")
+	if !ok || len(reads) == 0 {
+		return false
+	}
+	fields := make(map[string]any)
+	for name, f := range manifest.Mapping(new, "properties") {
+		if escaped, ok := apiserver.Escape(name); ok && w.isNew(p, old, new, name) {
+			fields[escaped] = map[string]any{name: f}
+		}
+	}
+	read := make(map[string]any) // their schemas
+	for _, r := range reads {
+		if r.Variable != "self" || len(r.Fields) == 0 || fields[r.Fields[0]] == nil {
+			return false
+		}
+		maps.Copy(read, manifest.Mapping(fields, r.Fields[0]))
+	}
+	internal, err := internalSchema(node{"type": "object", "properties": read, "x-kubernetes-validations": []any{node{"rule": rule}}})
+	if err != nil {
+		return false
+	}
+	s, err := structural.NewStructural(internal)
+	if err != nil {
+		return false
+	}
+	errs, _ := apiservercel.NewValidator(s, false, celconfig.PerCallLimit).Validate(ctx, nil, s, map[string]any{}, nil, celconfig.RuntimeCELCostBudget)
+	return len(errs) == 0
 }
 
 // newRule reports a rule that is new at its place.
