@@ -32,6 +32,8 @@ var rooms = []struct {
 // owners are the packages that alone import a dependency, and hand out their own types.
 var owners = map[string]string{
 	"github.com/go-git/go-git":               "sources/git",
+	"github.com/ProtonMail/go-crypto":        "sources/git/signed",
+	"github.com/hiddeco/sshsig":              "sources/git/signed",
 	"github.com/google/go-containerregistry": "sources/oci",
 	"github.com/docker":                      "sources/oci",
 	"github.com/sigstore":                    "sources/signature",
