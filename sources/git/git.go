@@ -86,6 +86,13 @@ type Config struct {
 	// host keys to accept; both are required for SSH.
 	SSHKeyFile, KnownHostsFile string
 
+	// TrustedOpenPGPKeys (armored public keys) and TrustedSSHSigners (ssh-keygen(1), ALLOWED
+	// SIGNERS) are files with keys. With one of them, only commits that are signed by such a
+	// key are read. SigningKeyFile is an SSH private key without passphrase, which signs
+	// gitopsd's commits of the lock; it is accepted for these, too. The files may be replaced at
+	// any time; while one has errors, nobody is trusted.
+	TrustedOpenPGPKeys, TrustedSSHSigners, SigningKeyFile string
+
 	// Name and Mail are the author of gitopsd's commits; by default gitopsd and
 	// gitopsd@localhost.
 	Name, Mail string
@@ -99,8 +106,8 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Open opens a repository. It fails if the configuration is invalid or the cache is in
-// use. It does not connect: a wrong URL or password is an error of the first Poll.
+// Open opens a repository. It fails if the configuration or a file with keys is invalid, or the
+// cache is in use. It does not connect: a wrong URL or password is an error of the first Poll.
 func Open(cfg Config) (*Repository, error) {
 	loc, err := parseURL(cfg.URL)
 	if err != nil {
@@ -115,6 +122,9 @@ func Open(cfg Config) (*Repository, error) {
 	r.cfg.Mail = cmp.Or(cfg.Mail, "gitopsd@localhost")
 	if strings.ContainsAny(r.cfg.Name+r.cfg.Mail, "<>\n\x00") {
 		return fail(fmt.Errorf("%q <%s> cannot be the identity of a commit: it has <, > or a line break", cfg.Name, cfg.Mail))
+	}
+	if r.trust, err = openTrust(cfg); err != nil {
+		return fail(err)
 	}
 	if r.origin, err = openRemote(cfg, loc); err != nil {
 		return fail(err)

@@ -81,7 +81,9 @@ func (r *Repository) readPending(ctx context.Context) (pendingState, error) {
 			}
 			return r.pending, nil
 		}
-		o, commit, err := r.commit(ctx, state.at)
+		// Neither verified nor signed: the records are a hint, which the registry has to
+		// confirm.
+		o, commit, err := r.read(ctx, state.at)
 		state.unreadable = isUnreadable(err)
 		if err == nil {
 			if err = r.readRecords(&state, o, commit); err == nil {
@@ -134,7 +136,7 @@ func (r *Repository) readRecords(state *pendingState, o objects.Reader, commit s
 	return err
 }
 
-// isUnreadable reports whether an error of commit is about what the ref names, and not
+// isUnreadable reports whether an error of read is about what the ref names, and not
 // about the server or the cache.
 func isUnreadable(err error) bool {
 	_, invalid := errors.AsType[*store.InvalidError](err)

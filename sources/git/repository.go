@@ -20,6 +20,7 @@ type Repository struct {
 	describe string
 	location location
 	origin   *remote
+	trust    *trust // nil if commits are neither verified nor signed
 
 	mu      sync.Mutex // of pending
 	pending pendingState
@@ -60,8 +61,9 @@ const fetchTries = 3
 //
 // The error is [ErrAuthentication], [ErrRepositoryNotFound], [ErrHostKey] or
 // [ErrBranchNotFound] for these reasons, and the context's if that ended. Other errors
-// mean that the server's answer is not valid, or that the cache cannot be written. A poll
-// without a change asks the server for one ref.
+// mean that the server's answer is not valid, that the cache cannot be written, or that the head
+// is not signed by a trusted key, even if it is last: the keys may have changed. A poll without
+// a change asks the server for one ref.
 func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Commit, changed bool, err error) {
 	for try := 1; ; try++ {
 		head, err := r.head(ctx)
@@ -69,6 +71,9 @@ func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Comm
 			return sources.Commit{}, false, r.wrap(err)
 		}
 		if head.String() == last && !r.origin.damaged() {
+			if err := r.verify(ctx, head); err != nil {
+				return sources.Commit{}, false, r.wrap(err)
+			}
 			return sources.Commit{}, false, nil
 		}
 		_, commit, err := r.commit(ctx, head)
@@ -82,8 +87,8 @@ func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Comm
 	}
 }
 
-// Head returns the hash of the branch's newest commit, without fetching it. It fails as
-// Poll does.
+// Head returns the hash of the branch's newest commit, without fetching it, and without a look
+// at its signature: it is for the order of commits. It fails as Poll does.
 func (r *Repository) Head(ctx context.Context) (string, error) {
 	h, err := r.head(ctx)
 	if err != nil {
@@ -94,6 +99,10 @@ func (r *Repository) Head(ctx context.Context) (string, error) {
 
 // Parent returns the first parent of a commit, and reports whether it has one. It fails
 // as Poll does, and if the server no longer has the commit.
+//
+// The parent's signature is not verified: whoever signs a commit vouches for its ancestors, which
+// other people may have made without a signature. It is for the order of commits, and for what a
+// commit has lost. Its files must not be applied.
 func (r *Repository) Parent(ctx context.Context, hash string) (commit sources.Commit, ok bool, err error) {
 	o, err := r.origin.snapshot(ctx, plumbing.NewHash(hash))
 	if err != nil {
@@ -106,7 +115,7 @@ func (r *Repository) Parent(ctx context.Context, hash string) (commit sources.Co
 	if len(c.ParentHashes) == 0 {
 		return commit, false, nil
 	}
-	if _, commit, err = r.commit(ctx, c.ParentHashes[0]); err != nil {
+	if _, commit, err = r.read(ctx, c.ParentHashes[0]); err != nil {
 		return commit, false, r.wrap(err)
 	}
 	return commit, true, nil
@@ -138,8 +147,20 @@ func (r *Repository) head(ctx context.Context) (plumbing.Hash, error) {
 	return plumbing.ZeroHash, fmt.Errorf("%w: there is no branch %s; there are %s; name one with --branch", ErrBranchNotFound, r.cfg.Branch, strings.Join(names, ", "))
 }
 
-// commit reads a commit and the objects below it.
+// commit reads a commit that may be acted upon, and the objects below it.
 func (r *Repository) commit(ctx context.Context, h plumbing.Hash) (objects.Reader, sources.Commit, error) {
+	o, commit, err := r.read(ctx, h)
+	if err == nil {
+		err = r.verify(ctx, h)
+	}
+	if err != nil {
+		return nil, sources.Commit{}, err
+	}
+	return o, commit, nil
+}
+
+// read reads any commit and the objects below it.
+func (r *Repository) read(ctx context.Context, h plumbing.Hash) (objects.Reader, sources.Commit, error) {
 	o, err := r.origin.snapshot(ctx, h)
 	if err != nil {
 		return nil, sources.Commit{}, err

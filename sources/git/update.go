@@ -27,7 +27,7 @@ const updateTries = 10
 // The push is not forced. If others push first, content is called again with their
 // commit. The error is [ErrMoved] after ten tries, a [*RefusedError] if the server
 // refuses the push, for instance by a hook or a protected branch, content's, or one of
-// Poll's.
+// Poll's: nothing is built on a commit that is not trusted.
 func (r *Repository) Update(ctx context.Context, path, message string, content func(head sources.Commit) ([]byte, error)) (commit sources.Commit, wrote bool, err error) {
 	for try := 1; ; try++ {
 		commit, wrote, err := r.tryUpdate(ctx, path, message, content)
@@ -85,7 +85,7 @@ func (r *Repository) tryUpdate(ctx context.Context, path, message string, conten
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return sources.Commit{}, false, err
 	}
-	u, err := r.build(o, head, path, message, now)
+	u, err := r.build(ctx, o, head, path, message, now)
 	if err != nil {
 		return sources.Commit{}, false, err
 	}
@@ -97,7 +97,7 @@ func (r *Repository) tryUpdate(ctx context.Context, path, message string, conten
 }
 
 // build makes a commit on head that replaces one file.
-func (r *Repository) build(o objects.Reader, head plumbing.Hash, path, message string, content []byte) (refUpdate, error) {
+func (r *Repository) build(ctx context.Context, o objects.Reader, head plumbing.Hash, path, message string, content []byte) (refUpdate, error) {
 	parent, err := objects.ReadCommit(o, head)
 	if err != nil {
 		return refUpdate{}, err
@@ -109,6 +109,9 @@ func (r *Repository) build(o objects.Reader, head plumbing.Hash, path, message s
 	}
 	c, err := objects.EncodeCommit(r.cfg.Name, r.cfg.Mail, message, trees[len(trees)-1].Hash, head)
 	if err != nil {
+		return refUpdate{}, err
+	}
+	if c, err = r.sign(ctx, head, c); err != nil {
 		return refUpdate{}, err
 	}
 	return refUpdate{

@@ -169,3 +169,27 @@ func (e Entry) kind() string {
 	}
 	return fmt.Sprintf("thing of mode %o", uint32(e.Mode))
 }
+
+// DifferOnly reports whether two trees differ in one file alone, which the second one has: in its
+// content, or because the first one does not have it.
+func DifferOnly(before, after []byte, file string) (bool, error) {
+	rest, was, err := without(before, file)
+	if err != nil {
+		return false, err
+	}
+	same, now, err := without(after, file)
+	if was.Name == "" {
+		was.Mode = filemode.Regular
+	}
+	return now.isFile() && now.Mode == was.Mode && now.Hash != was.Hash && bytes.Equal(rest, same), err
+}
+
+// without returns a tree's content without an entry, and the entry; zero if there is none.
+func without(content []byte, name string) ([]byte, Entry, error) {
+	entries, err := ParseTree(content)
+	if i := slices.IndexFunc(entries, func(e Entry) bool { return e.Name == name }); i >= 0 {
+		e := entries[i]
+		return slices.Concat(content[:e.start], content[e.end:]), e, err
+	}
+	return content, Entry{}, err
+}
