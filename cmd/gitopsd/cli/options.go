@@ -249,6 +249,8 @@ type gitOptions struct {
 	username, passwordFile  string
 	caFile, key, knownHosts string
 	app, appKey             string
+	openPGPKeys, sshSigners string // files with trusted keys
+	signingKey              string
 	name, mail              string
 	pendingBranch           bool
 }
@@ -264,9 +266,21 @@ func (o *gitOptions) register(cmd *cobra.Command) {
 	f.StringVar(&o.caFile, "git-ca-file", "", "PEM file of authorities to trust beside the system's, for Git over HTTPS; read for each request")
 	f.StringVar(&o.key, "ssh-key", "", "private key file for Git over SSH")
 	f.StringVar(&o.knownHosts, "ssh-known-hosts", "", "known_hosts file for Git over SSH")
+	f.StringVar(&o.openPGPKeys, "trusted-openpgp-keys", "", "file of armored public keys, as gpg --armor --export prints them: act only on commits that are signed by one of them, or by a --trusted-ssh-signers")
+	f.StringVar(&o.sshSigners, "trusted-ssh-signers", "", "file in the format of git's gpg.ssh.allowedSignersFile: act only on commits that are signed by one of its keys, or by one of --trusted-openpgp-keys")
+	f.StringVar(&o.signingKey, "signing-key", "", "SSH private key file to sign the commits of clusters.lock with")
+	refuseEmpty(f, "trusted-openpgp-keys", "trusted-ssh-signers", "signing-key") // so that a script's empty variable does not trust everybody
 	f.StringVar(&o.name, "commit-name", "gitopsd", "name in the commits of clusters.lock")
 	f.StringVar(&o.mail, "commit-mail", "gitopsd@localhost", "mail address in the commits of clusters.lock")
 	f.BoolVar(&o.pendingBranch, "pending-branch", false, "keep uncommitted records on the branch gitopsd/pending instead of refs/gitopsd/pending")
+}
+
+// checkSigning returns an error if the daemon would commit locks that it does not accept itself.
+func (o *gitOptions) checkSigning(readonly bool) error {
+	if o.openPGPKeys == "" && o.sshSigners == "" || o.signingKey != "" || readonly {
+		return nil
+	}
+	return errors.New("--trusted-openpgp-keys and --trusted-ssh-signers need --signing-key, since the daemon's own commits of clusters.lock must be signed, too; make a key with ssh-keygen -t ed25519 -N \"\" -f FILE, or use --lock readonly")
 }
 
 // locate replaces a directory by the root of its repository, so that a repository has one
@@ -319,6 +333,7 @@ func (o *gitOptions) open(env *Env, cacheDir string, write bool, mayPush func(co
 		URL: o.url, Branch: o.branch, Dir: cacheDir,
 		Username: o.username, Password: env.getenv(passwordVariable), PasswordFile: o.passwordFile,
 		CAFile: o.caFile, SSHKeyFile: o.key, KnownHostsFile: o.knownHosts,
+		TrustedOpenPGPKeys: o.openPGPKeys, TrustedSSHSigners: o.sshSigners, SigningKeyFile: o.signingKey,
 		Name: o.name, Mail: o.mail, PendingBranch: o.pendingBranch, MayPush: mayPush, Log: log,
 	}
 	switch {

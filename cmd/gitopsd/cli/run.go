@@ -77,6 +77,11 @@ delays nothing else. All state is in the repository and in the clusters: the
 daemon may be killed at any time. --cache-dir makes the next start faster: if the
 commit is the same and the clusters are as they were left, no package is read.
 
+With --trusted-openpgp-keys or --trusted-ssh-signers it acts only on commits that are
+signed by one of these keys, and signs its own with --signing-key. The fleet stays at the
+last such commit; ` + "`gitopsd status`" + ` says what is wrong with a newer one. The files may
+be replaced at any time.
+
 With --conversion-listen it converts objects by conversion rules for the clusters that
 reach it by URL (spec.conversion.url). It serves old rules for ten minutes more, and as
 long as a cluster uses them. Clusters with spec.conversion.service run their own server.
@@ -169,6 +174,9 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 		return fmt.Errorf("--interval %s: at least 100ms", o.interval)
 	}
 	if err := o.etcd.checkDaemon(); err != nil {
+		return err
+	}
+	if err := o.git.checkSigning(mode == resolve.Readonly); err != nil {
 		return err
 	}
 	if err := o.git.locate(); err != nil {

@@ -58,7 +58,7 @@ func writeFleet(t *show.Text, s *status.Snapshot) {
 		if !s.Polled.IsZero() {
 			since = "since " + at(s.Polled)
 		}
-		t.Indented("", show.Red, "the repository has not answered "+since+": "+s.PollError)
+		t.Indented("", show.Red, "no poll of the repository has succeeded "+since+": "+s.PollError)
 	}
 	if s.LockError != "" {
 		t.Indented("! ", show.Red, s.LockError)
