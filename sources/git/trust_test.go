@@ -4,16 +4,21 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git/objects"
 	"gitopsd.dev/sources/git/signed"
 
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/ProtonMail/go-crypto/openpgp/armor"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
 	"github.com/go-git/go-git/v5/plumbing"
 	"golang.org/x/crypto/ssh"
 )
@@ -422,4 +427,39 @@ func TestTrustConfig(t *testing.T) {
 	f.cfg.TrustedSSHSigners, f.cfg.SigningKeyFile = f.file("allowed", key.line), ""
 	_, _, err := f.open().Update(t.Context(), sources.LockFile, "Lock", constant("lock 2\n"))
 	wantError(t, err, "there is no key to sign this one with (--signing-key)")
+}
+
+// Keys of both kinds are trusted side by side.
+func TestTrustOpenPGP(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	alice, _ := trusting(f)
+	e, err := openpgp.NewEntity("Bob", "", "bob@example.com", &packet.Config{Time: func() time.Time { return time.Now().Add(-time.Hour) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key strings.Builder
+	w, err := armor.Encode(&key, openpgp.PublicKeyType, nil)
+	if err == nil {
+		err = errors.Join(e.Serialize(w), w.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.cfg.TrustedOpenPGPKeys = f.file("keys.asc", key.String())
+	f.commit("A fleet", fleet)
+	object := f.git("cat-file", "commit", "main")
+	var sig strings.Builder
+	if err := openpgp.ArmoredDetachSign(&sig, e, strings.NewReader(object), nil); err != nil {
+		t.Fatal(err)
+	}
+	top, message, _ := strings.Cut(object, "\n\n")
+	object = top + "\ngpgsig " + strings.ReplaceAll(sig.String(), "\n", "\n ") + "\n\n" + message
+	f.git("update-ref", "refs/heads/main", f.input(object, "hash-object", "-t", "commit", "-w", "--stdin"))
+	r := f.open()
+	c := f.poll(r, "")
+	f.lock(r, "lock 1\n")
+	f.commit("More", map[string]string{"a": "b"})
+	f.sign(alice)
+	f.poll(r, c.Hash)
 }
