@@ -55,7 +55,7 @@ import (
 type Repository interface {
 	// Poll returns the newest commit of the branch, and reports whether it differs
 	// from last. If not, the commit is zero. It fails if the repository cannot be
-	// reached or read.
+	// reached or read, or its newest commit is not trusted, even if it is last.
 	Poll(ctx context.Context, last string) (sources.Commit, bool, error)
 	// Update commits new content of one file on the newest head, durably and never
 	// by force, and reports whether it did. content may be called several times;
@@ -74,7 +74,7 @@ type Repository interface {
 	// cannot be reached.
 	Head(ctx context.Context) (string, error)
 	// Parent returns the first parent of a commit; false if it has none. It fails if
-	// the commit cannot be read.
+	// the commit cannot be read. Who signed the parent is not known: it is not to be applied.
 	Parent(ctx context.Context, hash string) (sources.Commit, bool, error)
 }
 

@@ -41,9 +41,14 @@ type trust struct {
 type keyring struct {
 	keys   *signed.Keys
 	signer *signed.Signer // nil without a signing key
-	// verified maps the commits that were verified by these keys to the number of commits of
-	// the lock that end there. trust.mu guards it.
-	verified map[plumbing.Hash]int
+	// verdicts are about commits, by these keys. trust.mu guards them.
+	verdicts map[plumbing.Hash]verdict
+}
+
+// verdict is whether a commit may be acted upon.
+type verdict struct {
+	refused *refusal // nil if it may
+	locks   int      // how many commits of the lock end with it
 }
 
 // openTrust returns nil if no files are named.
@@ -83,7 +88,7 @@ func (t *trust) keyring() (keyring, error) {
 }
 
 func (t *trust) parse(content [][]byte) (keyring, error) {
-	k := keyring{keys: new(signed.Keys), verified: make(map[plumbing.Hash]int)}
+	k := keyring{keys: new(signed.Keys), verdicts: make(map[plumbing.Hash]verdict)}
 	for i, f := range []struct {
 		what, name string
 		add        func([]byte) error
@@ -107,28 +112,28 @@ func (t *trust) parse(content [][]byte) (keyring, error) {
 	return k, nil
 }
 
-// known returns the number of commits of the lock that end with h, if h was verified.
-func (t *trust) known(k keyring, h plumbing.Hash) (locks int, ok bool) {
+// known returns the verdict on a commit, if there is one.
+func (t *trust) known(k keyring, h plumbing.Hash) (v verdict, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	locks, ok = k.verified[h]
-	return locks, ok
+	v, ok = k.verdicts[h]
+	return v, ok
 }
 
-// maxVerified bounds the memory for verified commits.
-const maxVerified = 10 * maxLocks
+// maxVerdicts bounds the memory for verdicts.
+const maxVerdicts = 10 * maxLocks
 
-func (t *trust) note(k keyring, h plumbing.Hash, locks int) {
+func (t *trust) note(k keyring, h plumbing.Hash, v verdict) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(k.verified) >= maxVerified {
-		clear(k.verified)
+	if len(k.verdicts) >= maxVerdicts {
+		clear(k.verdicts)
 	}
-	k.verified[h] = locks
+	k.verdicts[h] = v
 }
 
 // verify returns an error unless a commit may be acted upon, by the keys that the files have
-// now. If it was verified by the same keys before, it reads the files, and nothing else.
+// now. The second time with the same keys, it reads the files, and nothing else.
 func (r *Repository) verify(ctx context.Context, h plumbing.Hash) error {
 	if !r.trust.verifies() {
 		return nil
@@ -139,6 +144,8 @@ func (r *Repository) verify(ctx context.Context, h plumbing.Hash) error {
 	}
 	_, err = r.verifyBy(ctx, k, h, 0)
 	if refused, ok := errors.AsType[*refusal](err); ok {
+		// Not those below, which may be refused only for the number of commits on them.
+		r.trust.note(k, h, verdict{refused: refused})
 		why := refused.why.Error()
 		if refused.commit != h {
 			why = fmt.Sprintf("it is of %s, by the daemon's key, on commit %s, and that is not trusted: %s", sources.LockFile, sources.ShortHash(refused.commit.String()), why)
@@ -160,8 +167,10 @@ func (r *refusal) Error() string { return r.why.Error() }
 // verifyBy verifies a commit, on which above commits of the lock were made, and returns the
 // number of commits of the lock that end with it.
 func (r *Repository) verifyBy(ctx context.Context, k keyring, h plumbing.Hash, above int) (locks int, err error) {
-	if locks, ok := r.trust.known(k, h); ok {
-		return locks, nil
+	if v, ok := r.trust.known(k, h); ok && v.refused != nil {
+		return 0, v.refused
+	} else if ok {
+		return v.locks, nil
 	}
 	o, err := r.origin.snapshot(ctx, h)
 	if errors.Is(err, wire.ErrUnknownObject) && above > 0 {
@@ -192,7 +201,7 @@ func (r *Repository) verifyBy(ctx context.Context, k keyring, h plumbing.Hash, a
 			return 0, err
 		}
 	}
-	r.trust.note(k, h, locks)
+	r.trust.note(k, h, verdict{locks: locks})
 	return locks, nil
 }
 

@@ -19,10 +19,7 @@ import (
 // out could be the one that revokes a key.
 func (k *Keys) AddOpenPGP(text []byte) error {
 	begin, end := []byte("-----BEGIN "+openpgp.PublicKeyType+"-----"), []byte("-----END "+openpgp.PublicKeyType+"-----")
-	rest := bytes.TrimSpace(text)
-	if len(rest) == 0 {
-		return errNoKey
-	}
+	before, rest := len(k.openpgp), bytes.TrimSpace(text)
 	for at := bytes.Index(text, rest); len(rest) > 0; {
 		line := 1 + bytes.Count(text[:at], []byte("\n"))
 		size := bytes.Index(rest, end) + len(end)
@@ -34,6 +31,9 @@ func (k *Keys) AddOpenPGP(text []byte) error {
 		}
 		after := bytes.TrimLeft(rest[size:], " \t\r\n")
 		at, rest = at+len(rest)-len(after), after
+	}
+	if len(k.openpgp) == before {
+		return errNoKey
 	}
 	return nil
 }

@@ -365,6 +365,7 @@ func TestAddOpenPGP(t *testing.T) {
 		{name: "one", text: block},
 		{name: "two", text: block + "\n\n" + public(t, b)},
 		{name: "nothing", text: "\n", want: "nobody is trusted"},
+		{name: "a block without a key", text: strings.ReplaceAll(armored(t, func(io.Writer) error { return nil }), openpgp.SignatureType, openpgp.PublicKeyType), want: "nobody is trusted"},
 		{name: "text", text: "alice\n", want: "line 1: expected an armored public key"},
 		{name: "text between", text: "\n" + block + "alice\n" + public(t, b), want: fmt.Sprintf("line %d: expected", strings.Count("\n"+block, "\n")+1)},
 		{name: "cut off", text: block[:len(block)-40], want: "line 1: expected"},
