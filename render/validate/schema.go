@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
@@ -30,6 +31,9 @@ import (
 type Schema struct {
 	checks
 	scale scale
+	// Transitions reports whether rules compare an object with its previous state. Otherwise
+	// [Schema.Stuck] finds no more than [Schema.Causes].
+	Transitions bool
 }
 
 // checks is a compiled schema.
@@ -56,9 +60,27 @@ func CompileSchema(definition map[string]any, version string) (s *Schema, err er
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s %s: %w", d.Group, version, d.Names.Kind, err)
 		}
-		return &Schema{checks, scaleOf(manifest.Mapping(v.Subresources, "scale"))}, nil
+		return &Schema{checks, scaleOf(manifest.Mapping(v.Subresources, "scale")), transitions(v.Schema)}, nil
 	}
 	return nil, fmt.Errorf("%s/%s %s: %w", d.Group, version, d.Names.Kind, ErrNotDefined)
+}
+
+// transitions reports whether a rule in a schema, or in a part of one, reads oldSelf.
+func transitions(part any) bool {
+	switch part := part.(type) {
+	case map[string]any:
+		if rule, ok := part["rule"].(string); ok && strings.Contains(rule, "oldSelf") {
+			return true
+		}
+		for _, v := range part {
+			if transitions(v) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(part, transitions)
+	}
+	return false
 }
 
 func compileSchema(tree map[string]any) (c checks, err error) {

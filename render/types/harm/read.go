@@ -205,6 +205,9 @@ func (j *Judge) invalid(ctx context.Context, version string, was, is map[string]
 	if err != nil {
 		return nil, err
 	}
+	if len(causes) == 0 && !j.new[version].Transitions {
+		return nil, nil
+	}
 	stuck, err := j.new[version].Stuck(ctx, is)
 	if err != nil || len(causes)+len(stuck) == 0 {
 		return nil, err
