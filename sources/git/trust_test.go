@@ -169,8 +169,8 @@ func testSignedCommits(t *testing.T, f *fixture) {
 	}
 
 	// Whoever signs the head vouches for what it has.
-	third := f.commit("Signed again", map[string]string{"c": "d"})
-	third = f.sign(alice)
+	f.commit("Signed again", map[string]string{"c": "d"})
+	third := f.sign(alice)
 	if c := f.poll(r, second.Hash); c.Hash != third || read(t, c)["clusters/dev/a"] != "b" {
 		t.Errorf("commit %s, want %s", c.Hash, third)
 	}
