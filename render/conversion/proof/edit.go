@@ -178,9 +178,17 @@ func replaced(object map[string]any, path field.Path, value any) (map[string]any
 // is there after another round trip, and a change that concerns no rule changes nothing
 // else. made reports whether the change was possible.
 func (t *trial) edited(object, there map[string]any, e edit, partial bool) (findings []Finding, made bool) {
-	changed, ok := e.apply(there)
-	if !ok || !t.to.schema.withoutMeta().merges(changed) || !partial && t.to.checks.Check(t.ctx, changed) != nil {
+	plain, ok := e.apply(there)
+	if !ok || !t.to.schema.withoutMeta().merges(plain) {
 		return nil, false // the API server refuses this change
+	}
+	changed := plain
+	if !partial {
+		// The API server fills in the defaults of this version when the edit is written.
+		changed = exact.Clone(plain)
+		if err := t.to.checks.Default(changed); err != nil || t.to.checks.Check(t.ctx, changed) != nil {
+			return nil, false
+		}
 	}
 	back, _, err := t.convert(changed, t.from)
 	var again map[string]any
@@ -201,7 +209,11 @@ func (t *trial) edited(object, there map[string]any, e edit, partial bool) (find
 	case addLabel:
 		labelled, _ := e.apply(t.plain(object, t.from, t.excused))
 		if d := differences(labelled, t.plain(back, t.from, t.excused)); len(d) > 0 {
-			return []Finding{{Law: Edits, Edit: e.String(), Differences: d, Converted: there, back: true}}, true
+			f := Finding{Law: Edits, Edit: e.String(), Differences: d, Converted: there, back: true}
+			if bare, _, err := t.convert(plain, t.from); err == nil && len(differences(labelled, t.plain(bare, t.from, t.excused))) == 0 {
+				f.Advice = fmt.Sprintf("the API server fills in a default of %s; give %s the same default, or add a rule", t.to.version, t.from.version)
+			}
+			return []Finding{f}, true
 		}
 	case swapItems:
 		if !t.to.schema.isMap(e.path) {

@@ -42,6 +42,8 @@ type Finding struct {
 	// Edit is the change made in the version To before converting back; empty if there was
 	// none.
 	Edit string
+	// Advice is the cause and its remedy, if they are known; it may be empty.
+	Advice string
 	// Differences are the differences from the expected object to the actual one.
 	Differences []Difference
 	// Rules are the places of the rules that write the first field concerned.
@@ -109,6 +111,9 @@ func (f Finding) String() string {
 	fmt.Fprintf(&b, "%s (%s)\n", f.Title(), objectsShow(f.Times))
 	for _, r := range f.Rules {
 		fmt.Fprintf(&b, "  rule: %s\n", r)
+	}
+	if f.Advice != "" {
+		fmt.Fprintf(&b, "  advice: %s\n", f.Advice)
 	}
 	fmt.Fprintf(&b, "  smallest object, %s:\n%s", f.From, indented(f.Object))
 	if f.Converted != nil {

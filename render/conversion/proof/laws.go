@@ -45,6 +45,10 @@ func (t *trial) check(object map[string]any, partial bool, number int) int {
 	if there == nil || slices.ContainsFunc(findings, func(f Finding) bool { return f.Law != RuleFails }) {
 		return 0 // an edit would show the same finding again
 	}
+	there, err := t.served(object, partial)
+	if err != nil {
+		return 0
+	}
 	made := 0
 	for _, e := range t.edits(there, uint64(number)) {
 		findings, ok := t.edited(object, there, e, partial)
@@ -53,7 +57,7 @@ func (t *trial) check(object map[string]any, partial bool, number int) int {
 		}
 		for _, f := range findings {
 			t.report(f, object, partial, func(smaller map[string]any) []Finding {
-				there, _, err := t.convert(smaller, t.to)
+				there, err := t.served(smaller, partial)
 				if err != nil {
 					return nil
 				}
@@ -92,6 +96,19 @@ func (t *trial) laws(object map[string]any, partial bool) (findings []Finding, t
 		findings = append(findings, Finding{Law: RoundTrip, Differences: lost, Converted: there})
 	}
 	return findings, there
+}
+
+// served returns an object in the other version as clients get it: the API server fills in
+// the defaults of the stored version before it converts.
+func (t *trial) served(object map[string]any, partial bool) (map[string]any, error) {
+	if !partial {
+		object = exact.Clone(object)
+		if err := t.from.checks.Default(object); err != nil {
+			return nil, err
+		}
+	}
+	there, _, err := t.convert(object, t.to)
+	return there, err
 }
 
 // convert converts an object. A panic is an error.

@@ -396,3 +396,55 @@ func TestManyFindings(t *testing.T) {
 		t.Errorf("%d more", p.result.More)
 	}
 }
+
+// What only the schema of the other version has is found, where no rule is about it.
+func TestOtherSchema(t *testing.T) {
+	t.Parallel()
+	const moves = `{type: object, properties: {%s: {type: string, maxLength: 20}, %s}}`
+	for _, tt := range []struct {
+		name, v1, v2 string
+		// title is the beginning of a finding's title, empty if there is none, smallest the
+		// spec of its object, and advice a part of its advice.
+		title, smallest, advice string
+	}{
+		{name: "a default", v1: `replicas: {type: integer}`, v2: `replicas: {type: integer, default: 3}`,
+			title: "v1 -> v2 -> v1: spec.replicas does not come back as it was after an edit of something else (add a label)", smallest: `{}`,
+			advice: "a default of v2; give v1 the same default"},
+		{name: "the same default", v1: `replicas: {type: integer, default: 3}`, v2: `replicas: {type: integer, default: 3}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := crd(t, fmt.Sprintf(moves, "old", tt.v1), fmt.Sprintf(moves, "new", tt.v2))
+			documents := []conversion.Document{{Origin: manifest.Origin{File: "rules.yaml", Line: 1}, Tree: manifesttest.Tree(t, `
+apiVersion: apis.kcp.dev/v1alpha1
+kind: APIConversionRules
+metadata: {name: widgets.example.io}
+spec:
+  conversions:
+  - {from: v1, to: v2, rules: [{from: v1.spec.old, to: spec.new}]}
+  - {from: v2, to: v1, rules: [{from: v2.spec.new, to: spec.old}]}
+`)}}
+			set, err := conversion.Compile(d, documents)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := Run(t.Context(), Config{Rules: set, Documents: documents, Definition: d, Most: 100, Stash: manifest.ConversionStashAnnotation})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.title == "" {
+				if r.Failed() {
+					t.Errorf("%s", r)
+				}
+				return
+			}
+			i := slices.IndexFunc(r.Findings, func(f Finding) bool { return strings.HasPrefix(f.Title(), tt.title) })
+			if i < 0 {
+				t.Fatalf("not found:\n%s", r)
+			}
+			f := r.Findings[i]
+			if have := string(manifest.AppendJSON(nil, f.Object["spec"])); have != tt.smallest || !strings.Contains(f.String(), tt.advice) {
+				t.Errorf("%s", f)
+			}
+		})
+	}
+}
