@@ -1,6 +1,7 @@
 package conversion
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -252,6 +253,7 @@ func (c *compiler) plain(s scope, r rules.Rule, out *rule) *rule {
 		src.at(out.path[:i]).part = true // the other elements of this list are not read
 	}
 	if r.Transform != "" {
+		below.computed = cmp.Or(below.computed, r.Where)
 		return c.transformed(s, r, typ, out)
 	}
 	if err := c.checkKind(r, structural.Kind(found)); err != nil {
@@ -298,7 +300,7 @@ func (c *compiler) transformed(s scope, r rules.Rule, typ cel.Type, out *rule) *
 		return nil
 	}
 	out.fn = fn
-	c.read(s, fn, false)
+	c.read(s, fn, r.Where, false)
 	if err := assignable(fn.Result(), out.schema); err != nil {
 		c.fail(r.Where, "to: %s: %v", out.to, err)
 		return nil
@@ -320,7 +322,7 @@ func (c *compiler) moved(s scope, r rules.Rule, found map[string]any, below *mar
 			c.fail(r.Where, "from %s to %s: %v", r.From, r.To, err)
 			return
 		}
-		*m = *planned
+		*m, below.copied = *planned, true
 	})
 	return m
 }

@@ -28,6 +28,9 @@ func (c *compiler) plan(from, to map[string]any, src, dst *marks, where, path st
 	case a == structural.Map && b == structural.Map:
 		m.kind = values
 		m.skip = skipped(src, dst)
+		for name, child := range src.children {
+			child.copied = name != eachMark && !m.skip[name]
+		}
 	case moves(a, b):
 		m.kind = leaf
 		return m, nil
@@ -91,6 +94,9 @@ func (c *compiler) object(m *mapping, from, to map[string]any, src, dst *marks, 
 			inner, err := c.plan(schema, target, s, d, where, at, false)
 			if err == nil {
 				m.fields = append(m.fields, shared{name, inner})
+				if s != noMarks {
+					s.copied = true
+				}
 				continue
 			}
 			if len(c.errs) > before {

@@ -1,6 +1,7 @@
 package conversion
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,7 +20,7 @@ func (c *compiler) expression(s scope, r rules.Rule, out *rule) *rule {
 		return nil
 	}
 	out.fn = fn
-	out.reads = c.read(s, fn, true)
+	out.reads = c.read(s, fn, r.Where, true)
 	if r.Use != "" {
 		c.fail(r.Where, "use: %s is an expression; use is for fields that are read by their path", r.From)
 		return nil
@@ -87,18 +88,19 @@ func (c *compiler) hint(text string, err error) string {
 
 // read marks the fields that an expression reads, and returns them. self reports whether
 // the variable self is the scope's; otherwise it is the value of a field.
-func (c *compiler) read(s scope, fn *cel.Func, self bool) []fieldRead {
+func (c *compiler) read(s scope, fn *cel.Func, where string, self bool) []fieldRead {
 	var all []fieldRead
+	mark := func(m *marks) { m.read, m.computed = true, cmp.Or(m.computed, where) }
 	for _, r := range fn.Reads() {
 		path := rules.Keys(r.Fields)
 		switch {
 		case r.Variable == "key":
 			all = append(all, fieldRead{origin: fromKey})
 		case r.Variable != "self":
-			c.src.at(path).read = true
+			mark(c.src.at(path))
 			all = append(all, fieldRead{fromRoot, path})
 		case self:
-			s.src.at(path).read = true
+			mark(s.src.at(path))
 			all = append(all, fieldRead{fromSelf, path})
 		}
 	}

@@ -1,6 +1,9 @@
 package conversion
 
 import (
+	"maps"
+	"slices"
+
 	"gitopsd.dev/render/conversion/rules"
 	"gitopsd.dev/render/conversion/stash"
 )
@@ -12,6 +15,10 @@ type marks struct {
 	// claimed is set if a rule reads the field by its path, read if an expression reads
 	// it, and part if rules read single elements of the list.
 	claimed, read, part bool
+	// computed is the place of an expression that reads the field, and copied is set if the
+	// field is copied or moved as well.
+	computed string
+	copied   bool
 	// preserve, drop and derived are set by the document.
 	preserve, drop, derived bool
 	// written is the place of the rule that writes the field.
@@ -109,6 +116,26 @@ func (m *marks) writes(path rules.Path) bool {
 		}
 	}
 	return m.writesBelow()
+}
+
+// lossy returns the fields that only expressions read, sorted, with the places of these:
+// if the result does not give the field back, the stash keeps it.
+func (m *marks) lossy(path rules.Path) []rules.Field {
+	if m.preserve || m.drop || m.derived {
+		return nil
+	}
+	var all []rules.Field
+	if m.computed != "" && !m.copied {
+		all = append(all, rules.Field{Path: path, Where: m.computed})
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.children)) {
+		step := rules.Step{Key: name}
+		if name == eachMark {
+			step = rules.Step{Each: true}
+		}
+		all = append(all, m.children[name].lossy(append(slices.Clip(path), step))...)
+	}
+	return all
 }
 
 func (m *marks) writesBelow() bool {

@@ -50,8 +50,9 @@ func (s *Set) Schema(version string) map[string]any { return s.schemas[version] 
 // The order and spelling of rules do not change it, nor do descriptions in schemas.
 func (s *Set) Digest() string { return s.digest }
 
-// Warnings returns sentences about risks for some objects: preserved fields without a
-// limit of size, and preserved fields of the status.
+// Warnings returns sentences about risks for some objects: fields that are kept in the
+// stash, since they are preserved or only expressions read them, and that have no limit of
+// size, are of the status, or are in a list without keys.
 func (s *Set) Warnings() []string { return s.warnings }
 
 // mostErrors limits how many errors of a definition's rules are reported.
@@ -143,7 +144,7 @@ func (s *Set) pair(from, to, place string, said, back *declared) (*pair, []error
 		if c.src.lost(f.Path) {
 			c.fail(f.Where, "%s is under preserve, and it or a field around it is under drop or derive; remove it from one of them", f.Path)
 		}
-		s.warnings = append(s.warnings, p.doubts(f)...)
+		s.warnings = append(s.warnings, p.doubts(f, "")...)
 	}
 	for _, r := range back.rules {
 		path, err := rules.ParsePath(r.From)
@@ -181,6 +182,9 @@ func (s *Set) pair(from, to, place string, said, back *declared) (*pair, []error
 		return nil, c.errs
 	}
 	planned.rules = compiled
+	for _, f := range c.src.lossy(nil) {
+		s.warnings = append(s.warnings, p.doubts(f, ", unless the rules compute it back")...)
+	}
 	p.root, p.ignored = planned, c.src.ignored()
 	return p, nil
 }
@@ -196,24 +200,26 @@ func (c *compiler) say(list []rules.Field, schema map[string]any, set func(*mark
 	}
 }
 
-// doubts returns the warnings about a preserved field.
-func (p *pair) doubts(f rules.Field) (warnings []string) {
+// doubts returns the warnings about a field that is kept in the stash, unless something is
+// the case.
+func (p *pair) doubts(f rules.Field, unless string) (warnings []string) {
 	if f.Path[0].Key == "status" {
-		warnings = append(warnings, fmt.Sprintf("%s: %s of %s is kept in an annotation of the objects in version %s; whoever may write these can change it there, without a right to write their status",
-			f.Where, f.Path, p.from, p.to))
+		warnings = append(warnings, fmt.Sprintf("%s: %s of %s is kept in an annotation of the objects in version %s%s; whoever may write these can change it there, without a right to write their status",
+			f.Where, f.Path, p.from, p.to, unless))
 	}
 	for i, s := range f.Path {
 		list, err := structural.In(p.seen, f.Path[:i], p.from)
 		if !s.Each || err != nil || structural.Kind(list) != structural.List || len(manifest.Texts(list, "x-kubernetes-list-map-keys")) > 0 {
 			continue
 		}
-		warnings = append(warnings, fmt.Sprintf("%s: %s of %s is in a list without keys; if any of its items changes in version %s, all of them lose it. Give %s x-kubernetes-list-type: map and x-kubernetes-list-map-keys",
-			f.Where, f.Path, p.from, p.to, f.Path[:i]))
+		warnings = append(warnings, fmt.Sprintf("%s: %s of %s is in a list without keys; if any of its items changes in version %s, all of them lose it%s. Give %s x-kubernetes-list-type: map and x-kubernetes-list-map-keys",
+			f.Where, f.Path, p.from, p.to, unless, f.Path[:i]))
 	}
-	if schema, err := structural.In(p.seen, f.Path, p.from); err == nil {
+	// The API server limits annotations.
+	if schema, err := structural.In(p.seen, f.Path, p.from); err == nil && f.Path[0].Key != "metadata" {
 		if at := structural.Unbounded(schema, f.Path.String()); at != "" {
-			warnings = append(warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s. Give it maxLength, maxItems or maxProperties",
-				f.Where, at, p.from, stash.MaxBytes, p.to))
+			warnings = append(warnings, fmt.Sprintf("%s: %s of %s has no limit of size; an object in which it has more than %d bytes loses it in version %s%s. Give it maxLength, maxItems or maxProperties",
+				f.Where, at, p.from, stash.MaxBytes, p.to, unless))
 		}
 	}
 	return warnings

@@ -522,3 +522,30 @@ conversions:
 		}
 	}
 }
+
+// TestWarningOfExpression checks the warnings about fields that only expressions read: what
+// their results do not give back is kept like preserved fields.
+func TestWarningOfExpression(t *testing.T) {
+	const keyed = "x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [name], "
+	for _, tt := range []struct{ name, keys, rule, want string }{
+		{"many to one", "", `{from: "self.a.upperAscii()", to: item.b}`, "rules.yaml:1: conversions[0].rules[0].itemRules[0]: spec.hosts[].a of v1 is in a list without keys; if any of its items changes in version v2, all of them lose it, unless the rules compute it back. Give spec.hosts x-kubernetes-list-type: map and x-kubernetes-list-map-keys"},
+		{"a transformation", "", `{from: self.a, transformation: "self.upperAscii()", to: item.b}`, "rules.yaml:1: conversions[0].rules[0].itemRules[0]: spec.hosts[].a of v1 is in a list without keys; if any of its items changes in version v2, all of them lose it, unless the rules compute it back. Give spec.hosts x-kubernetes-list-type: map and x-kubernetes-list-map-keys"},
+		{"with keys", keyed, `{from: "self.a.upperAscii()", to: item.b}`, ""},
+		{"moved", "", `{from: self.a, to: item.b}`, ""},
+		{"copied", "", `{from: self.a, to: item.b}, {from: "self.name + '!'", to: item.c}`, ""},
+	} {
+		s := compile(t, txtar.Parse([]byte(`
+-- v1 --
+spec: {type: object, properties: {hosts: {type: array, `+tt.keys+`items: {type: object, properties: {name: {type: string}, a: {type: string, maxLength: 9}}}}}}
+-- v2 --
+spec: {type: object, properties: {hosts: {type: array, `+tt.keys+`items: {type: object, properties: {name: {type: string}, b: {type: string, maxLength: 9}, c: {type: string, maxLength: 9}}}}}}
+-- rules --
+conversions:
+- {from: v1, to: v2, rules: [{from: v1.spec.hosts, to: spec.hosts, itemRules: [`+tt.rule+`]}]}
+- {from: v2, to: v1, rules: [{from: v2.spec.hosts, to: spec.hosts, itemRules: [{from: self.b, to: item.a}]}], drop: ["spec.hosts[].c"]}
+`)))
+		if got := strings.Join(s.Warnings(), "\n"); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
