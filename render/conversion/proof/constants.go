@@ -271,6 +271,9 @@ func (s schema) holding(values []any) schema {
 	if len(values) == 0 {
 		return s
 	}
+	if shape := s.shape(); shape == mapping || shape == list {
+		s, values = s.holdingSizes(values)
+	}
 	switch s.shape() {
 	case object:
 		for name := range manifest.Mapping(s, "properties") {
@@ -284,6 +287,9 @@ func (s schema) holding(values []any) schema {
 	}
 	all := slices.Clip(manifest.List(s, constants))
 	for _, v := range values {
+		if n, ok := v.(size); ok {
+			v = strings.Repeat("y", int(n))
+		}
 		if len(all) < mostConstants && !slices.Contains(all, v) {
 			all = append(all, v)
 		}
@@ -291,6 +297,25 @@ func (s schema) holding(values []any) schema {
 	s = maps.Clone(s)
 	s[constants], s[decides] = all, true
 	return s
+}
+
+// holdingSizes returns a list or map with the sizes among the values, and the other values.
+func (s schema) holdingSizes(values []any) (schema, []any) {
+	all := slices.Clip(manifest.List(s, sizes))
+	var rest []any
+	for _, v := range values {
+		if _, ok := v.(size); !ok {
+			rest = append(rest, v)
+		} else if !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	if len(all) == 0 {
+		return s, rest
+	}
+	s = maps.Clone(s)
+	s[sizes], s[decides] = all, true
+	return s, rest
 }
 
 // changed returns a schema with another schema in it, if that decides.

@@ -233,7 +233,7 @@ func (g *generator) yieldAround(s schema, depth int, sought bool, yield func(any
 		return true
 	}
 	if sought {
-		return true
+		return g.sized(s, depth, yield)
 	}
 	if s.truth("nullable") {
 		others = append(others, nil)

@@ -4,9 +4,10 @@
 //
 // It owns
 //   - the objects: each field alone, whole objects that differ in one value, and random
-//     ones, with the values at every limit (generate.go, scalars.go, schema.go), and those
-//     that decide in the expressions of rules (constants.go). They depend only on schemas
-//     and rules, so that every run has the same result;
+//     ones, with the values at every limit (generate.go, scalars.go, schema.go), those just
+//     beyond the limits of the other version (limits.go), and those that decide in the
+//     expressions of rules (constants.go). They depend only on schemas and rules, so that
+//     every run has the same result;
 //   - the laws that conversions must keep (proof.go, laws.go, edit.go, intent.go), also
 //     tried on existing objects (trial.go);
 //   - the smallest object that breaks a law, and its report (shrink.go, difference.go,
@@ -134,6 +135,13 @@ func newProver(c Config) (*prover, error) {
 	for _, v := range versions {
 		if p.sides[v] == nil {
 			return nil, fmt.Errorf("the definition has no version %s", v)
+		}
+	}
+	for _, v := range versions {
+		for _, other := range versions {
+			if v != other {
+				p.sides[v].schema = p.sides[v].schema.with(p.intent.limited(p.sides[v], p.sides[other]))
+			}
 		}
 	}
 	return p, nil

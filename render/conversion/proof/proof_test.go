@@ -403,6 +403,7 @@ func TestOtherSchema(t *testing.T) {
 	const moves = `{type: object, properties: {%s: {type: string, maxLength: 20}, %s}}`
 	for _, tt := range []struct {
 		name, v1, v2 string
+		forth, back  string // more rules
 		// title is the beginning of a finding's title, empty if there is none, smallest the
 		// spec of its object, and advice a part of its advice.
 		title, smallest, advice string
@@ -410,6 +411,27 @@ func TestOtherSchema(t *testing.T) {
 		{name: "a default", v1: `replicas: {type: integer}`, v2: `replicas: {type: integer, default: 3}`,
 			title: "v1 -> v2 -> v1: spec.replicas does not come back as it was after an edit of something else (add a label)", smallest: `{}`,
 			advice: "a default of v2; give v1 the same default"},
+		{name: "a length", v1: `f: {type: string}`, v2: `f: {type: string, maxLength: 512}`,
+			title: "v1 -> v2: the result is not valid: spec.f: Too long", smallest: `{"f":"` + strings.Repeat("y", 513) + `"}`},
+		{name: "a number of items", v1: `f: {type: array, items: {type: string}}`, v2: `f: {type: array, maxItems: 5, items: {type: string}}`,
+			title: "v1 -> v2: the result is not valid: spec.f: Too many", smallest: `{"f":["","","","","",""]}`},
+		{name: "a number of keyed items", v1: `f: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [id], items: {type: object, required: [id], properties: {id: {type: string}}}}`,
+			v2:    `f: {type: array, maxItems: 20, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [id], items: {type: object, required: [id], properties: {id: {type: string}}}}`,
+			title: "v1 -> v2: the result is not valid: spec.f: Too many"},
+		{name: "a number of distinct items", v1: `f: {type: array, x-kubernetes-list-type: set, items: {type: string, minLength: 2}}`, v2: `f: {type: array, maxItems: 20, x-kubernetes-list-type: set, items: {type: string, minLength: 2}}`,
+			title: "v1 -> v2: the result is not valid: spec.f: Too many"},
+		{name: "a number of keys", v1: `f: {type: object, additionalProperties: {type: string}}`, v2: `f: {type: object, maxProperties: 8, additionalProperties: {type: string}}`,
+			title: "v1 -> v2: the result is not valid: spec.f: Too many", smallest: `{"f":{"k0":"","k1":"","k2":"","k3":"","k4":"","k5":"","k6":"","k7":"","k8":""}}`},
+		{name: "a maximum", v1: `f: {type: integer}`, v2: `f: {type: integer, maximum: 70000000000000000}`,
+			title: "v1 -> v2: the result is not valid: spec.f: Invalid value"},
+		{name: "the limit of a moved field", forth: ", {from: v1.spec.old2, to: spec.new2}", back: ", {from: v2.spec.new2, to: spec.old2}",
+			v1: `old2: {type: string}`, v2: `new2: {type: string, maxLength: 600}`,
+			title: "v1 -> v2: the result is not valid: spec.new2: Too long", smallest: `{"old2":"` + strings.Repeat("y", 601) + `"}`},
+		{name: "the limit of an item's field",
+			forth: ", {from: v1.spec.ls, to: spec.ms, itemRules: [{from: self.a, to: item.b}]}", back: ", {from: v2.spec.ms, to: spec.ls, itemRules: [{from: self.b, to: item.a}]}",
+			v1: `ls: {type: array, maxItems: 5, items: {type: object, properties: {a: {type: string}}}}`, v2: `ms: {type: array, maxItems: 5, items: {type: object, properties: {b: {type: string, maxLength: 600}}}}`,
+			title: "v1 -> v2: the result is not valid: spec.ms[0].b: Too long", smallest: `{"ls":[{"a":"` + strings.Repeat("y", 601) + `"}]}`},
+		{name: "a limit of its own", v1: `f: {type: string, maxLength: 5}`, v2: `f: {type: string, maxLength: 5}`},
 		{name: "the same default", v1: `replicas: {type: integer, default: 3}`, v2: `replicas: {type: integer, default: 3}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -420,8 +442,8 @@ kind: APIConversionRules
 metadata: {name: widgets.example.io}
 spec:
   conversions:
-  - {from: v1, to: v2, rules: [{from: v1.spec.old, to: spec.new}]}
-  - {from: v2, to: v1, rules: [{from: v2.spec.new, to: spec.old}]}
+  - {from: v1, to: v2, rules: [{from: v1.spec.old, to: spec.new}`+tt.forth+`]}
+  - {from: v2, to: v1, rules: [{from: v2.spec.new, to: spec.old}`+tt.back+`]}
 `)}}
 			set, err := conversion.Compile(d, documents)
 			if err != nil {
@@ -442,7 +464,7 @@ spec:
 				t.Fatalf("not found:\n%s", r)
 			}
 			f := r.Findings[i]
-			if have := string(manifest.AppendJSON(nil, f.Object["spec"])); have != tt.smallest || !strings.Contains(f.String(), tt.advice) {
+			if have := string(manifest.AppendJSON(nil, f.Object["spec"])); tt.smallest != "" && have != tt.smallest || !strings.Contains(f.String(), tt.advice) {
 				t.Errorf("%s", f)
 			}
 		})
