@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
@@ -131,6 +132,31 @@ func (a *Applier) revision(ctx context.Context, id manifest.ID) (map[string]any,
 		return nil, nil
 	}
 	return tree, err
+}
+
+// packageRevisions reads all revisions of a package.
+func (a *Applier) packageRevisions(ctx context.Context, id manifest.ID) ([]map[string]any, error) {
+	var revisions []map[string]any
+	kind := schema.GroupKind{Group: id.Group, Kind: id.Kind + "Revision"}
+	t, err := a.cluster.Kind(ctx, kind.Group, kind.Kind)
+	if err == nil {
+		opts := kube.ListOptions{Selector: manifest.PackageRevisionLabel + "=" + id.Name}
+		err = a.cluster.ListFull(ctx, t, opts, func(tree map[string]any) bool {
+			revisions = append(revisions, tree)
+			return true
+		})
+	}
+	if kube.ClassOf(err) == kube.NoSuchType {
+		err = a.withdrawn(ctx, kind)
+	}
+	if err != nil {
+		return nil, err
+	}
+	current, err := a.revision(ctx, id)
+	if current != nil {
+		revisions = append(revisions, current)
+	}
+	return revisions, err
 }
 
 // packageHealth reads a package's state from Crossplane's conditions.

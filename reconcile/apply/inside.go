@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -98,20 +99,29 @@ type contentsLook struct {
 	*Applier
 	// everything that the cluster serves: read once, and only for Namespaces.
 	everything func(context.Context) (*kube.Everything, error)
+	// owned is readOwned: read once, and only for packages.
+	owned func(context.Context) (map[string][]manifest.ID, error)
 }
 
 func (a *Applier) newLook() *contentsLook {
+	return &contentsLook{a, once(a.cluster.All), once(a.readOwned)}
+}
+
+// once returns a function that reads until there is no error.
+func once[T any](read func(context.Context) (T, error)) func(context.Context) (T, error) {
 	var mu sync.Mutex
-	var known *kube.Everything
-	return &contentsLook{a, func(ctx context.Context) (*kube.Everything, error) {
+	var value T
+	var known bool
+	return func(ctx context.Context) (T, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		var err error
-		if known == nil {
-			known, err = a.cluster.All(ctx)
+		if !known {
+			value, err = read(ctx)
+			known = err == nil
 		}
-		return known, err
-	}}
+		return value, err
+	}
 }
 
 // inside lists the contents of an object, until yield returns false. With an error it
@@ -213,21 +223,85 @@ func (l *contentsLook) composites(ctx context.Context, xrd manifest.ID, f *findi
 // packageContents lists objects of the types that Crossplane would delete with a
 // package.
 func (l *contentsLook) packageContents(ctx context.Context, id manifest.ID, f *finding) error {
-	revision, err := l.revision(ctx, id)
-	if revision == nil || err != nil {
+	definitions, err := l.installed(ctx, id)
+	if err != nil {
 		return err
 	}
-	for _, r := range manifest.List(revision, "status", "objectRefs") {
-		ref, _ := r.(map[string]any)
-		kind, name := manifest.Text(ref, "kind"), manifest.Text(ref, "name")
-		if !strings.HasSuffix(kind, "Definition") || !strings.Contains(name, ".") {
-			continue
+	for _, d := range definitions {
+		if d.Is(manifest.XRD) {
+			err = l.composites(ctx, d, f)
+		} else {
+			err = l.instances(ctx, d.Name, f)
 		}
-		if err := l.instances(ctx, name, f); err != nil || f.full {
+		if err != nil || f.full {
 			return err
 		}
 	}
 	return nil
+}
+
+// installed returns the definitions that Crossplane would delete with a package: those
+// that the package or a revision of it owns, or that a revision has installed by its
+// status. The current revision alone does not tell: it may have installed nothing yet, or
+// not have a type that an earlier one had.
+func (l *contentsLook) installed(ctx context.Context, id manifest.ID) ([]manifest.ID, error) {
+	_, meta, err := get(ctx, l.cluster, id)
+	if kube.ClassOf(err) == kube.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	revisions, err := l.packageRevisions(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("its revisions cannot be read: %w", err)
+	}
+	owned, err := l.owned(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the types that it owns cannot be read: %w", err)
+	}
+	// By name, since a CRD has that of the MRD that it is made from.
+	found := make(map[string]manifest.ID)
+	for _, d := range owned[string(meta.UID)] {
+		found[d.Name] = d
+	}
+	for _, revision := range revisions {
+		for _, d := range owned[manifest.Text(revision, "metadata", "uid")] {
+			found[d.Name] = d
+		}
+		for _, r := range manifest.List(revision, "status", "objectRefs") {
+			ref, _ := r.(map[string]any)
+			gvk := schema.FromAPIVersionAndKind(manifest.Text(ref, "apiVersion"), manifest.Text(ref, "kind"))
+			d := manifest.ID{Group: gvk.Group, Kind: gvk.Kind, Name: manifest.Text(ref, "name")}
+			if strings.HasSuffix(d.Kind, "Definition") && strings.Contains(d.Name, ".") {
+				found[d.Name] = d
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), manifest.ID.Compare), nil
+}
+
+// readOwned reads which definitions the cluster has, by the UIDs of their owners.
+func (a *Applier) readOwned(ctx context.Context) (map[string][]manifest.ID, error) {
+	owned := make(map[string][]manifest.ID)
+	for _, kind := range []manifest.GroupKind{manifest.CRD, manifest.XRD, manifest.MRD} {
+		t, err := a.cluster.Kind(ctx, kind.Group, kind.Kind)
+		if err == nil {
+			_, err = a.cluster.List(ctx, t, kube.ListOptions{}, func(m *metav1.PartialObjectMetadata) bool {
+				for _, owner := range m.OwnerReferences {
+					owned[string(owner.UID)] = append(owned[string(owner.UID)], t.ID("", m.Name))
+				}
+				return true
+			})
+		}
+		if kube.ClassOf(err) == kube.NoSuchType {
+			err = a.withdrawn(ctx, schema.GroupKind(kind))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return owned, nil
 }
 
 // inhabitants lists objects in a namespace, except those that every namespace has.

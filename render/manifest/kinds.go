@@ -178,6 +178,9 @@ const ProviderLabel = GroupPackages + "/provider"
 // package's revision.
 const RevisionLabel = GroupPackages + "/revision"
 
+// PackageRevisionLabel is on the revisions of Crossplane's packages, with the package's name.
+const PackageRevisionLabel = GroupPackages + "/package"
+
 // builtIn are the groups with a dot that kube-apiserver itself serves. Other groups under
 // k8s.io have CRDs (gateways, snapshots).
 var builtIn = []string{
