@@ -747,6 +747,24 @@ spec:
 	if _, err := tm.get(tm.other, manifest.ConfigMap, "default", tm.name); kube.ClassOf(err) != kube.NotFound {
 		t.Errorf("the account reached further than it may: %v", err)
 	}
+
+	// If it may not write the inventory, nothing is tried, and that is the reason.
+	tm.remove(tm.other, manifest.RoleBinding, "gitopsd-system", tm.name+"-write")
+	tm.put(tm.home, `
+apiVersion: workload.crossplane.io/v1alpha2
+kind: KubernetesApplication
+metadata: {name: next, namespace: $TEAM}
+spec:
+  targetRef: {name: one}
+  serviceAccount: $TEAM-in/deployer
+  resourceTemplates:
+  - metadata: {name: next}
+    spec: {template: {apiVersion: v1, kind: ConfigMap, metadata: {namespace: $TEAM-in, name: next}}}
+`)
+	c := manifest.Condition(tm.is("next", "Failed", "one", "NotSubmitted"), syncedCondition)
+	if why := manifest.Text(c, "message"); !strings.Contains(why, "forbidden") || !strings.Contains(why, "inventory-") {
+		t.Errorf("it is not synced because of %q", why)
+	}
 }
 
 // multicluster installs the API of ClusterProfiles and placements.

@@ -329,7 +329,7 @@ func (w *worker) record(s *state, j *job, rendered *application.Rendered, o *uni
 	}
 	s.count()
 	message := o.Message
-	if len(told) > 0 {
+	if len(told) > 0 && !o.Ended {
 		message = prose.Some(told, mostTold)
 	}
 	switch {

@@ -29,6 +29,9 @@ type Outcome struct {
 	Phase status.Phase
 	// Message is one line on why the unit is not Ready.
 	Message string
+	// Ended reports whether an error about the unit as a whole ended the attempt. Message is
+	// that error, and the reason of steps that were not tried.
+	Ended bool
 	// Actions counts the plan's steps by action.
 	Actions map[string]int
 	// Changed counts the objects that were written or deleted.
@@ -114,7 +117,7 @@ func newOutcome(unit desired.ID, p *plan.Plan) Outcome {
 func failed(err error) Outcome { return Outcome{}.fail(err) }
 
 func (o Outcome) fail(err error) Outcome {
-	o.Phase, o.Message, o.Stuck = status.Failed, problem.Message(err), problem.Lasts(err)
+	o.Phase, o.Message, o.Ended, o.Stuck = status.Failed, problem.Message(err), true, problem.Lasts(err)
 	switch kube.ClassOf(err) {
 	case kube.Unreachable, kube.Unauthorized:
 		o.Phase, o.Denied = status.Unreachable, kube.ClassOf(err) == kube.Unauthorized
