@@ -2,7 +2,9 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,6 +13,7 @@ import (
 
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/types"
 	"gitopsd.dev/sources"
@@ -37,13 +40,22 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 		a.log.Warn("cannot tell whether Crossplane installs the same packages", "error", err)
 		err = nil
 	}
+	inside := make(map[manifest.ID]string)
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if repositoryOf(s.Object) == "" || !s.Action.Writes() {
 			continue
 		}
 		if other, ok := live[repositoryOf(s.Object)]; ok && other != s.ID {
-			s.Action, s.Reason = installedBy(p, other, s.ID.Is(manifest.Packages...))
+			text, known := inside[other]
+			if !known {
+				var failed error
+				if text, failed = a.insideText(ctx, other); failed != nil {
+					return failed
+				}
+				inside[other] = text
+			}
+			s.Action, s.Reason = installedBy(p, other, s.ID.Is(manifest.Packages...), text)
 		} else if err != nil {
 			// Refused, so that prunes wait for what may replace their objects.
 			s.Action, s.Reason = plan.Refused, fmt.Sprintf("whether Crossplane installs the same package is not known: %v", err)
@@ -52,9 +64,47 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 	return nil
 }
 
-// installedBy returns the action for a package that something installs already,
-// and the reason with advice.
-func installedBy(p *plan.Plan, other manifest.ID, delegated bool) (plan.Action, string) {
+// mostCounted is how many objects a reason counts.
+const mostCounted = 1000
+
+// insideText says for a reason which objects are inside a container; "" if there are
+// none. The error is about the cluster as a whole.
+func (a *Applier) insideText(ctx context.Context, id manifest.ID) (string, error) {
+	n := 0
+	found, err := a.newLook().inside(ctx, id, func(plan.Content) bool {
+		n++
+		return n < mostCounted
+	})
+	switch {
+	case kube.IsClusterWide(err) || ctx.Err() != nil:
+		return "", errors.Join(ctx.Err(), err)
+	case len(found) == 0 && err != nil:
+		return fmt.Sprintf("objects that are not known (%v)", err), nil
+	case err != nil || n == mostCounted:
+		return "at least " + countKinds(found), nil
+	}
+	return countKinds(found), nil
+}
+
+// countKinds counts objects by kind, as in "3 objects (1 Bucket, 2 Widget)"; "" for none.
+func countKinds(found []plan.Content) string {
+	if len(found) == 0 {
+		return ""
+	}
+	kinds := make(map[string]int)
+	for _, c := range found {
+		kinds[c.ID.Kind]++
+	}
+	var each []string
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		each = append(each, fmt.Sprintf("%d %s", kinds[kind], kind))
+	}
+	return fmt.Sprintf("%s (%s)", prose.Count(len(found), "object"), strings.Join(each, ", "))
+}
+
+// installedBy returns the action for a package that something installs already, and the
+// reason with advice. inside is its insideText.
+func installedBy(p *plan.Plan, other manifest.ID, delegated bool, inside string) (plan.Action, string) {
 	text := fmt.Sprintf("Crossplane's %s installs the same package in this cluster", other)
 	for i := range p.Steps {
 		if s := &p.Steps[i]; s.ID == other && s.Object == nil {
@@ -65,7 +115,11 @@ func installedBy(p *plan.Plan, other manifest.ID, delegated bool) (plan.Action, 
 	if !delegated {
 		own = "set spec.packages: delegate on the Cluster and " + own
 	}
-	return plan.Conflict, text + ", and each would overwrite what the other writes; " + own + ", or delete it"
+	way := ", or delete it: it has no objects"
+	if inside != "" {
+		way = "; do not delete it: " + inside + " would be deleted with it; docs/crossplane.md says how gitopsd can install it in its place"
+	}
+	return plan.Conflict, text + ", and each would overwrite what the other writes; " + own + way
 }
 
 // repositoryOf returns the repository of an object's package; "" if it has none.

@@ -98,14 +98,16 @@ func TestInstalledBy(t *testing.T) {
 	for _, tt := range []struct {
 		steps     []plan.Step
 		delegated bool
+		inside    string
 		action    plan.Action
 		want      string
 	}{
-		{nil, false, plan.Conflict, "and each would overwrite what the other writes; set spec.packages: delegate on the Cluster and declare the package under the name theirs, annotated with gitopsd.dev/adopt: \"true\", to take it over, or delete it"},
-		{nil, true, plan.Conflict, "and each would overwrite what the other writes; declare the package under the name theirs, annotated"},
-		{[]plan.Step{{ID: live, Action: plan.Prune}}, false, plan.Wait, "Crossplane's provider.pkg.crossplane.io/theirs installs the same package in this cluster; it has to be gone first"},
+		{nil, false, "", plan.Conflict, "and each would overwrite what the other writes; set spec.packages: delegate on the Cluster and declare the package under the name theirs, annotated with gitopsd.dev/adopt: \"true\", to take it over, or delete it: it has no objects"},
+		{nil, false, "2 objects (2 Bucket)", plan.Conflict, "to take it over; do not delete it: 2 objects (2 Bucket) would be deleted with it; docs/crossplane.md says"},
+		{nil, true, "", plan.Conflict, "and each would overwrite what the other writes; declare the package under the name theirs, annotated"},
+		{[]plan.Step{{ID: live, Action: plan.Prune}}, false, "", plan.Wait, "Crossplane's provider.pkg.crossplane.io/theirs installs the same package in this cluster; it has to be gone first"},
 	} {
-		if action, have := installedBy(&plan.Plan{Steps: tt.steps}, live, tt.delegated); action != tt.action || !strings.Contains(have, tt.want) {
+		if action, have := installedBy(&plan.Plan{Steps: tt.steps}, live, tt.delegated, tt.inside); action != tt.action || !strings.Contains(have, tt.want) {
 			t.Errorf("have %s %s\nwant %s %s", action, have, tt.action, tt.want)
 		}
 	}
