@@ -32,6 +32,9 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 		return err
 	}
 	plan.RefuseIncomplete(p, opts.Refused)
+	if err := a.refuseDying(ctx, p, seen); err != nil {
+		return err
+	}
 	live, err := a.pinnedTo(ctx, p)
 	if err != nil {
 		return err
@@ -51,6 +54,26 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 	}
 	plan.CheckControllers(p, controllers)
 	return a.checkObjects(ctx, p, opts)
+}
+
+// refuseDying refuses the CRDs of packages that are being deleted and still have objects,
+// unless somebody allowed that.
+func (a *Applier) refuseDying(ctx context.Context, p *plan.Plan, seen *view) error {
+	contents := make(map[manifest.ID]string)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		meta := seen.live.Objects[s.ID]
+		if s.Object == nil || s.Package == "" || !s.ID.Is(manifest.CRD) || meta == nil || meta.DeletionTimestamp == nil ||
+			meta.Annotations[manifest.AllowPruneAnnotation] == "true" {
+			continue
+		}
+		var err error
+		if contents[s.ID], err = a.insideText(ctx, s.ID); err != nil {
+			return err
+		}
+	}
+	plan.RefuseDying(p, contents)
+	return nil
 }
 
 // pinned is a live definition that pins were checked against, and when it was read.

@@ -95,6 +95,32 @@ func RefuseIncomplete(p *Plan, incomplete map[manifest.ID]string) {
 	refusePackages(p, why)
 }
 
+// RefuseDying refuses the CRDs of packages that are being deleted with objects, which
+// contents describes, and holds the writes to their controllers, which would delete what the
+// objects stand for. One that somebody stopped stays so, although that is drift.
+func RefuseDying(p *Plan, contents map[manifest.ID]string) {
+	dying := make(map[string]manifest.ID)
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		text := contents[s.ID]
+		if text == "" {
+			continue
+		}
+		dying[s.Package] = s.ID
+		s.Action = Refused
+		s.Reason = fmt.Sprintf("it is being deleted with %s, which cannot be undone: only finalizers keep these, and a controller would delete what they stand for; "+
+			"stop every controller of theirs, save them (kubectl get %s -A -o yaml), and remove their finalizers; create them again when gitopsd has created the type again; "+
+			"to have all deleted instead, annotate the CRD with %s: \"true\"", text, s.ID.Name, manifest.AllowPruneAnnotation)
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if crd, ok := dying[s.Package]; ok && s.Object != nil && s.Stage == Workloads && s.Action.Writes() {
+			s.Action, s.Follows = Held, true
+			s.Reason = fmt.Sprintf("%s of its package is being deleted with objects, and it would delete what they stand for", crd)
+		}
+	}
+}
+
 // refusePackages refuses the other steps of packages, for a reason each. Values that were
 // filled in anew are applied: the live controller needs its renewed certificate.
 func refusePackages(p *Plan, why map[string]string) {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -242,5 +243,34 @@ func TestRefuseBreakingByObjects(t *testing.T) {
 	all := func(string, compat.Finding) (string, bool) { return "tested", true }
 	if MayDecide(&Step{ID: now.ID(), Object: now, Action: Configure, Package: "things", Compatibility: compat.Breaking, Findings: report.Findings}, all) {
 		t.Error("the objects have a say in what is allowed")
+	}
+}
+
+// While a type is being deleted with its objects, the controllers of its package are not
+// started, neither for the first time nor again; those of others are.
+func TestRefuseDying(t *testing.T) {
+	t.Parallel()
+	object := manifesttest.Set(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: any, namespace: default}}").All()[0]
+	step := func(id manifest.ID, a Action, pkg string) Step {
+		return Step{ID: id, Object: object, Stage: StageOf(id), Action: a, Package: pkg}
+	}
+	crd, empty := manifest.CRD.ID("", "a.example.org"), manifest.CRD.ID("", "b.example.org")
+	workload := func(name string) manifest.ID { return manifest.Deployment.ID("default", name) }
+	p := &Plan{Steps: []Step{
+		step(crd, Wait, "db"), step(empty, Wait, "other"), step(manifest.ServiceAccount.ID("default", "a"), Create, "db"),
+		step(workload("new"), Create, "db"), step(workload("stopped"), Configure, "db"), step(workload("runs"), Unchanged, "db"),
+		step(workload("other"), Create, "other"), step(workload("plain"), Create, ""),
+	}}
+	p.Steps[4].Drift = true
+	RefuseDying(p, map[manifest.ID]string{crd: "1 object (1 A)", empty: ""})
+	var have []Action
+	for _, s := range p.Steps {
+		have = append(have, s.Action)
+	}
+	if want := []Action{Refused, Wait, Create, Held, Held, Unchanged, Create, Create}; !slices.Equal(have, want) {
+		t.Errorf("have %v, want %v", have, want)
+	}
+	if want := "it is being deleted with 1 object (1 A), which cannot be undone"; !strings.HasPrefix(p.Steps[0].Reason, want) {
+		t.Errorf("have %s", p.Steps[0].Reason)
 	}
 }
