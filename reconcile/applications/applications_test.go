@@ -472,7 +472,7 @@ func TestTwoWantOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	tm.remove(tm.home, manifest.Target, tm.name, "one")
-	tm.is("first", "Submitted", "one", "KubernetesTarget one does not exist")
+	tm.is("first", "Failed", "one", "KubernetesTarget one does not exist")
 	tm.remove(tm.home, manifest.Secret, tm.name, "one")
 	tm.remove(tm.other, manifest.ConfigMap, tm.name+"-in", "settings")
 	delete(first["metadata"].(map[string]any), "managedFields")
@@ -512,7 +512,8 @@ func TestTargetGoneFirst(t *testing.T) {
 	tm.app("web", "targetRef: {name: one}", "")
 	tm.is("web", "Submitted", "one", "")
 	tm.remove(tm.home, manifest.Target, tm.name, "one")
-	tm.is("web", "Submitted", "one", "the objects in its cluster stay as they are")
+	tm.is("web", "Failed", "one", "the objects in its cluster stay as they are")
+	tm.is("web", "Failed", "one", `"submittedResources":0`)
 	tm.target("two", "home")
 	tm.app("web", "targetRef: {name: two}", "")
 	tm.is("web", "Submitted", "two", `"type":"LeftBehind"`)
@@ -520,7 +521,7 @@ func TestTargetGoneFirst(t *testing.T) {
 		t.Errorf("the object is %q's", by)
 	}
 	tm.remove(tm.home, manifest.Target, tm.name, "two")
-	tm.is("web", "Submitted", "two", "the objects in its cluster stay as they are")
+	tm.is("web", "Failed", "two", "the objects in its cluster stay as they are")
 	time.Sleep(moment + 2*time.Second) // otherwise it may count as deleted with the application
 	tm.remove(tm.home, manifest.Application, tm.name, "web")
 	tm.gone(tm.home, manifest.Application, tm.name, "web")
@@ -600,7 +601,7 @@ func TestTargetReplaced(t *testing.T) {
 	tm.app("web", "targetRef: {name: one}", "")
 	tm.is("web", "Submitted", "one", "")
 	tm.remove(tm.home, manifest.Target, tm.name, "one")
-	tm.is("web", "Submitted", "one", "TargetMissing")
+	tm.is("web", "Failed", "one", "TargetMissing")
 	tm.target("two", "other")
 	tm.app("web", "targetRef: {name: two}", "")
 	tm.is("web", "Submitted", "two", `"type":"Ready"`)

@@ -90,6 +90,7 @@ func (w *worker) submit(ctx context.Context, j *job, s *state) result {
 	if t == nil {
 		message := fmt.Sprintf("KubernetesTarget %s does not exist; the objects in its cluster stay as they are: create it again, or move the application with the annotation %s", s.target, manifest.RescheduleAnnotation)
 		s.set(missingCondition, true, targetMissing, message)
+		s.miss()
 		return w.unsynced(j, s, targetMissing, message)
 	}
 	l, err := w.connect(ctx, j.app, t)

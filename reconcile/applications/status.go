@@ -22,7 +22,8 @@ const (
 	// as they are declared.
 	partiallySubmitted = "PartiallySubmitted"
 	submitted          = "Submitted"
-	// failed: it cannot be read, or no resource is submitted and one is refused.
+	// failed: it cannot be read, its target is gone, or no resource is submitted and one is
+	// refused.
 	failed = "Failed"
 	// deleting: its objects are being deleted.
 	deleting = "Deleting"
@@ -246,6 +247,17 @@ func (s *state) count() {
 	default:
 		s.state = scheduled
 	}
+}
+
+// miss sets the state without a target: the objects stay where they are, and no longer count as
+// submitted.
+func (s *state) miss() {
+	s.resources = slices.Clone(s.resources) // the earlier state has them, too
+	for i := range s.resources {
+		r := &s.resources[i]
+		r.state, r.message, r.remote = failed, "its target does not exist", nil
+	}
+	s.count()
 }
 
 // set sets a field that is not empty.
