@@ -618,6 +618,9 @@ func TestTargetReplaced(t *testing.T) {
 	if by := tm.settings(tm.other); by != "web" {
 		t.Errorf("the object is %q's", by)
 	}
+	if strings.Contains(tm.log.String(), "may be left") {
+		t.Error("the log tells of objects that are left")
+	}
 }
 
 // A namespace that is deleted takes targets and Secrets before the applications, whose

@@ -114,6 +114,10 @@ func (w *worker) leave(ctx context.Context, j *job, s *state, now *link) string 
 // Then a connection that this process still has is tried once.
 func (w *worker) empty(ctx context.Context, j *job, p site, inventory string) (why string, stay bool) {
 	name := p.target
+	if inventory != "" && p.cluster.inventory == inventory { // its target may be gone, too
+		w.drop(name)
+		return "", false
+	}
 	t := j.targets[name]
 	var l *link
 	var err error
