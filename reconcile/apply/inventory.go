@@ -70,6 +70,10 @@ func newApplySet(name string) applySet {
 	return applySet{parent: p, id: "applyset-" + base64.RawURLEncoding.EncodeToString(sum[:]) + "-v1"}
 }
 
+// SetID returns the ID of the ApplySet of an inventory: the value of [plan.PartOfLabel] on its
+// members. The inventory of a cluster has the cluster's name.
+func SetID(inventory string) string { return newApplySet(inventory).id }
+
 // selector selects the members.
 func (s applySet) selector() string { return plan.PartOfLabel + "=" + s.id }
 

@@ -98,7 +98,7 @@ func claimOf(meta *metav1.ObjectMeta, inv Inventory) claim {
 		if app := meta.Annotations[manifest.ApplicationAnnotation]; app != "" {
 			text += ", of KubernetesApplication " + app
 		}
-		return claim{text, []string{applySetSource + "/" + set}}
+		return claim{text, []string{ApplySetSource(set)}}
 	}
 	for _, t := range tracking {
 		for _, marks := range []map[string]string{meta.Labels, meta.Annotations} {
@@ -144,6 +144,9 @@ func claimOf(meta *metav1.ObjectMeta, inv Inventory) claim {
 	}
 	return c
 }
+
+// ApplySetSource returns the source to adopt the members of an ApplySet from.
+func ApplySetSource(id string) string { return applySetSource + "/" + id }
 
 // ParseAdopt reads a Cluster's manifest.AdoptAnnotation: sources separated by commas, each
 // a tool ("flux", "argocd", "helm", "kapp", "crossplane", "fleet", "kubectl"), one

@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"slices"
 
+	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/reconcile/kube"
 	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render"
+	"gitopsd.dev/render/application"
 	"gitopsd.dev/render/composition"
 	"gitopsd.dev/render/etcd"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/target"
 )
 
 // Notes returns notes about a unit that would apply: Compositions that cannot compose their
@@ -120,12 +123,15 @@ func (c *Connection) daemonEtcd(ctx context.Context, want *desired.Unit) (has Da
 }
 
 // stranded returns notes about the applications that lose their target by a plan.
-func (c *Connection) stranded(ctx context.Context, p *plan.Plan) []string {
+func (c *Connection) stranded(ctx context.Context, want *desired.Unit, p *plan.Plan) []string {
 	going, loses := make(map[manifest.ID]bool), false
+	follows := make(map[manifest.ID]string)
 	for i := range p.Steps {
 		if s := &p.Steps[i]; s.Action == plan.Prune && s.ID.Is(manifest.Target, manifest.Application) {
 			going[s.ID] = true
-			loses = loses || s.ID.Is(manifest.Target)
+			if s.ID.Is(manifest.Target) {
+				loses, follows[s.ID] = true, c.renamed(ctx, want, s.ID)
+			}
 		}
 	}
 	if !loses {
@@ -136,14 +142,22 @@ func (c *Connection) stranded(ctx context.Context, p *plan.Plan) []string {
 	if err == nil {
 		err = c.client.ListFull(ctx, t, kube.ListOptions{}, func(tree map[string]any) bool {
 			namespace, name, target := manifest.Text(tree, "metadata", "namespace"), manifest.Text(tree, "metadata", "name"), manifest.Text(tree, "status", "targetRef", "name")
+			app, _ := application.Read(tree) // one with errors may name a target, too
+			follow := follows[manifest.Target.ID(namespace, target)]
 			switch {
 			case !going[manifest.Target.ID(namespace, target)]:
 			case going[manifest.Application.ID(namespace, name)]:
 				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, and this plan deletes both: its objects in that cluster stay if the connection loses its rights first, as it may if the cluster is no longer published; to be sure that they are deleted, delete the application in an earlier commit",
 					namespace, name, target))
+			case follow != "" && app.TargetRef != "":
+				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which this plan deletes, since its cluster is renamed: its objects stay, and are not kept up to date until its spec.targetRef names %s",
+					namespace, name, target, follow))
+			case follow != "":
+				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which this plan deletes, since its cluster is renamed: its objects stay, and are not kept up to date until it moves to target %s; annotate it with %s: %s, or set spec.targetRef if its selector selects more targets",
+					namespace, name, target, follow, manifest.RescheduleAnnotation, follow))
 			default:
-				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which this plan deletes: its objects in that cluster stay, and are no longer kept up to date; to have them deleted, delete the application first",
-					namespace, name, target))
+				notes = append(notes, fmt.Sprintf("application %s/%s runs on target %s, which this plan deletes: its objects in that cluster stay, and are no longer kept up to date; to have them deleted, delete the application first, or move it to another cluster (%s, or spec.targetRef)",
+					namespace, name, target, manifest.RescheduleAnnotation))
 			}
 			return true
 		})
@@ -155,6 +169,38 @@ func (c *Connection) stranded(ctx context.Context, p *plan.Plan) []string {
 		notes = append(notes[:mostStranded], prose.Agree(n, "more application loses its target", "more applications lose their targets"))
 	}
 	return notes
+}
+
+// renamed returns the name of the target that the repository has for the cluster of a live one,
+// if the cluster is renamed; else "". A renamed cluster's document adopts the ApplySet of the
+// former name. Only targets that gitopsd makes have their cluster's name.
+func (c *Connection) renamed(ctx context.Context, want *desired.Unit, id manifest.ID) string {
+	if want.Objects == nil {
+		return ""
+	}
+	former := plan.ApplySetSource(apply.SetID(id.Name))
+	name := ""
+	for _, cluster := range want.Beside {
+		if cluster.Name == id.Name {
+			return "" // it only is no longer published here
+		}
+		next := want.Objects.Get(id.GroupKind().ID(id.Namespace, cluster.Name))
+		sources, _ := plan.ParseAdopt(cluster.Annotations[manifest.AdoptAnnotation])
+		if next != nil && next.Label(target.AutomaticLabel) == "true" && slices.Contains(sources, former) {
+			name = cluster.Name
+		}
+	}
+	if name == "" {
+		return ""
+	}
+	t, err := c.client.Kind(ctx, id.Group, id.Kind)
+	if err != nil {
+		return ""
+	}
+	if meta, err := c.client.GetMetadata(ctx, t, id); err != nil || meta.Labels[target.AutomaticLabel] != "true" {
+		return ""
+	}
+	return name
 }
 
 // mostStranded is how many of these applications are named.

@@ -182,7 +182,7 @@ func (c *Connection) plan(ctx context.Context, want *desired.Unit, how planning)
 	if how.dryRun {
 		plan.HoldIncomplete(p)
 		p.Notes = append(p.Notes, append(c.notes(ctx, want), completed.Notes...)...)
-		p.Notes = append(p.Notes, c.stranded(ctx, p)...)
+		p.Notes = append(p.Notes, c.stranded(ctx, want, p)...)
 	}
 	return p, completed, nil
 }
