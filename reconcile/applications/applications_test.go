@@ -556,12 +556,26 @@ func TestBothGoneDenied(t *testing.T) {
 	tm.remove(tm.home, manifest.Target, tm.name, "one")
 	tm.remove(tm.home, manifest.Application, tm.name, "web")
 	tm.gone(tm.home, manifest.Application, tm.name, "web")
-	if by := tm.settings(tm.other); by != "web" {
-		t.Errorf("the object is %q's", by)
+	left, err := tm.get(tm.other, manifest.ConfigMap, tm.name+"-in", "settings")
+	if err != nil {
+		t.Fatal(err)
 	}
 	eventually(t, func() error {
 		return tm.told(tm.name + "/web: it was deleted together with target one, and its objects in that cluster may be left")
 	})
+	// The command that is told finds them.
+	command := "kubectl get ConfigMap -A -l applyset.kubernetes.io/part-of=" + manifest.Text(left, "metadata", "labels", "applyset.kubernetes.io/part-of") + ";"
+	if err := tm.told(command); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(tm.log.String(), command) {
+		t.Errorf("the log has no %q", command)
+	}
+	_, inventory, _ := strings.Cut(tm.log.String(), "all kinds are in the annotations of configmap/gitopsd-system/")
+	inventory, _, _ = strings.Cut(inventory, `"`)
+	if _, err := tm.get(tm.other, manifest.ConfigMap, "gitopsd-system", inventory); err != nil {
+		t.Errorf("the inventory that is told: %v", err)
+	}
 }
 
 // Whether they were deleted together does not depend on what was wrong with the application before.

@@ -1,13 +1,16 @@
 package applications
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"gitopsd.dev/reconcile/apply"
 	"gitopsd.dev/reconcile/kube"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/reconcile/problem"
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/reconcile/status"
@@ -225,12 +228,32 @@ func (w *worker) delete(ctx context.Context, j *job, l *link) unit.Outcome {
 // abandon ends the connection to a cluster where objects may be left, and logs that.
 func (w *worker) abandon(j *job, name, why string) {
 	w.drop(name)
-	w.log.Warn("objects of the application may be left in the cluster of a target", "target", name, "reason", why, "to find them", find(j))
+	w.log.Warn("objects of the application may be left in the cluster of a target", "target", name, "reason", why, "to find them", w.find(j))
 }
 
-// find says how to find what an application has left in a cluster.
-func find(j *job) string {
-	return "kubectl get all -A -l applyset.kubernetes.io/part-of, with the annotation " + manifest.ApplicationAnnotation + ": " + j.app.String()
+// mostKinds bounds the kinds that find names.
+const mostKinds = 20
+
+// find returns the command that shows what an application has left in a cluster. It names the
+// kinds, those of the templates and of the last status, since `kubectl get all` shows few. The
+// inventory has those of earlier templates, too.
+func (w *worker) find(j *job) string {
+	var kinds []string
+	for _, r := range w.status.resources {
+		kinds = append(kinds, r.id.GroupKind().String())
+	}
+	for _, r := range j.app.Resources {
+		group, _ := manifest.GroupVersion(manifest.Text(r.Template, "apiVersion"))
+		kinds = append(kinds, manifest.GroupKind{Group: group, Kind: manifest.Text(r.Template, "kind")}.String())
+		if len(r.Secrets) > 0 {
+			kinds = append(kinds, manifest.Secret.String())
+		}
+	}
+	kinds = slices.DeleteFunc(kinds, func(kind string) bool { return kind == "" }) // of a resource that was never rendered
+	slices.Sort(kinds)
+	kinds = slices.Compact(kinds)
+	list := cmp.Or(strings.Join(kinds[:min(len(kinds), mostKinds)], ","), "KIND")
+	return fmt.Sprintf("kubectl get %s -A -l %s=%s; all kinds are in the annotations of %s", list, plan.PartOfLabel, apply.SetID(w.id.String()), manifest.ConfigMap.ID(apply.Namespace, manifest.InventoryPrefix+w.id.String()))
 }
 
 // orphanTold is how long the status of the home tells of objects that an application should
@@ -242,7 +265,7 @@ const orphanTold = time.Hour
 func (w *worker) orphan(j *job, name, why string) {
 	w.abandon(j, name, why)
 	p := trouble(j.app, fmt.Sprintf("it was deleted together with target %s, and its objects in that cluster may be left: %s", name, why))
-	p.Advice = "delete them there (" + find(j) + "), and next time the application before its target"
+	p.Advice = "delete them there (" + w.find(j) + "), and next time the application before its target"
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.orphans, w.orphaned = append(w.orphans, p), time.Now()
