@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ProtonMail/go-crypto/openpgp"
@@ -44,7 +45,7 @@ func (k *Keys) Own(s *Signer) { k.own = s }
 func (k *Keys) Verify(object []byte, now time.Time) (c Commit, err error) {
 	parts, err := split(object)
 	if err != nil {
-		return Commit{}, fmt.Errorf("its object is not as git writes it: %w", err)
+		return Commit{}, short(fmt.Errorf("its object is not as git writes it: %w", err))
 	}
 	c = Commit{Tree: parts.tree, Parents: parts.parents}
 	switch {
@@ -64,9 +65,20 @@ func (k *Keys) Verify(object []byte, now time.Time) (c Commit, err error) {
 		err = errors.New("its signature is not one armored block of OpenPGP or SSH")
 	}
 	if err != nil {
-		return Commit{}, err
+		return Commit{}, short(err)
 	}
 	return c, nil
+}
+
+// mostSaid bounds an error in bytes. It may quote what anybody may have pushed.
+const mostSaid = 500
+
+func short(err error) error {
+	text := err.Error()
+	if len(text) <= mostSaid {
+		return err
+	}
+	return errors.New(strings.ToValidUTF8(text[:mostSaid], "") + "…")
 }
 
 // changed is the error for a signature that does not verify, by a trusted key.

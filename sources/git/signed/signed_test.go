@@ -472,3 +472,23 @@ func FuzzAddOpenPGP(f *testing.F) {
 		_ = k.AddOpenPGP([]byte(text))
 	})
 }
+
+// An error quotes a bounded part of what anybody may have pushed.
+func TestVerifyLongError(t *testing.T) {
+	t.Parallel()
+	alice := newSigner(t)
+	var k Keys
+	if err := k.AddSSH([]byte(alice.line(""))); err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("ü", 100_000)
+	armored := strings.ReplaceAll(strings.TrimSuffix(alice.in(t, commit, long), "\n"), "\n", "\n ")
+	for name, object := range map[string]string{
+		"a namespace": strings.Replace(commit, "\n\n", "\ngpgsig "+armored+"\n\n", 1),
+		"a line":      strings.Replace(commit, "\n\n", "\n"+long+"\n\n", 1),
+	} {
+		if _, err := k.Verify([]byte(object), made); err == nil || len(err.Error()) > 600 || !strings.HasSuffix(err.Error(), "…") {
+			t.Errorf("%s: %.700v", name, err)
+		}
+	}
+}
