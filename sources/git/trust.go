@@ -179,6 +179,10 @@ func (r *Repository) verifyBy(ctx context.Context, k keyring, h plumbing.Hash, a
 	if err != nil {
 		return 0, err
 	}
+	used, err := objects.ReadCommit(o, h)
+	if err != nil {
+		return 0, err
+	}
 	raw, err := o.Read(plumbing.CommitObject, h)
 	if err != nil {
 		return 0, err
@@ -188,10 +192,6 @@ func (r *Repository) verifyBy(ctx context.Context, k keyring, h plumbing.Hash, a
 		return 0, &refusal{h, err}
 	}
 	// The files are those of the commit as other code reads it.
-	used, err := objects.ReadCommit(o, h)
-	if err != nil {
-		return 0, err
-	}
 	sameParents := slices.EqualFunc(used.ParentHashes, c.Parents, func(h plumbing.Hash, s string) bool { return h.String() == s })
 	if used.TreeHash.String() != c.Tree || !sameParents {
 		return 0, &refusal{h, errors.New("its object can be read in two ways")}

@@ -463,3 +463,18 @@ func TestTrustOpenPGP(t *testing.T) {
 	f.sign(alice)
 	f.poll(r, c.Hash)
 }
+
+// Headers with very many lines are refused, although nobody signed them: decoding them could take
+// hours, and could not be stopped.
+func TestHugeHeaders(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	first := f.commit("A fleet", fleet)
+	r := f.open()
+	f.poll(r, "")
+	top, message, _ := strings.Cut(f.git("cat-file", "commit", "main"), "\n\n")
+	object := top + "\ngpgsig x" + strings.Repeat("\n ", 5<<20) + "\n\n" + message
+	f.git("update-ref", "refs/heads/main", f.input(object, "hash-object", "-t", "commit", "-w", "--stdin"))
+	_, _, err := r.Poll(t.Context(), first)
+	wantError(t, err, "its headers have 10", "more than 65536")
+}

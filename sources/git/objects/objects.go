@@ -69,11 +69,19 @@ func (o Raw) encoded() plumbing.EncodedObject {
 	return obj
 }
 
+// maxHeaders bounds the headers of a commit in bytes. Signatures, and the signed tags that were
+// merged, have some thousand. The time to decode a header grows with the square of its lines, and
+// decoding cannot be stopped.
+const maxHeaders = 64 << 10
+
 // ReadCommit reads a commit object, but not its tree.
 func ReadCommit(r Reader, h plumbing.Hash) (*object.Commit, error) {
 	content, err := r.Read(plumbing.CommitObject, h)
 	if err != nil {
 		return nil, fmt.Errorf("commit %s: %w", h, err)
+	}
+	if headers, _, _ := bytes.Cut(content, []byte("\n\n")); len(headers) > maxHeaders {
+		return nil, fmt.Errorf("commit %s: its headers have %d bytes, more than %d", h, len(headers), maxHeaders)
 	}
 	c := new(object.Commit)
 	if err := c.Decode(Raw{Type: plumbing.CommitObject, Content: content}.encoded()); err != nil {
