@@ -121,9 +121,6 @@ func TestGitSSH(t *testing.T) {
 // GnuPG signs what is accepted here, and exports keys as they are read here.
 func TestGitOpenPGP(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("gpg"); err != nil {
-		t.Skip("gpg is not installed")
-	}
 	r := newRepository(t)
 	t.Cleanup(func() {
 		cmd := exec.Command("gpgconf", "--kill", "gpg-agent")
