@@ -40,7 +40,7 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 		a.log.Warn("cannot tell whether Crossplane installs the same packages", "error", err)
 		err = nil
 	}
-	inside := make(map[manifest.ID]string)
+	inside, look := make(map[manifest.ID]string), a.newLook()
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if repositoryOf(s.Object) == "" || !s.Action.Writes() {
@@ -50,7 +50,7 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 			text, known := inside[other]
 			if !known {
 				var failed error
-				if text, failed = a.insideText(ctx, other); failed != nil {
+				if text, failed = look.text(ctx, other); failed != nil {
 					return failed
 				}
 				inside[other] = text
@@ -67,11 +67,11 @@ func (a *Applier) soleInstaller(ctx context.Context, p *plan.Plan) error {
 // mostCounted is how many objects a reason counts.
 const mostCounted = 1000
 
-// insideText says for a reason which objects are inside a container; "" if there are
-// none. The error is about the cluster as a whole.
-func (a *Applier) insideText(ctx context.Context, id manifest.ID) (string, error) {
+// text says for a reason which objects are inside a container; "" if there are none. The
+// error is about the cluster as a whole.
+func (l *contentsLook) text(ctx context.Context, id manifest.ID) (string, error) {
 	n := 0
-	found, err := a.newLook().inside(ctx, id, func(plan.Content) bool {
+	found, err := l.inside(ctx, id, func(plan.Content) bool {
 		n++
 		return n < mostCounted
 	})
@@ -103,7 +103,7 @@ func countKinds(found []plan.Content) string {
 }
 
 // installedBy returns the action for a package that something installs already, and the
-// reason with advice. inside is its insideText.
+// reason with advice. inside says which objects are in it.
 func installedBy(p *plan.Plan, other manifest.ID, delegated bool, inside string) (plan.Action, string) {
 	text := fmt.Sprintf("Crossplane's %s installs the same package in this cluster", other)
 	for i := range p.Steps {

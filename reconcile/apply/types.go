@@ -59,7 +59,7 @@ func (a *Applier) checkTypes(ctx context.Context, p *plan.Plan, seen *view, opts
 // refuseDying refuses the CRDs of packages that are being deleted and still have objects,
 // unless somebody allowed that.
 func (a *Applier) refuseDying(ctx context.Context, p *plan.Plan, seen *view) error {
-	contents := make(map[manifest.ID]string)
+	contents, look := make(map[manifest.ID]string), a.newLook()
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		meta := seen.live.Objects[s.ID]
@@ -68,7 +68,7 @@ func (a *Applier) refuseDying(ctx context.Context, p *plan.Plan, seen *view) err
 			continue
 		}
 		var err error
-		if contents[s.ID], err = a.insideText(ctx, s.ID); err != nil {
+		if contents[s.ID], err = look.text(ctx, s.ID); err != nil {
 			return err
 		}
 	}
