@@ -190,13 +190,18 @@ func (c *computation) keepPackages(steps []Step) {
 	}
 	for i := range steps {
 		s := &steps[i]
-		of := kept[s.Package]
-		if len(of) == 0 || s.Package == "" {
-			continue
-		}
-		keep := holdFor
+		of, keep := kept[s.Package], holdFor
 		if passing[s.Package] {
 			keep = hold
+		}
+		for _, successor := range c.successors[s.Package] { // which may not work yet
+			of = append(slices.Clip(of), kept[successor]...)
+			if passing[successor] {
+				keep = hold
+			}
+		}
+		if len(of) == 0 || s.Package == "" {
+			continue
 		}
 		keep(s, "kept: objects of %s may need it; remove them, or annotate their definition with %s: \"true\"", prose.Some(of, 3), manifest.AllowPruneAnnotation)
 	}

@@ -66,20 +66,59 @@ func (c *computation) takeovers(wanted []Step) Successors {
 	for i := range wanted {
 		step := &wanted[i]
 		desired[step.Package] = true
-		if step.Member && step.ID.Is(manifest.Definitions...) {
-			if former := c.live.Objects[step.ID].Labels[manifest.PackageLabel]; former != step.Package {
-				s.Add(former, step.Package)
-			}
+		meta := c.live.Objects[step.ID]
+		if meta == nil || !step.ID.Is(manifest.Definitions...) || !step.Member && c.inv.Unlabelled(step.ID, meta) == "" {
+			continue
+		}
+		if former := meta.Labels[manifest.PackageLabel]; former != step.Package {
+			s.Add(former, step.Package)
 		}
 	}
-	for former, by := range c.live.Successors {
+	recorded := make(Successors)
+	for former := range c.live.Successors {
+		for _, successor := range c.current(former, s, desired, map[string]bool{former: true}) {
+			recorded.Add(former, successor)
+		}
+	}
+	for former, by := range recorded {
 		for _, successor := range by {
-			if desired[successor] {
-				s.Add(former, successor)
-			}
+			s.Add(former, successor)
 		}
 	}
 	return s
+}
+
+// current returns the packages that take over from a former one by the record. A successor that
+// left may have successors by now, some in taken; its former package waits for these. Until it has,
+// it is the successor as long as it has objects, or errors: what it has may be all that works, or
+// wait for the former package's.
+func (c *computation) current(former string, taken Successors, desired, seen map[string]bool) (all []string) {
+	for _, successor := range c.live.Successors[former] {
+		if seen[successor] {
+			continue
+		}
+		seen[successor] = true
+		next := slices.Concat(taken[successor], c.current(successor, taken, desired, seen))
+		switch {
+		case desired[successor]:
+			all = append(all, successor)
+		case len(next) > 0:
+			all = append(all, next...)
+		case slices.Contains(c.opts.Broken, successor) || c.has(successor):
+			all = append(all, successor)
+		}
+	}
+	return all
+}
+
+// has reports whether the cluster has objects of a package.
+func (c *computation) has(pkg string) bool {
+	for _, meta := range c.live.Objects {
+		if pkg != "" && meta.Labels[manifest.PackageLabel] == pkg {
+			return true
+		}
+	}
+	return false
 }
 
 // besideSuccessors says of a former package's workloads when they go, or that they do not go

@@ -21,11 +21,16 @@ func TestSuccessors(t *testing.T) {
 		run  = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: old, namespace: gitopsd-system, LABELS}}\n---\n"
 		succ = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: new, namespace: gitopsd-system, labels: {gitopsd.dev/package: new}}}\n---\n"
 	)
+	const (
+		middle     = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: middle, namespace: gitopsd-system, labels: {gitopsd.dev/package: middle}}}\n---\n"
+		middleless = "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: default}}"
+	)
 	with := func(text, labels string) string { return strings.ReplaceAll(text, "LABELS", labels) }
 	const waits = "prune deployment.apps/gitopsd-system/old pruned once deployment.apps/gitopsd-system/new is ready"
 	for _, tt := range []struct {
 		name, desired, live, recorded string
-		full                          bool // vs.e.org holds an object
+		in                            string // a definition that holds an object
+		broken                        []string
 		successors, want              string
 	}{
 		{name: "by its definition", desired: with(crd, next) + succ, live: with(crd+run, old), successors: "old=new", want: waits},
@@ -33,18 +38,29 @@ func TestSuccessors(t *testing.T) {
 		{name: "from plain manifests", desired: with(crd, next) + succ, live: with(crd+run, "labels: {a: b}"), successors: "=new", want: waits},
 		{name: "to plain manifests", desired: with(crd, "labels: {a: b}"), live: with(crd+run, old), successors: "old=", want: "prune deployment.apps/gitopsd-system/old"},
 		{name: "one that is not desired any more", desired: succ, live: succ + with(run, old), recorded: "old=other", want: "prune deployment.apps/gitopsd-system/old"},
+		{name: "one that left before it was ready", desired: with(crd, next) + succ, live: with(crd, "labels: {gitopsd.dev/package: middle}") + middle + with(run, old), recorded: "old=middle", successors: "middle=new,old=new", want: waits},
+		{name: "one that left long ago", desired: with(crd, next) + succ, live: with(crd, next) + succ + with(run, old), recorded: "old=middle,middle=new", successors: "old=new", want: waits},
+		{name: "one with errors", desired: middleless, live: with(crd, "labels: {gitopsd.dev/package: middle}") + middle + with(run, old), recorded: "old=middle", broken: []string{"middle"}, successors: "old=middle",
+			want: "held deployment.apps/gitopsd-system/old kept: errors in the repository or in package middle leave open whether it is wanted"},
+		{name: "one that leaves with objects", desired: middleless, live: with(crd, "labels: {gitopsd.dev/package: middle}") + middle + with(run, old), recorded: "old=middle", in: "ws.e.org", successors: "old=middle",
+			want: `held deployment.apps/gitopsd-system/old kept: objects of customresourcedefinition.apiextensions.k8s.io/ws.e.org may need it; remove them, or annotate their definition with gitopsd.dev/allow-prune: "true"`},
+		{name: "in a circle", desired: succ, live: succ + with(run, old), recorded: "old=other,other=old", want: "prune deployment.apps/gitopsd-system/old"},
 		{name: "nothing is left", desired: with(crd, next) + succ, live: with(crd, old) + succ, recorded: "old=new"},
-		{name: "another type stays", desired: with(crd, next) + succ, live: with(crd+run, old) + more, full: true, successors: "old=new",
+		{name: "another type stays", desired: with(crd, next) + succ, live: with(crd+run, old) + more, in: "vs.e.org", successors: "old=new",
 			want: `held deployment.apps/gitopsd-system/old kept: objects of customresourcedefinition.apiextensions.k8s.io/vs.e.org may need it; remove them, or annotate their definition with gitopsd.dev/allow-prune: "true"; until it goes, it may act on the same objects as deployment.apps/gitopsd-system/new`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			l := live(t, tt.live, nil)
 			l.Successors = plan.ParseSuccessors(tt.recorded)
-			if tt.full {
-				l.Contents = map[manifest.ID][]plan.Content{manifest.CRD.ID("", "vs.e.org"): {{ID: manifest.ID{Group: "e.org", Kind: "V", Name: "v"}, UID: "v"}}}
+			if tt.in != "" {
+				l.Contents = map[manifest.ID][]plan.Content{manifest.CRD.ID("", tt.in): {{ID: manifest.ID{Group: "e.org", Kind: "V", Name: "v"}, UID: "v"}}}
 			}
-			p := plan.Compute("prod", manifesttest.Set(t, tt.desired), l, inventory, plan.Options{})
+			opts := plan.Options{Broken: tt.broken}
+			if tt.broken != nil {
+				opts.Keeps = func(manifest.ID, string) bool { return true }
+			}
+			p := plan.Compute("prod", manifesttest.Set(t, tt.desired), l, inventory, opts)
 			if have := p.Successors.String(); have != tt.successors {
 				t.Errorf("have %q, want %q", have, tt.successors)
 			}
