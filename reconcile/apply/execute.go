@@ -45,6 +45,10 @@ type Result struct {
 	Reason string
 	// Warnings are the API server's, for people.
 	Warnings []string
+
+	// moves: the step's CRD was applied with the conversion webhook that it had; see
+	// moveConversions.
+	moves bool
 }
 
 // notTried is the Reason of a step that the pass did not reach.
@@ -82,7 +86,8 @@ type execution struct {
 	spaces  map[string]*Result // the plan's Namespaces
 	// deferred are results that wait for their dependencies.
 	deferred []*Result
-	// backends ends the wait for the servers of webhooks, of all together.
+	// backends ends the wait for the servers of webhooks and conversions, and for controllers
+	// that succeed others, of all together.
 	backends *cutoff
 	// converters ends the wait for the workload that converts objects by rules.
 	converters *cutoff
@@ -148,6 +153,9 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 		}
 	}
 	if err := x.dependents(ctx); err != nil {
+		return report, err
+	}
+	if err := x.moveConversions(ctx); err != nil {
 		return report, err
 	}
 	if err := x.reclaim(ctx); err != nil {

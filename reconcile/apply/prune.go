@@ -51,6 +51,9 @@ func (x *execution) prune(ctx context.Context, early bool) error {
 		for _, r := range batch {
 			if m := x.replacement(missing, r); m != nil && r.Step.Action == plan.Prune {
 				r.Outcome, r.Reason = Skipped, fmt.Sprintf("kept until the rest is applied: %s: %s", m.Step.ID, x.because(m))
+				if m.Outcome == Pending {
+					r.Outcome = Pending
+				}
 				continue
 			}
 			if until := cmp.Or(x.untaken(r.Step), x.postponed(r, there)); until != "" {

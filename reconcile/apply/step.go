@@ -43,6 +43,9 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 			return x.failOrWait(r, err)
 		}
 	}
+	if s, err = x.asConverted(ctx, r); err != nil {
+		return x.fail(r, err)
+	}
 	now := precondition{uid: s.UID}
 	if s.UID == "" {
 		now.version = noVersion
@@ -68,14 +71,19 @@ func (x *execution) apply(ctx context.Context, r *Result) error {
 	if err != nil {
 		return x.failOrWait(r, err)
 	}
+	x.done(r, t, s.Object, answer)
+	return nil
+}
+
+// done notes that a step's object was applied in this form.
+func (x *execution) done(r *Result, t kube.Type, o *manifest.Object, answer *kube.Applied) {
 	r.Outcome, r.Reason, r.Warnings = Done, "", answer.Warnings
-	x.wrote(t, s.Object, &answer.Meta.ObjectMeta)
-	if s.ID.Is(manifest.CRD) {
-		for _, gvk := range plan.Defines(s.Object) {
+	x.wrote(t, o, &answer.Meta.ObjectMeta)
+	if o.ID().Is(manifest.CRD) {
+		for _, gvk := range plan.Defines(o) {
 			x.cluster.Forget(gvk.Group)
 		}
 	}
-	return nil
 }
 
 // failOrWait is like fail, but leaves a step pending whose object changed since the plan, or

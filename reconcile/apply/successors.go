@@ -15,12 +15,9 @@ import (
 // ready. The definitions have their new labels by then, so the inventory's parent records
 // which package succeeds which before they are applied.
 
-// successorWait is how long a pass waits for a new controller to get ready. After that, a
-// later pass prunes.
-const successorWait = 15 * time.Second
-
 // awaitSuccessors waits until the controllers of successors are ready, and notes those that
-// are not. It waits only for what this run applied.
+// are not. It waits only for what this run applied, and no longer than for the servers of
+// webhooks; a later pass prunes then.
 func (x *execution) awaitSuccessors(ctx context.Context) error {
 	ctx = kube.Waiting(ctx)
 	takeOver := make(map[string]bool)
@@ -31,7 +28,6 @@ func (x *execution) awaitSuccessors(ctx context.Context) error {
 			}
 		}
 	}
-	ends := new(cutoff)
 	for i := range x.results {
 		r := &x.results[i]
 		if s := r.Step; s.Object == nil || !takeOver[s.Package] || !controllerOf(s.Object) {
@@ -48,7 +44,7 @@ func (x *execution) awaitSuccessors(ctx context.Context) error {
 			if why == "" {
 				break
 			}
-			if r.Outcome != Done || ends.over(time.Now(), successorWait) {
+			if r.Outcome != Done || x.backends.over(time.Now(), backendWait) {
 				x.unready[r.Step.Package] = blocker{r.Step, fmt.Sprintf("%s is ready: %s", r.Step.ID, why)}
 				break
 			}

@@ -22,7 +22,7 @@ import (
 // objects as pending, and the next pass continues.
 const (
 	servedWait  = 30 * time.Second // for the next of the new types to be served; a second is usual
-	backendWait = 15 * time.Second // until the backends of all webhooks are ready
+	backendWait = 15 * time.Second // until all servers of webhooks and all successors are ready
 	pollFirst   = 50 * time.Millisecond
 	pollLongest = time.Second
 
@@ -152,15 +152,24 @@ var endpointSlices = kube.Type{
 // returns why it still waits. Webhooks with a URL, policies that the API server runs
 // itself, and objects that cause no further requests need no wait.
 func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, error) {
-	services := webhook.Services(s.Object.Tree())
-	if len(services) == 0 {
+	if len(webhook.Services(s.Object.Tree())) == 0 {
 		return "", nil
 	}
-	ctx = kube.Waiting(ctx)
-	if registers, err := x.registers(ctx, s); err != nil || !registers {
+	if registers, err := x.registers(kube.Waiting(ctx), s); err != nil || !registers {
 		return "", err
 	}
-	for _, service := range services {
+	why, err := x.awaitServices(ctx, s)
+	if why != "" {
+		why = "waits for " + why
+	}
+	return why, err
+}
+
+// awaitServices waits until the Services that a step's object names are served. After a while
+// it returns the part that it still waits for, and why.
+func (x *execution) awaitServices(ctx context.Context, s *plan.Step) (string, error) {
+	ctx = kube.Waiting(ctx)
+	for _, service := range webhook.Services(s.Object.Tree()) {
 		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
 			what, why, err := x.unserved(ctx, service)
 			if err != nil {
@@ -170,7 +179,7 @@ func (x *execution) awaitBackends(ctx context.Context, s *plan.Step) (string, er
 				break
 			}
 			if x.backends.over(time.Now(), backendWait) {
-				return fmt.Sprintf("waits for %s, which is to serve it%s", what, why), nil
+				return fmt.Sprintf("%s, which is to serve it%s", what, why), nil
 			}
 			if err := kube.Sleep(ctx, wait); err != nil {
 				return "", err

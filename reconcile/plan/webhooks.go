@@ -32,8 +32,10 @@ import (
 // unchecked, or without what the webhook adds. See [Guards].
 //
 // A CRD that converts by rules waits for what serves them; see converters.go. A CRD that
-// converts by a webhook of its package does not wait, although what it converts fails until
-// the webhook is served: its controller does not start without its types. Nothing is
+// converts by a webhook of its package does not wait, since its controller does not start
+// without its types. If its conversions are served by another Service now, such as that of a
+// package which had another name, they are until the new one is served; see
+// [MovesConversion]. Otherwise what it converts fails until the webhook is served. Nothing is
 // lost meanwhile, since a conversion that fails returns nothing. What fails:
 //
 //   - a new CRD: requests in another version than the stored one; there are no objects
@@ -302,6 +304,37 @@ func covered(a, b any) bool {
 	otherResource, otherSubresource, otherSub := strings.Cut(other, "/")
 	return other == "*/*" || sub == otherSub &&
 		(otherResource == "*" || otherResource == resource) && (otherSubresource == "*" || otherSubresource == subresource)
+}
+
+// MovesConversion reports whether applying a CRD makes the API server send conversions to
+// another Service than the present one, from. It is false if the CRD gets a version that it
+// did not have, which the server behind the present Service may not know.
+func MovesConversion(live, wanted map[string]any) (from manifest.ID, moves bool) {
+	was, is := webhook.Services(live), webhook.Services(wanted)
+	if len(was) == 0 || len(is) == 0 || was[0] == is[0] {
+		return from, false
+	}
+	known := make(map[string]bool)
+	for _, v := range manifest.List(live, "spec", "versions") {
+		version, _ := v.(map[string]any)
+		known[manifest.Text(version, "name")] = true
+	}
+	for _, v := range manifest.List(wanted, "spec", "versions") {
+		if version, _ := v.(map[string]any); version["served"] == true && !known[manifest.Text(version, "name")] {
+			return from, false
+		}
+	}
+	return was[0], true
+}
+
+// WithConversion returns a copy of a CRD that converts as a live one does. The copy shares
+// unchanged parts.
+func WithConversion(tree, live map[string]any) map[string]any {
+	tree = manifest.With(tree, manifest.Mapping(live, "spec", "conversion"), "spec", "conversion")
+	if rules := manifest.Text(live, "metadata", "annotations", manifest.ConversionAnnotation); rules != "" {
+		tree = manifest.With(tree, rules, "metadata", "annotations", manifest.ConversionAnnotation)
+	}
+	return tree
 }
 
 // destination returns where requests are sent, with the API server's defaults.

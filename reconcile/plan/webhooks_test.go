@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -325,5 +326,45 @@ func TestRegisters(t *testing.T) {
 		if have := plan.Registers(manifesttest.Tree(t, tt.live), manifesttest.Tree(t, tt.wanted)); have != tt.want {
 			t.Errorf("%s: have %t", tt.name, have)
 		}
+	}
+}
+
+func TestMovesConversion(t *testing.T) {
+	t.Parallel()
+	crd := func(service, versions string) map[string]any {
+		return manifesttest.Tree(t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {annotations: {a: b}},
+spec: {conversion: {strategy: Webhook, webhook: {clientConfig: `+service+`}}, versions: [`+versions+`]}}`)
+	}
+	const (
+		former = "{service: {namespace: ns, name: former, port: 443}}"
+		next   = "{service: {namespace: ns, name: next}}"
+		two    = "{name: v1, served: true}, {name: v2, served: true}"
+	)
+	none := manifesttest.Tree(t, "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {conversion: {strategy: None}, versions: [{name: v1, served: true}]}}")
+	for _, tt := range []struct {
+		name         string
+		live, wanted map[string]any
+		want         bool
+	}{
+		{"as it is", crd(former, two), crd("{service: {namespace: ns, name: former}}", two), false},
+		{"another Service", crd(former, two), crd(next, two), true},
+		{"another namespace", crd(former, two), crd("{service: {namespace: other, name: former}}", two), true},
+		{"fewer versions", crd(former, two), crd(next, "{name: v2, served: true}"), true},
+		{"a new version", crd(former, "{name: v1, served: true}"), crd(next, two), false},
+		{"a new version that is not served", crd(former, "{name: v1, served: true}"), crd(next, "{name: v1, served: true}, {name: v2, served: false}"), true},
+		{"a first webhook", none, crd(next, "{name: v1, served: true}"), false},
+		{"no webhook any more", crd(former, two), none, false},
+		{"a URL", crd(former, two), crd("{url: u}", two), false},
+		{"no URL any more", crd("{url: u}", two), crd(next, two), false},
+	} {
+		from, moves := plan.MovesConversion(tt.live, tt.wanted)
+		if moves != tt.want || moves && from != manifest.Service.ID("ns", "former") {
+			t.Errorf("%s: have %t from %s", tt.name, moves, from)
+		}
+	}
+	live := manifest.With(crd(former, two), "digest", "metadata", "annotations", manifest.ConversionAnnotation)
+	as := plan.WithConversion(crd(next, "{name: v2, served: true}"), live)
+	if !reflect.DeepEqual(as, manifest.With(crd(former, "{name: v2, served: true}"), "digest", "metadata", "annotations", manifest.ConversionAnnotation)) {
+		t.Errorf("with the live conversion: %v", as)
 	}
 }
