@@ -73,7 +73,7 @@ func TestRulesWait(t *testing.T) {
 
 	_, results := b.apply(b.rules(two, true))
 	if len(results) != 2 || !strings.Contains(results[0], "pending customresourcedefinition.apiextensions.k8s.io/widgets.$NAME.example.org: waits for deployment.apps/gitopsd-system/gitopsd-conversion, which is to convert its objects: ") ||
-		!strings.HasPrefix(results[1], "skipped configmap/gitopsd-system/conversion.widgets.$NAME.example.org.") {
+		!strings.HasPrefix(results[1], "pending configmap/gitopsd-system/conversion.widgets.$NAME.example.org.") {
 		t.Errorf("results %q", results)
 	}
 	if have := named(); have != one {
