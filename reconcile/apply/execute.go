@@ -132,6 +132,9 @@ func (a *Applier) Apply(ctx context.Context, p *plan.Plan) (*Report, error) {
 	report := &Report{Results: x.results}
 	defer func() { x.tally(time.Now()) }()
 	if !p.HasChanges() {
+		if err := x.awaitSuccessors(ctx); err != nil {
+			return report, err
+		}
 		return report, x.settle(ctx)
 	}
 	kinds, spaces := x.scope(func(*Result) bool { return true })

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"gitopsd.dev/reconcile/kube"
@@ -16,25 +17,25 @@ import (
 // which package succeeds which before they are applied.
 
 // awaitSuccessors waits until the controllers of successors are ready, and notes those that
-// are not. It waits only for what this run applied, and no longer than for the servers of
-// webhooks; a later pass prunes then.
+// are not. It waits only for what this run applied and a prune waits for, and no longer than for
+// the servers of webhooks; a later pass prunes then.
 func (x *execution) awaitSuccessors(ctx context.Context) error {
 	ctx = kube.Waiting(ctx)
-	takeOver := make(map[string]bool)
-	for i := range x.plan.Steps {
-		if s := &x.plan.Steps[i]; s.Action == plan.Prune {
-			for _, successor := range x.plan.Successors[s.Package] {
-				takeOver[successor] = true
-			}
+	awaited := make(map[string]bool) // by successor: whether a prune waits for it
+	for former, by := range x.plan.Successors {
+		for _, successor := range by {
+			awaited[successor] = awaited[successor] || slices.ContainsFunc(x.plan.Steps, func(s plan.Step) bool { return s.Action == plan.Prune && s.Package == former })
 		}
 	}
 	for i := range x.results {
 		r := &x.results[i]
-		if s := r.Step; s.Object == nil || !takeOver[s.Package] || !controllerOf(s.Object) {
+		s := r.Step
+		await, succeeds := awaited[s.Package]
+		if s.Object == nil || !succeeds || !controllerOf(s.Object) {
 			continue
 		}
 		for wait := pollFirst; ; wait = min(2*wait, pollLongest) {
-			why, err := x.unavailable(ctx, r.Step.Object)
+			why, err := x.unavailable(ctx, s.Object)
 			if kube.IsClusterWide(err) || ctx.Err() != nil {
 				return cmp.Or(err, ctx.Err())
 			}
@@ -44,8 +45,8 @@ func (x *execution) awaitSuccessors(ctx context.Context) error {
 			if why == "" {
 				break
 			}
-			if r.Outcome != Done || x.backends.over(time.Now(), backendWait) {
-				x.unready[r.Step.Package] = blocker{r.Step, fmt.Sprintf("%s is ready: %s", r.Step.ID, why)}
+			if !await || r.Outcome != Done || x.backends.over(time.Now(), backendWait) {
+				x.unready[s.Package] = blocker{s, fmt.Sprintf("%s is ready: %s", s.ID, why)}
 				break
 			}
 			if err := kube.Sleep(ctx, wait); err != nil {
@@ -70,24 +71,30 @@ func (x *execution) untaken(s *plan.Step) string {
 	return ""
 }
 
-// successors returns the record for the inventory after this run. A former package that
-// leaves needs it as long as it has objects; one that stays, and plain manifests, only as
-// long as a prune waits for the successor.
+// successors returns the record for the inventory after this run: which packages succeed one of
+// which there is something, until they have taken over. What there is of a former package that
+// stays, and of plain manifests, may go in a later commit.
 func (x *execution) successors() plan.Successors {
-	stays, left := make(map[string]bool), make(map[string]bool)
+	desired, left, planned := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for i := range x.results {
 		r := &x.results[i]
+		planned[r.Step.Package] = true
 		if r.Step.Object != nil {
-			stays[r.Step.Package] = true
+			desired[r.Step.Package] = true
 		} else if r.Outcome != Done {
 			left[r.Step.Package] = true
 		}
 	}
 	missing := x.missing()
+	// A package without a step has errors.
+	takesOver := func(pkg string) bool {
+		return len(missing[pkg]) > 0 || x.unready[pkg].step != nil || !desired[pkg] && (left[pkg] || !planned[pkg])
+	}
 	record := make(plan.Successors)
 	for former, by := range x.plan.Successors {
+		leaves := left[former] && !desired[former] && former != ""
 		for _, successor := range by {
-			if left[former] && (!stays[former] && former != "" || len(missing[successor]) > 0 || x.unready[successor].step != nil) {
+			if leaves || (desired[former] || left[former]) && takesOver(successor) {
 				record.Add(former, successor)
 			}
 		}

@@ -2,9 +2,12 @@ package apply_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
+	"gitopsd.dev/reconcile/apply"
+	"gitopsd.dev/reconcile/plan"
 	"gitopsd.dev/render/manifest"
 )
 
@@ -56,5 +59,50 @@ spec: {selector: {matchLabels: {app: $NAME}}, template: {metadata: {labels: {app
 				}
 			})
 		}
+	}
+}
+
+// What a definition's former controller consists of may leave later than the definition: in
+// another commit, or once a person allows that much to go.
+func TestSuccessorsLater(t *testing.T) {
+	const mine = "gitopsd.dev/package: $NAME"
+	const stuck = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: $NAME, namespace: gitopsd-system, labels: {gitopsd.dev/package: $NAME}},
+spec: {selector: {matchLabels: {app: $NAME}}, template: {metadata: {labels: {app: $NAME}, annotations: {devcluster.gitopsd.dev/fail: image}}, spec: {containers: [{name: a, image: example.org/a}]}}}}`
+	crd := strings.Split(everything, "---")[6]
+	of := func(label string) string {
+		return strings.Replace(crd, "metadata: {", "metadata: {labels: {"+label+"}, ", 1)
+	}
+	former := func(n int) string {
+		return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: $NAME-%d, namespace: default}}", n)
+	}
+	some := func(n int) (list []string) {
+		for i := range n {
+			list = append(list, former(i))
+		}
+		return list
+	}
+	join := func(objects ...string) string { return strings.Join(objects, "\n---\n") }
+	const waits = "pending configmap/default/$NAME-0: waits until deployment.apps/gitopsd-system/$NAME is ready: "
+	for _, tt := range []struct {
+		name         string
+		first, later string // commits: the definition moves in the first one
+		allowed      int    // in the later one
+		former       []string
+	}{
+		{"commit", join(of(mine), stuck, former(0), former(1)), join(of(mine), stuck, former(1)), 0, some(2)},
+		{"allowance", join(of(mine), stuck), join(of(mine), stuck), 100, some(25)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			b.apply(b.set(join(append(tt.former, of("a: b"))...)))
+			b.apply(b.set(tt.first))
+			b.restart()
+			for range 2 {
+				results := b.results(b.execute(b.plan(b.set(tt.later), apply.PlanOptions{Options: plan.Options{AllowPrune: tt.allowed}})))
+				if all := strings.Join(results, "\n"); !strings.Contains(all, waits) {
+					t.Fatalf("%s\nlacks %s", all, waits)
+				}
+			}
+		})
 	}
 }

@@ -161,12 +161,19 @@ func HoldIncomplete(p *Plan) {
 // keepUnrendered keeps objects that may still be desired, because rendering had errors, or
 // the directory is empty. label returns the value of an object's label.
 func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, key string) string) {
+	// A package with errors may take over plain definitions, and what else leaves may be their
+	// controller.
+	moves := len(c.opts.Broken) > 0 && slices.ContainsFunc(steps, func(s Step) bool {
+		return s.Package == "" && s.ID.Is(manifest.Definitions...) && c.opts.Keeps != nil && c.opts.Keeps(s.ID, "")
+	})
 	for i := range steps {
 		s := &steps[i]
 		switch {
 		case c.opts.RenderFailed != "":
 			holdBehind(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
+			holdBehind(s, "%s", c.maybeWanted(s))
+		case moves && s.Package == "" && (!binds(s.ID) || len(c.live.Accounts[s.ID]) > 0): // people's rights are revoked
 			holdBehind(s, "%s", c.maybeWanted(s))
 		case (c.opts.Bare || c.desired.Len() == 0) && !c.opts.RemoveAll && !target.Made(s.ID, label(s.ID, target.AutomaticLabel)):
 			if len(c.opts.Broken) > 0 {

@@ -311,7 +311,7 @@ type Plan struct {
 	Notes []string
 	// Gating decides when the objects are ready.
 	Gating Gating
-	// Successors are the packages that take over from others, which have objects to prune.
+	// Successors are the packages that take over from others, which have objects.
 	Successors Successors
 
 	// behind are the steps that each name in an After stands for.

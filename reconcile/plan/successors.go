@@ -46,11 +46,12 @@ func ParseSuccessors(text string) Successors {
 	return s
 }
 
-// of returns the successors of packages of which a plan has objects that are not desired.
+// of returns the successors of packages of which a plan has objects. Those that are desired may
+// go in a later commit.
 func (s Successors) of(steps []Step) Successors {
 	of := make(Successors)
 	for i := range steps {
-		if by := s[steps[i].Package]; steps[i].Object == nil && by != nil {
+		if by := s[steps[i].Package]; by != nil {
 			of[steps[i].Package] = by
 		}
 	}

@@ -76,3 +76,38 @@ func TestSuccessors(t *testing.T) {
 		})
 	}
 }
+
+// Plain manifests go while a package has errors, except with a plain definition: then the
+// package may take over from them all, and only people's rights go.
+func TestPlainBesideErrors(t *testing.T) {
+	t.Parallel()
+	const (
+		stays   = "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: default}}\n---\n"
+		crd     = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ws.e.org}, spec: {group: e.org, names: {kind: W}}}\n---\n"
+		leaving = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: operator, namespace: default}}\n---\n" +
+			"{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: operator}}\n---\n" +
+			"{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: people}}\n"
+	)
+	const why = " kept: errors in the repository or in package p leave open whether it is wanted\n"
+	for _, tt := range []struct{ name, live, want string }{
+		{"without a definition", stays + leaving, "prune deployment.apps/default/operator\nprune clusterrolebinding.rbac.authorization.k8s.io/operator\nprune clusterrolebinding.rbac.authorization.k8s.io/people\n"},
+		{"with one", stays + crd + leaving, "held deployment.apps/default/operator" + why + "held clusterrolebinding.rbac.authorization.k8s.io/operator" + why +
+			"prune clusterrolebinding.rbac.authorization.k8s.io/people\nheld customresourcedefinition.apiextensions.k8s.io/ws.e.org" + why},
+	} {
+		l := live(t, tt.live, nil)
+		l.Accounts = map[manifest.ID][]string{
+			manifest.ClusterRoleBinding.ID("", "operator"): {"default"},
+			manifest.ClusterRoleBinding.ID("", "people"):   {},
+		}
+		opts := plan.Options{Broken: []string{"p"}, Keeps: func(id manifest.ID, pkg string) bool { return id.Is(manifest.CRD) }}
+		have := ""
+		for line := range strings.Lines(steps(plan.Compute("prod", manifesttest.Set(t, stays), l, inventory, opts))) {
+			if !strings.HasPrefix(line, "unchanged") && !strings.Contains(line, "/x") {
+				have += line
+			}
+		}
+		if have != tt.want {
+			t.Errorf("%s: have\n%swant\n%s", tt.name, have, tt.want)
+		}
+	}
+}
