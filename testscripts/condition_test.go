@@ -24,7 +24,7 @@ func eventually(ctx context.Context, s *scenario, c *call) error {
 	var timeout time.Duration
 	var stdout string
 	err := c.flags(func(f *flag.FlagSet) {
-		f.DurationVar(&timeout, "timeout", 30*time.Second, "")
+		f.DurationVar(&timeout, "timeout", time.Minute, "")
 		f.StringVar(&stdout, "stdout", "", "")
 	}, 1, -1)
 	if err != nil {
