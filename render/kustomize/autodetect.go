@@ -83,9 +83,12 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 	return file, nil
 }
 
-// otherFile reports whether a name with this extension, such as ".md", is a file's, and not one of
-// objects. Directories have none, or a version's digits.
+// otherFile reports whether a link of this name leads to a file, and not to objects: by its
+// extension, since links are not followed. Directories may be called conf.d or acme.io.
 func otherFile(ext string) bool {
-	letters := strings.Trim(strings.ToLower(ext), "abcdefghijklmnopqrstuvwxyz") == "."
-	return letters && !strings.EqualFold(ext, ".yaml") && !strings.EqualFold(ext, ".yml")
+	switch strings.ToLower(ext) {
+	case ".md", ".txt", ".rst", ".adoc", ".html", ".pdf", ".png", ".jpg", ".svg", ".csv", ".sh", ".py", ".tpl", ".tmpl", ".toml", ".ini", ".env", ".tf", ".tfvars", ".lock", ".log":
+		return true
+	}
+	return false
 }

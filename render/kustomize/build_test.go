@@ -354,6 +354,9 @@ func TestAutodetectLeavesOut(t *testing.T) {
 	}{
 		{"linked", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/linked: is a symbolic link"},
 		{"v1.2", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/v1.2: is a symbolic link"},
+		{"acme.io", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/acme.io: is a symbolic link"},
+		{"conf.d", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/conf.d: is a symbolic link"},
+		{"x.json", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common/two.yaml")}, "a/x.json: is a symbolic link"},
 		{"x.YAML", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common/two.yaml")}, "a/x.YAML: is a symbolic link"},
 		{"module", &fstest.MapFile{Mode: fs.ModeIrregular}, "a/module: is neither a regular file nor a directory"},
 		{"caf\xe9/x.yaml", one, `a: "caf\xe9" is not a name in UTF-8; rename it`},
