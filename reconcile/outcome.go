@@ -16,8 +16,13 @@ import (
 // version is a version of a package, with its digest.
 type version struct{ name, digest string }
 
+// longestRetry is the longest pause until the units get their jobs again, however rare the polls
+// are: somebody who has pushes told may poll once in an hour.
+const longestRetry = time.Minute
+
 // retryPause returns the pause after failures in a row, up to ten intervals, with jitter.
 func retryPause(interval time.Duration, failures int) time.Duration {
+	interval = min(interval, longestRetry)
 	pause := min(interval<<min(failures-1, 10), 10*interval)
 	return pause*9/10 + rand.N(pause/5+1)
 }

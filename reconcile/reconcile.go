@@ -229,6 +229,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 		// A tenth of jitter keeps a fleet of daemons from polling in step.
 		pause = time.After(d.cfg.Interval + rand.N(d.cfg.Interval/10+1))
 	}
+	// Units are tried again more often than polls that are rare.
+	var retry <-chan time.Time
+	later := func() {
+		if d.cfg.Interval > longestRetry {
+			retry = time.After(longestRetry + rand.N(longestRetry/10))
+		}
+	}
+	later()
 	var err error
 	for poll := true; ; {
 		d.cfg.Board.Turn()
@@ -260,6 +268,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.giveUp()
 		case <-d.pushed():
 			poll = true
+		case <-retry:
+			later()
 		case <-pause:
 			poll = true
 			rest()

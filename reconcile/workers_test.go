@@ -646,6 +646,34 @@ func testUnreachable(t *testing.T, names ...string) {
 	})
 }
 
+// Rare polls keep no cluster waiting that failed or was down for a moment.
+func TestRarePolls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, b := newFleet(t, 4), new(branch)
+		fleet := files("v1")
+		maps.Copy(fleet, cluster("prod", "v1"))
+		fleet["clusters.yaml"] = registry("dev", "prod")
+		b.push("1", fleet)
+		f.gives("dev", unit.Outcome{Phase: status.Unreachable, Message: "connection refused"})
+		f.gives("prod", unit.Outcome{Phase: status.Failed, Message: "503 Service Unavailable"})
+		f.ws.cfg.Interval = time.Hour
+		d := looping(t, f, b, nil)
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		f.set("dev", nil)
+		f.set("prod", nil)
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if phase(d, "dev") != status.Ready || phase(d, "prod") != status.Ready {
+			t.Errorf("dev is %s, and prod is %s", phase(d, "dev"), phase(d, "prod"))
+		}
+		if n := b.polled(); n > 2 {
+			t.Errorf("%d polls", n)
+		}
+	})
+}
+
 // A cluster that is down while a commit comes, and calls once it is back, gets that
 // commit and not the one before.
 func TestWokenAfterUnreachable(t *testing.T) {
