@@ -129,6 +129,9 @@ func New(c Config) (*Client, error) {
 			}
 			return c.MayReach(to.Addr())
 		}
+		if cfg.Proxy == nil { // a proxy of the daemon's environment would reach for it what is refused
+			cfg.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+		}
 	}
 	conns := &connections{dialer: connrotation.NewDialer(dialer.DialContext)}
 	cfg.Dial = conns.dial

@@ -3,7 +3,11 @@ package kube
 import (
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -37,6 +41,38 @@ func TestMayReach(t *testing.T) {
 	}
 	if n := asked.Load(); n != 0 {
 		t.Errorf("%d requests arrived", n)
+	}
+}
+
+// A proxy that the daemon's environment names could reach what is refused. A process reads its
+// environment once, so that another one is needed.
+func TestMayReachPastProxy(t *testing.T) {
+	if os.Getenv("HTTPS_PROXY") == "" {
+		var asked sync.Map // the hosts
+		proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked.Store(r.Host, true) }))
+		defer proxy.Close()
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMayReachPastProxy$")
+		child.Env = append(os.Environ(), "HTTPS_PROXY="+proxy.URL)
+		if out, err := child.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		for host, want := range map[string]bool{"any.invalid:443": true, "checked.invalid:443": false} {
+			if _, is := asked.Load(host); is != want {
+				t.Errorf("the proxy was asked for %s: %t", host, is)
+			}
+		}
+		return
+	}
+	for host, may := range map[string]func(netip.Addr) error{"any": nil, "checked": kubeconfig.Reach(nil).Check} {
+		c, err := New(Config{Name: "target", MayReach: may, Kubeconfig: []byte(`{apiVersion: v1, kind: Config, current-context: x,
+ contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: "https://` + host + `.invalid"}}], users: [{name: x, user: {token: t}}]}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, _, err := c.Get(t.Context(), configMapType, configMapType.ID("a", "b")); err == nil {
+			t.Errorf("%s.invalid answers", host)
+		}
 	}
 }
 

@@ -15,11 +15,12 @@ import (
 )
 
 // Access decides which requests may read the state of the fleet, which names clusters,
-// packages and their problems. Requests from the same machine or pod to a name of it may, so that
-// `kubectl port-forward` works; others only as the fields allow. /healthz and /readyz need no access.
+// packages and their problems. Requests from the same machine or pod to localhost may, so that
+// `kubectl port-forward` works, but not those that a proxy there passes on; others only as the
+// fields allow. /healthz and /readyz need no access.
 type Access struct {
-	// TokenFile is a file with a bearer token that grants access. It is read for each request,
-	// so that the token can be rotated.
+	// TokenFile is a file with bearer tokens that grant access, in a line each. It is read for
+	// each request, so that a token can be rotated.
 	TokenFile string
 	// Open grants access to all requests.
 	Open bool
@@ -32,7 +33,7 @@ func (a Access) allowed(r *http.Request) bool {
 	}
 	// A page on the web may have a name that leads here; a browser would let it read the answer.
 	from, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err == nil && loopback(from) && own(r.Host) {
+	if err == nil && loopback(from) && own(r.Host) && !passedOn(r) {
 		return true
 	}
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -40,13 +41,18 @@ func (a Access) allowed(r *http.Request) bool {
 		return false
 	}
 	want, err := os.ReadFile(a.TokenFile)
-	token := strings.TrimSpace(string(want))
-	if err != nil || token == "" {
+	if err != nil {
 		return false
 	}
 	// Hashes have equal length: the comparison reveals nothing about the token's.
-	g, w := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(token))
-	return subtle.ConstantTimeCompare(g[:], w[:]) == 1
+	g, granted := sha256.Sum256([]byte(given)), 0
+	for token := range strings.Lines(string(want)) {
+		if token = strings.TrimSpace(token); token != "" {
+			w := sha256.Sum256([]byte(token))
+			granted |= subtle.ConstantTimeCompare(g[:], w[:])
+		}
+	}
+	return granted == 1
 }
 
 // loopback reports whether an address is of this machine or pod.
@@ -56,12 +62,23 @@ func loopback(address string) bool {
 }
 
 // own reports whether a request's Host, with or without a port, can only be this machine or pod:
-// an address, or localhost.
+// localhost, or an address of it.
 func own(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	return strings.EqualFold(host, "localhost") || net.ParseIP(strings.Trim(host, "[]")) != nil
+	return strings.EqualFold(host, "localhost") || loopback(strings.Trim(host, "[]"))
+}
+
+// passedOn reports whether a proxy says that a request is somebody else's. Behind a proxy on the
+// same machine, such as the sidecar of a service mesh, all requests come from there.
+func passedOn(r *http.Request) bool {
+	for name := range r.Header {
+		if name == "Forwarded" || name == "Via" || strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Envoy-") || name == "X-Real-Ip" {
+			return true
+		}
+	}
+	return false
 }
 
 // guard returns a handler that passes allowed requests to h and refuses others.

@@ -211,8 +211,8 @@ func TestAccess(t *testing.T) {
 	}
 	// A name that somebody else's name server leads here is not this machine's.
 	for host, want := range map[string]bool{
-		"localhost": true, "LocalHost:8080": true, "127.0.0.1": true, "127.0.0.1:8080": true, "[::1]:8080": true, "[::1]": true, "10.0.0.7:8080": true,
-		"": false, "example.org": false, "example.org:8080": false, "localhost.example.org": false, "127.0.0.1.example.org:80": false, ":8080": false,
+		"localhost": true, "LocalHost:8080": true, "127.0.0.1": true, "127.0.0.1:8080": true, "[::1]:8080": true, "[::1]": true,
+		"": false, "10.0.0.7:8080": false, "example.org": false, "example.org:8080": false, "localhost.example.org": false, "127.0.0.1.example.org:80": false, ":8080": false,
 	} {
 		r := &http.Request{RemoteAddr: near, Host: host, Header: make(http.Header)}
 		if (Access{}).allowed(r) != want {
@@ -221,6 +221,20 @@ func TestAccess(t *testing.T) {
 		r.Header.Set("Authorization", "Bearer s3cret")
 		if !(Access{TokenFile: file}).allowed(r) {
 			t.Errorf("a request from this machine to %q with the token is refused", host)
+		}
+	}
+	// A proxy on this machine, such as a sidecar, passes on requests from anywhere.
+	for _, name := range []string{"X-Forwarded-For", "x-forwarded-host", "Forwarded", "Via", "X-Envoy-External-Address", "X-Real-IP"} {
+		r := &http.Request{RemoteAddr: near, Host: "localhost", Header: make(http.Header)}
+		r.Header.Set(name, "x")
+		if (Access{}).allowed(r) {
+			t.Errorf("a request with %s is allowed", name)
+		}
+	}
+	write("\n next \ns3cret\n")
+	for token, want := range map[string]bool{"next": true, "s3cret": true, "": false, "next \ns3cret": false, "other": false} {
+		if (Access{TokenFile: file}).allowed(&http.Request{RemoteAddr: far, Header: http.Header{"Authorization": {"Bearer " + token}}}) != want {
+			t.Errorf("with two tokens, %q: allowed is %t, want %t", token, !want, want)
 		}
 	}
 	write("")

@@ -334,6 +334,23 @@ func TestEmptyValues(t *testing.T) {
 	}
 }
 
+// An empty variable does not trust everybody, and what is for a daemon does not end one pass.
+func TestVariablesOfRun(t *testing.T) {
+	for variable, want := range map[string]string{
+		"GITOPSD_TRUSTED_OPENPGP_KEYS=": "GITOPSD_TRUSTED_OPENPGP_KEYS: invalid argument",
+		"GITOPSD_TRUSTED_SSH_SIGNERS=":  "the value is empty; write one, or leave the flag out",
+		"GITOPSD_SIGNING_KEY=":          "--repo ftp://",
+		"GITOPSD_LEASE=gitopsd":         "--repo ftp://",
+		"GITOPSD_PUSH_SECRET_FILE=file": "--repo ftp://",
+	} {
+		name, value, _ := strings.Cut(variable, "=")
+		env := map[string]string{name: value, "GITOPSD_CACHE_DIR": t.TempDir()}
+		if code, _, stderr := gitopsd(t, env, "run", "--once", "--repo", "ftp://host/x.git"); code != 1 || !strings.Contains(stderr, strings.TrimPrefix(want, "--repo ")) {
+			t.Errorf("%s: %d %s", variable, code, stderr)
+		}
+	}
+}
+
 // Passwords and tokens in addresses are not shown.
 func TestPasswordsAreNotShown(t *testing.T) {
 	for _, tt := range []struct {
@@ -362,7 +379,9 @@ func TestEmptyVariables(t *testing.T) {
 	walk = func(c *cobra.Command) {
 		all := make(map[string]string)
 		c.LocalFlags().VisitAll(func(f *pflag.Flag) { all[variable(f.Name)] = "" })
-		delete(all, "GITOPSD_CLUSTER") // which is an error
+		for _, name := range []string{"GITOPSD_CLUSTER", "GITOPSD_TRUSTED_OPENPGP_KEYS", "GITOPSD_TRUSTED_SSH_SIGNERS"} {
+			delete(all, name) // which is an error
+		}
 		if err := flagsFromEnvironment(c.Flags(), variables(all)); err != nil {
 			t.Errorf("%s: %v", c.CommandPath(), err)
 		}

@@ -269,7 +269,10 @@ func (o *gitOptions) register(cmd *cobra.Command) {
 	f.StringVar(&o.openPGPKeys, "trusted-openpgp-keys", "", "file of armored public keys, as gpg --armor --export prints them: act only on commits that are signed by one of them, or by a --trusted-ssh-signers")
 	f.StringVar(&o.sshSigners, "trusted-ssh-signers", "", "file in the format of git's gpg.ssh.allowedSignersFile: act only on commits that are signed by one of its keys, or by one of --trusted-openpgp-keys")
 	f.StringVar(&o.signingKey, "signing-key", "", "SSH private key file to sign the commits of clusters.lock with")
-	refuseEmpty(f, "trusted-openpgp-keys", "trusted-ssh-signers", "signing-key") // so that a script's empty variable does not trust everybody
+	// So that an empty variable, of a script or a manifest, does not trust everybody.
+	refuseEmpty(f, "trusted-openpgp-keys", "trusted-ssh-signers", "signing-key")
+	annotate(f, "trusted-openpgp-keys", emptyCounts)
+	annotate(f, "trusted-ssh-signers", emptyCounts)
 	f.StringVar(&o.name, "commit-name", "gitopsd", "name in the commits of clusters.lock")
 	f.StringVar(&o.mail, "commit-mail", "gitopsd@localhost", "mail address in the commits of clusters.lock")
 	f.BoolVar(&o.pendingBranch, "pending-branch", false, "keep uncommitted records on the branch gitopsd/pending instead of refs/gitopsd/pending")

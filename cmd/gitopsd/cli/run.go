@@ -131,9 +131,11 @@ token in --status-token-file; kubectl port-forward does not.`,
 	f.StringVar(&o.lock, "lock", "update", "what to do about missing records: update (add and commit them) or readonly (refuse such packages)")
 	f.StringVar(&o.listen, "listen", defaultListen, "address to serve on, for instance :8080 for a kubelet's probes; empty for none")
 	annotate(f, "listen", emptyCounts)
-	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /, /status and /metrics need from outside this machine or pod; read for each request")
+	f.StringVar(&o.access.TokenFile, "status-token-file", "", "file with the bearer token that /, /status and /metrics need from outside this machine or pod. With several, in a line each, any will do; read for each request")
 	f.BoolVar(&o.access.Open, "status-open", false, "serve /, /status and /metrics to everybody who reaches --listen; they name clusters, packages and their problems")
 	f.StringVar(&o.pushSecret, "push-secret-file", "", "file with the secret of a push webhook, which then is served at /push on --listen: the forge tells of a push, and the daemon polls at once. With several secrets, in a line each, any will do; read for each request")
+	annotate(f, "push-secret-file", yields, "once")
+	annotate(f, "lease", yields, "once")
 	return cmd
 }
 

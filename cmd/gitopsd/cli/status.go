@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -30,6 +32,7 @@ const defaultListen = "127.0.0.1:8080"
 type statusOptions struct {
 	address   string
 	tokenFile string
+	daemons   bool // tokenFile is the value of the variable, which the daemon shares
 	clusters  []string
 	output    outputFlag
 	exitcode  bool
@@ -95,6 +98,7 @@ func (o *statusOptions) run(cmd *cobra.Command, g *global) error {
 	if err != nil {
 		return err
 	}
+	o.daemons = annotated(cmd.Flags().Lookup("status-token-file"), fromVariable)
 	if _, err := o.token(); err != nil {
 		return err // waiting does not help
 	}
@@ -234,6 +238,20 @@ func statusURL(address string) (string, error) {
 	return u.JoinPath("status").String(), nil
 }
 
+// here reports whether a daemon's address is this machine or pod.
+func here(address string) bool {
+	text, err := statusURL(address)
+	if err != nil {
+		return false
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
+}
+
 // errNotAllowed is the error if the daemon wants a different token.
 var errNotAllowed = errors.New("the daemon refuses access")
 
@@ -246,11 +264,15 @@ func (o *statusOptions) token() (string, error) {
 		return "", nil
 	}
 	text, err := os.ReadFile(o.tokenFile)
+	if errors.Is(err, fs.ErrNotExist) && o.daemons && here(o.address) {
+		return "", nil // its Secret is optional, and nobody needs a token in its pod
+	}
 	if err != nil {
 		return "", fmt.Errorf("--status-token-file: %w", err)
 	}
-	token := strings.TrimSpace(string(text))
-	if token == "" || strings.ContainsFunc(token, unicode.IsSpace) {
+	// While it is replaced, the daemon's file has both.
+	token, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	if token = strings.TrimSpace(token); token == "" || strings.ContainsFunc(token, unicode.IsSpace) {
 		return "", fmt.Errorf("--status-token-file %s: want a token in one line", o.tokenFile)
 	}
 	return token, nil

@@ -77,7 +77,7 @@ func TestStatusURL(t *testing.T) {
 func TestStatusToken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"empty": "\n", "two": "a\nb\n"} {
+	for name, text := range map[string]string{"empty": "\n", "two": "a b\n"} {
 		writeFile(t, dir, name, text)
 	}
 	for file, want := range map[string]string{"missing": "--status-token-file: open ", "empty": "want a token in one line", "two": "want a token in one line"} {
@@ -86,6 +86,22 @@ func TestStatusToken(t *testing.T) {
 		if code != 1 || !strings.Contains(stderr, want) {
 			t.Errorf("%s: status %d, %q after %s", file, code, stderr, time.Since(began))
 		}
+	}
+	// In the daemon's pod, the variable is the daemon's, and the file may not be there. While a
+	// token is replaced, the file has two.
+	var given string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given = r.Header.Get("Authorization")
+		http.Error(w, "not now", http.StatusServiceUnavailable)
+	}))
+	defer server.Close()
+	writeFile(t, dir, "both", "new\nold\n")
+	for file, want := range map[string]string{"missing": "", "both": "Bearer new"} {
+		code, _, stderr := gitopsd(t, map[string]string{"GITOPSD_STATUS_TOKEN_FILE": filepath.Join(dir, file)}, "status", "--address", server.URL)
+		if code != 1 || given != want {
+			t.Errorf("%s in the pod: %q, %d %q", file, given, code, stderr)
+		}
+		given = "not asked"
 	}
 }
 
