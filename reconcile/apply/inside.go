@@ -83,11 +83,13 @@ func (a *Applier) readAccounts(ctx context.Context, p *plan.Plan, v *view) error
 			if kube.IsClusterWide(err) {
 				return err
 			}
+			accounts := []string{plan.AnyAccount}
 			if err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				v.live.Accounts[s.ID] = plan.AccountsOf(tree)
+				accounts = plan.AccountsOf(tree)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			v.live.Accounts[s.ID] = accounts
 			return nil
 		})
 	}

@@ -114,6 +114,7 @@ func (c *Comparer) Between(ctx context.Context, cluster string, before, after *m
 	}
 	sortApplied(p.Steps)
 	var prunes []Step
+	now.live.Accounts = make(map[manifest.ID][]string)
 	for _, o := range before.All() {
 		if after.Get(o.ID()) == nil || withdrawn(o) {
 			s := Step{Action: Prune, ID: o.ID(), Stage: StageOf(o.ID()), Package: o.Label(manifest.PackageLabel)}
@@ -121,12 +122,15 @@ func (c *Comparer) Between(ctx context.Context, cluster string, before, after *m
 			s.Needs = dependencies(o.Annotation(manifest.DependsOnAnnotation), Order{})
 			if s.WantsAccounts() {
 				s.Accounts = AccountsOf(o.Tree())
+				now.live.Accounts[s.ID] = s.Accounts
 			}
 			prunes = append(prunes, s)
 		}
 	}
 	sortPruned(prunes)
-	now.keepUnrendered(prunes, func(id manifest.ID, key string) string { return before.Get(id).Label(key) })
+	label := func(id manifest.ID, key string) string { return before.Get(id).Label(key) }
+	now.keepUnrendered(prunes, label)
+	now.keepReplaced(prunes, label)
 	now.keepDelegated(prunes)
 	now.keepUsed(prunes)
 	now.keepMost(prunes, before.Len())

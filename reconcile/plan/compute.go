@@ -46,8 +46,8 @@ type Live struct {
 	Contents map[manifest.ID][]Content
 	// ContentsUnknown is why an object's contents could not be read, or not all of them.
 	ContentsUnknown map[manifest.ID]string
-	// Accounts are [AccountsOf] the bindings that steps want them of; those that could not
-	// be read are missing.
+	// Accounts are [AccountsOf] the bindings that steps want them of; [AnyAccount] of those
+	// that could not be read.
 	Accounts map[manifest.ID][]string
 	// Finished are Jobs that finished, and that Kubernetes has deleted since because of their
 	// spec.ttlSecondsAfterFinished.
@@ -312,6 +312,10 @@ func (c *computation) wanted(o *manifest.Object) Step {
 		s.Drift = true
 		if why, ok := c.live.Disputed[id]; ok {
 			return decide(Held, "%s", why)
+		}
+		if unlabelled != "" && c.opts.ReportDrift {
+			// Once it is not desired, nothing finds it, and it counts as released.
+			why += "; without the label, the object stays in the cluster when it leaves the repository: put the label back, or delete the object yourself then"
 		}
 		return decide(Configure, "drift: %s", why)
 	}

@@ -68,7 +68,9 @@ func (c *computation) unwanted() []Step {
 		steps = append(steps, s)
 	}
 	sortPruned(steps)
-	c.keepUnrendered(steps, func(id manifest.ID, key string) string { return c.live.Objects[id].Labels[key] })
+	label := func(id manifest.ID, key string) string { return c.live.Objects[id].Labels[key] }
+	c.keepUnrendered(steps, label)
+	c.keepReplaced(steps, label)
 	c.keepDelegated(steps)
 	c.keepUsed(steps)
 	c.keepAdopted(steps)
@@ -107,14 +109,17 @@ func (c *computation) maybeWanted(s *Step) string {
 	if slices.Contains(broken, s.Package) {
 		broken = []string{s.Package}
 	}
-	switch len(broken) {
-	case 0:
-	case 1:
-		where += " or in package " + broken[0]
-	default:
-		where += " or in packages " + prose.Some(broken, 3)
+	if len(broken) > 0 {
+		where += " or in " + packagesNamed(broken)
 	}
 	return fmt.Sprintf("kept: errors in %s leave open whether it is wanted", where)
+}
+
+func packagesNamed(names []string) string {
+	if len(names) == 1 {
+		return "package " + names[0]
+	}
+	return "packages " + prose.Some(names, 3)
 }
 
 // HoldIncomplete holds the prunes that `gitopsd run` would leave to a later pass because
@@ -161,19 +166,12 @@ func HoldIncomplete(p *Plan) {
 // keepUnrendered keeps objects that may still be desired, because rendering had errors, or
 // the directory is empty. label returns the value of an object's label.
 func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, key string) string) {
-	// A package with errors may take over plain definitions, and what else leaves may be their
-	// controller.
-	moves := len(c.opts.Broken) > 0 && slices.ContainsFunc(steps, func(s Step) bool {
-		return s.Package == "" && s.ID.Is(manifest.Definitions...) && c.opts.Keeps != nil && c.opts.Keeps(s.ID, "")
-	})
 	for i := range steps {
 		s := &steps[i]
 		switch {
 		case c.opts.RenderFailed != "":
 			holdBehind(s, "kept: the cluster could not be rendered: %s", c.opts.RenderFailed)
 		case c.opts.Keeps != nil && c.opts.Keeps(s.ID, s.Package):
-			holdBehind(s, "%s", c.maybeWanted(s))
-		case moves && s.Package == "" && (!binds(s.ID) || len(c.live.Accounts[s.ID]) > 0): // people's rights are revoked
 			holdBehind(s, "%s", c.maybeWanted(s))
 		case (c.opts.Bare || c.desired.Len() == 0) && !c.opts.RemoveAll && !target.Made(s.ID, label(s.ID, target.AutomaticLabel)):
 			if len(c.opts.Broken) > 0 {
@@ -182,6 +180,28 @@ func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, ke
 			}
 			holdFor(s, "kept: the cluster's directory renders no objects, which may be a mistake; if not, declare another object there, such as a Namespace; to remove everything for good, annotate the Cluster in the registry with %s and its name", clusters.RemoveAnnotation)
 		}
+	}
+}
+
+// keepReplaced keeps what packages with errors may replace. These are successors of its package;
+// and while such errors keep a plain definition, they may all be successors of the plain
+// manifests. No record is needed of that: the definition has its former label until the errors
+// end. People's rights go all the same, as in [Needs].
+func (c *computation) keepReplaced(steps []Step, label func(id manifest.ID, key string) string) {
+	moves := slices.ContainsFunc(steps, func(s Step) bool { return s.Follows && s.Package == "" && s.ID.Is(manifest.Definitions...) })
+	for i := range steps {
+		s := &steps[i]
+		var broken []string
+		for _, pkg := range c.opts.Broken {
+			if moves && s.Package == "" || slices.Contains(c.successors[s.Package], pkg) {
+				broken = append(broken, pkg)
+			}
+		}
+		revoked := s.Package == "" && binds(s.ID) && len(c.live.Accounts[s.ID]) == 0
+		if len(broken) == 0 || revoked || target.Made(s.ID, label(s.ID, target.AutomaticLabel)) {
+			continue
+		}
+		holdBehind(s, "kept: errors in %s leave open what replaces it", packagesNamed(broken))
 	}
 }
 

@@ -47,7 +47,7 @@ func ParseSuccessors(text string) Successors {
 }
 
 // of returns the successors of packages of which a plan has objects. Those that are desired may
-// go in a later commit.
+// leave in a later commit, before the successor works.
 func (s Successors) of(steps []Step) Successors {
 	of := make(Successors)
 	for i := range steps {
@@ -78,7 +78,9 @@ func (c *computation) takeovers(wanted []Step) Successors {
 	recorded := make(Successors)
 	for former := range c.live.Successors {
 		for _, successor := range c.current(former, s, desired, map[string]bool{former: true}) {
-			recorded.Add(former, successor)
+			if successor != former { // or the definitions went back
+				recorded.Add(former, successor)
+			}
 		}
 	}
 	for former, by := range recorded {

@@ -192,7 +192,8 @@ const (
 	// Kubernetes deletes after their time to live; see apply.Applier.Record.
 	FinishedAnnotation = Group + "/finished-jobs"
 	// SuccessorsAnnotation, on a cluster's inventory, has the packages that took over
-	// definitions from others, while these still have objects.
+	// definitions from others, while these still have objects that are to go, or may be
+	// before the successor is ready.
 	SuccessorsAnnotation = Group + "/successors"
 )
 
