@@ -48,8 +48,7 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 			return fs.SkipDir
 		}
 		ext := path.Ext(name)
-		link := entry.Type() == fs.ModeSymlink
-		if !entry.Type().IsRegular() && !(link && otherFile(ext)) {
+		if !entry.Type().IsRegular() && !in.otherFile(name, entry) {
 			// What is in a submodule or in the directory that a link leads to would be missing, and
 			// be pruned.
 			_, err := in.mode(name)
@@ -83,12 +82,18 @@ func (in *inspection) autodetect(ctx context.Context, dir string) (string, error
 	return file, nil
 }
 
-// otherFile reports whether a link of this name leads to a file, and not to objects: by its
-// extension, since links are not followed. Directories may be called conf.d or acme.io.
-func otherFile(ext string) bool {
-	switch strings.ToLower(ext) {
-	case ".md", ".txt", ".rst", ".adoc", ".html", ".pdf", ".png", ".jpg", ".svg", ".csv", ".sh", ".py", ".tpl", ".tmpl", ".toml", ".ini", ".env", ".tf", ".tfvars", ".lock", ".log":
-		return true
+// otherFile reports whether an entry is a symbolic link to a regular file of the repository, and has no
+// name of manifests. Such a link is like that file. Its name alone says nothing about what it leads to:
+// "acme.io" and "conf.d" may be directories.
+func (in *inspection) otherFile(name string, entry fs.DirEntry) bool {
+	ext := path.Ext(name)
+	if entry.Type() != fs.ModeSymlink || strings.EqualFold(ext, ".yaml") || strings.EqualFold(ext, ".yml") {
+		return false
 	}
-	return false
+	target, err := fs.ReadLink(in.repo, name)
+	if err != nil || path.IsAbs(target) {
+		return false
+	}
+	mode, err := in.mode(path.Join(path.Dir(name), target))
+	return err == nil && mode.IsRegular()
 }

@@ -355,12 +355,17 @@ func TestAutodetectLeavesOut(t *testing.T) {
 		{"linked", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/linked: is a symbolic link"},
 		{"v1.2", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/v1.2: is a symbolic link"},
 		{"acme.io", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/acme.io: is a symbolic link"},
-		{"conf.d", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common")}, "a/conf.d: is a symbolic link"},
-		{"x.json", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common/two.yaml")}, "a/x.json: is a symbolic link"},
+		{"deep/conf.d", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../../common/")}, "a/deep/conf.d: is a symbolic link"},
+		{"root.md", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("..")}, "a/root.md: is a symbolic link"},
+		{"outside.md", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../../common")}, "a/outside.md: is a symbolic link"},
+		{"absolute.md", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("/common/two.yaml")}, "a/absolute.md: is a symbolic link"},
+		{"dangling.md", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("none")}, "a/dangling.md: is a symbolic link"},
 		{"x.YAML", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common/two.yaml")}, "a/x.YAML: is a symbolic link"},
+		{"x.yml", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common/two.yaml")}, "a/x.yml: is a symbolic link"},
 		{"module", &fstest.MapFile{Mode: fs.ModeIrregular}, "a/module: is neither a regular file nor a directory"},
 		{"caf\xe9/x.yaml", one, `a: "caf\xe9" is not a name in UTF-8; rename it`},
 		{"x.json", one, ""},
+		{"y.json", &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../common/two.yaml")}, ""},
 		{"deep/x.YAML", one, ""},
 		{"x.Yml", one, ""},
 	} {
@@ -382,10 +387,12 @@ func TestAutodetectLeavesOut(t *testing.T) {
 	if objects, notes, err := new(Builder).Build(t.Context(), files, ".", remote.Bases{}); err != nil || len(objects) != 1 || len(notes) > 0 {
 		t.Errorf("at the root: %d objects, %q, %v", len(objects), notes, err)
 	}
-	// A link to a text of another kind is like that text.
-	files = fstest.MapFS{"a/one.yaml": one, "README.md": one, "a/README.md": {Mode: fs.ModeSymlink, Data: []byte("../README.md")}}
-	if objects, notes, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); err != nil || len(objects) != 1 || len(notes) > 0 {
-		t.Errorf("a link to a README: %d objects, %q, %v", len(objects), notes, err)
+	// A link to a file of another kind is like that file, whatever looks like an extension.
+	for _, name := range []string{"README.md", "LICENSE", "v1.2"} {
+		files = fstest.MapFS{"a/one.yaml": one, "README.md": one, "a/" + name: {Mode: fs.ModeSymlink, Data: []byte("../README.md")}}
+		if objects, notes, err := new(Builder).Build(t.Context(), files, "a", remote.Bases{}); err != nil || len(objects) != 1 || len(notes) > 0 {
+			t.Errorf("a link %s to a README: %d objects, %q, %v", name, len(objects), notes, err)
+		}
 	}
 }
 

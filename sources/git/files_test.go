@@ -110,6 +110,18 @@ func TestFilesThatAreNone(t *testing.T) {
 			_, err = fs.Stat(c.Files, name)
 			wantError(t, err, "stat link: is a symbolic link")
 		}
+		if target, err := fs.ReadLink(c.Files, "link"); err != nil || target != "content" {
+			t.Errorf("the link leads to %q, %v", target, err)
+		}
+		if info, err := fs.Lstat(c.Files, "link"); err != nil || info.Mode().Type() != fs.ModeSymlink {
+			t.Errorf("the link is %v, %v", info, err)
+		}
+		for name, want := range map[string]string{
+			"link/file": "readlink link: is a symbolic link", "file": "readlink file: invalid argument", "submodule": "readlink submodule: is a submodule",
+		} {
+			_, err := fs.ReadLink(c.Files, name)
+			wantError(t, err, want)
+		}
 		for _, name := range []string{"submodule", "submodule/file"} {
 			_, err := fs.Stat(c.Files, name)
 			wantError(t, err, "stat submodule: is a submodule, which is not fetched")

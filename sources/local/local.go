@@ -96,11 +96,12 @@ type files struct {
 	ignored map[string]bool
 }
 
-// Optional interfaces that save an Open.
+// Optional interfaces that save an Open, and the one for symbolic links.
 var (
 	_ fs.ReadFileFS = files{}
 	_ fs.ReadDirFS  = files{}
 	_ fs.StatFS     = files{}
+	_ fs.ReadLinkFS = files{}
 )
 
 // The errors for files that a commit cannot hold, and for symbolic links.
@@ -111,7 +112,7 @@ var (
 )
 
 // check fails unless name is a regular file or a directory, and its parents are
-// directories.
+// directories. If name is a symbolic link, it returns the link's info with the error.
 func (f files) check(op, name string) (fs.FileInfo, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
@@ -147,7 +148,7 @@ func (f files) checkOne(op, name string) (fs.FileInfo, error) {
 	case mode.IsRegular(), mode.IsDir():
 		return info, nil
 	case mode&fs.ModeSymlink != 0:
-		return nil, &fs.PathError{Op: op, Path: name, Err: errSymlink}
+		return info, &fs.PathError{Op: op, Path: name, Err: errSymlink}
 	default:
 		// Opening it may block for ever.
 		return nil, &fs.PathError{Op: op, Path: name, Err: errSpecial}
@@ -235,7 +236,31 @@ func (f files) ReadDir(name string) ([]fs.DirEntry, error) {
 	return f.visible(name, list), err
 }
 
-func (f files) Stat(name string) (fs.FileInfo, error) { return f.check("stat", name) }
+func (f files) Stat(name string) (fs.FileInfo, error) {
+	info, err := f.check("stat", name)
+	if err != nil {
+		return nil, err
+	}
+	return info, nil
+}
+
+// Lstat implements fs.ReadLinkFS.
+func (f files) Lstat(name string) (fs.FileInfo, error) {
+	info, err := f.check("lstat", name)
+	if info == nil {
+		return nil, err
+	}
+	return info, nil
+}
+
+// ReadLink implements fs.ReadLinkFS. The target has slashes on every system.
+func (f files) ReadLink(name string) (string, error) {
+	if _, err := f.Lstat(name); err != nil {
+		return "", err
+	}
+	target, err := f.root.Readlink(filepath.FromSlash(name))
+	return filepath.ToSlash(target), err
+}
 
 func (f files) ReadFile(name string) ([]byte, error) {
 	info, err := f.check("read", name)

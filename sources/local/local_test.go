@@ -151,6 +151,19 @@ func TestFilesThatAreNone(t *testing.T) {
 			}
 		}
 	}
+	if target, err := fs.ReadLink(files, "inside"); err != nil || target != "file" {
+		t.Errorf("the link leads to %q, %v", target, err)
+	}
+	if info, err := fs.Lstat(files, "inside"); err != nil || info.Mode().Type() != fs.ModeSymlink {
+		t.Errorf("the link is %v, %v", info, err)
+	}
+	for name, want := range map[string]string{
+		"dirlink/file": "dirlink: is a symbolic link", "dir/.git": "file does not exist", "module": "module: is a submodule",
+	} {
+		if _, err := fs.ReadLink(files, name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %q", name, err, want)
+		}
+	}
 	root, err := files.Open(".")
 	if err != nil {
 		t.Fatal(err)

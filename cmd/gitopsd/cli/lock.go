@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -153,7 +152,7 @@ func runLock(cmd *cobra.Command, g *global, o *fleetOptions, check bool, update 
 	p.step("resolving packages")
 	commit := tree.commit
 	if mended {
-		commit.Files = withLock{commit.Files, before}
+		commit.Files = edit.Overlay(commit.Files, map[string][]byte{sources.LockFile: before.Format()})
 	}
 	state, err := computer.Compute(cmd.Context(), commit, desired.Earlier{})
 	p.stop()
@@ -321,18 +320,4 @@ func missingLines(mark, text, other string) []string {
 		}
 	}
 	return missing
-}
-
-// withLock is a tree with a different lock.
-type withLock struct {
-	fs.FS
-	lock *lockfile.File
-}
-
-// ReadFile implements fs.ReadFileFS.
-func (w withLock) ReadFile(name string) ([]byte, error) {
-	if name == sources.LockFile {
-		return w.lock.Format(), nil
-	}
-	return fs.ReadFile(w.FS, name)
 }

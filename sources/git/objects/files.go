@@ -45,11 +45,12 @@ func newFiles(r Reader, root plumbing.Hash, t time.Time) fs.FS {
 	return &files{objects: r, root: root, time: t, dirs: make(map[plumbing.Hash][]Entry)}
 }
 
-// Optional interfaces that save an Open.
+// Optional interfaces that save an Open, and the one for symbolic links.
 var (
 	_ fs.ReadFileFS = (*files)(nil)
 	_ fs.ReadDirFS  = (*files)(nil)
 	_ fs.StatFS     = (*files)(nil)
+	_ fs.ReadLinkFS = (*files)(nil)
 )
 
 var _ sources.ContentFS = (*files)(nil)
@@ -104,6 +105,28 @@ func (f *files) Stat(name string) (fs.FileInfo, error) {
 	return info{f: f, e: e}.sized(name)
 }
 
+// Lstat implements fs.ReadLinkFS.
+func (f *files) Lstat(name string) (fs.FileInfo, error) {
+	e, err := f.find("lstat", name)
+	if err != nil {
+		return nil, err
+	}
+	return info{f: f, e: e}.sized(name)
+}
+
+// ReadLink implements fs.ReadLinkFS.
+func (f *files) ReadLink(name string) (string, error) {
+	e, err := f.find("readlink", name)
+	if err != nil {
+		return "", err
+	}
+	if !e.isSymlink() {
+		return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrInvalid}
+	}
+	target, err := f.readFile(name, e)
+	return string(target), err
+}
+
 // Content implements sources.ContentFS.
 func (f *files) Content(except string) (string, error) {
 	list, err := f.dir(f.root)
@@ -126,6 +149,15 @@ func Lookup(r Reader, root plumbing.Hash, name string) (Entry, error) {
 
 // lookup finds the entry of a regular file or a directory.
 func (f *files) lookup(op, name string) (Entry, error) {
+	e, err := f.find(op, name)
+	if err == nil && e.isSymlink() {
+		err = &fs.PathError{Op: op, Path: name, Err: errSymlink}
+	}
+	return e, err
+}
+
+// find finds the entry of a regular file, a directory or a symbolic link.
+func (f *files) find(op, name string) (Entry, error) {
 	if !fs.ValidPath(name) {
 		return Entry{}, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
 	}
@@ -135,7 +167,10 @@ func (f *files) lookup(op, name string) (Entry, error) {
 	}
 	done := 0
 	for part := range strings.SplitSeq(name, "/") {
-		if !e.IsDir() {
+		switch {
+		case e.isSymlink():
+			return e, &fs.PathError{Op: op, Path: name[:done-1], Err: errSymlink}
+		case !e.IsDir():
 			return e, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
 		}
 		list, err := f.dir(e.Hash)
@@ -148,10 +183,7 @@ func (f *files) lookup(op, name string) (Entry, error) {
 		}
 		e = list[i]
 		done += len(part) + 1
-		switch {
-		case e.isSymlink():
-			return e, &fs.PathError{Op: op, Path: name[:done-1], Err: errSymlink}
-		case e.IsSubmodule():
+		if e.IsSubmodule() {
 			return e, &fs.PathError{Op: op, Path: name[:done-1], Err: errSubmodule}
 		}
 	}
