@@ -278,9 +278,12 @@ func (o *gitOptions) register(cmd *cobra.Command) {
 	f.BoolVar(&o.pendingBranch, "pending-branch", false, "keep uncommitted records on the branch gitopsd/pending instead of refs/gitopsd/pending")
 }
 
+// trusts reports whether the daemon acts only on commits that are signed by trusted keys.
+func (o *gitOptions) trusts() bool { return o.openPGPKeys != "" || o.sshSigners != "" }
+
 // checkSigning returns an error if the daemon would commit locks that it does not accept itself.
 func (o *gitOptions) checkSigning(readonly bool) error {
-	if o.openPGPKeys == "" && o.sshSigners == "" || o.signingKey != "" || readonly {
+	if !o.trusts() || o.signingKey != "" || readonly {
 		return nil
 	}
 	return errors.New("--trusted-openpgp-keys and --trusted-ssh-signers need --signing-key, since the daemon's own commits of clusters.lock must be signed, too; make a key with ssh-keygen -t ed25519 -N \"\" -f FILE, or use --lock readonly")

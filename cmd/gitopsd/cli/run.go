@@ -355,7 +355,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	follower.Go(func() { own.Follow(following, log) })
 	defer follower.Wait()
 	defer cancel()
-	log.Info("gitopsd starts", "version", version(), "repository", repository.Describe(), "branch", o.git.branch, "interval", o.interval)
+	log.Info("gitopsd starts", "version", version(), "repository", repository.Describe(), "branch", o.git.branch, "interval", o.interval, "signatures-required", o.git.trusts())
 	if err := daemon.Run(ctx); err != nil {
 		return err
 	}
