@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"gitopsd.dev/sources"
 	"gitopsd.dev/sources/git/objects"
 	"gitopsd.dev/sources/git/store"
 	"gitopsd.dev/sources/git/wire"
@@ -36,6 +37,9 @@ type remote struct {
 	// can be cancelled.
 	busy  chan struct{}
 	store *store.Store // nil before the first use
+	// tooLarge is the last commit that passed a limit, with the error: it is fetched once.
+	tooLarge    plumbing.Hash
+	tooLargeErr error
 }
 
 func openRemote(cfg Config, loc location) (*remote, error) {
@@ -189,7 +193,7 @@ func (r *remote) acquire(ctx context.Context) error {
 func (r *remote) release() { <-r.busy }
 
 // snapshot returns a reader of the commit h and everything below its tree. It fetches
-// missing objects.
+// missing objects. If there is no room for a new store, the one that is due goes on.
 func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader, error) {
 	if err := r.acquire(ctx); err != nil {
 		return nil, err
@@ -198,9 +202,13 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader,
 	if r.store == nil && r.claimed() {
 		r.store = r.reopen()
 	}
-	if s := r.store; s != nil && !s.Due() {
+	s := r.store
+	if s != nil && !s.Due() {
 		if s.Has(h) {
 			return s, nil
+		}
+		if h == r.tooLarge {
+			return nil, r.tooLargeErr
 		}
 		if r.claimed() {
 			err := r.fetch(ctx, s, h)
@@ -208,13 +216,31 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader,
 				return s, nil
 			}
 			_, gone := os.Stat(s.Dir)
-			if !errors.Is(err, store.ErrDamaged) && !errors.Is(gone, fs.ErrNotExist) {
+			if !errors.Is(err, store.ErrDamaged) && !errors.Is(gone, fs.ErrNotExist) && !errors.Is(err, sources.ErrLimit) {
 				return nil, err
 			}
 		}
-		// Objects of complete commits are missing, or the cache was deleted: start again.
+		// Objects of complete commits are missing, or the cache was deleted: start again. So it
+		// does if a limit is passed: a small change of a large file is read as a whole, for which
+		// there is a limit, while the file itself is not.
 	}
-	return r.renew(ctx, h)
+	renewed, err := r.renew(ctx, h)
+	if err == nil {
+		return renewed, nil
+	}
+	if s != nil && s.Due() && !s.Damaged() {
+		if s.Has(h) {
+			return s, nil
+		}
+		if _, local := errors.AsType[*fs.PathError](err); local && r.claimed() && r.fetch(ctx, s, h) == nil {
+			return s, nil
+		}
+	}
+	if errors.Is(err, sources.ErrLimit) {
+		err = fmt.Errorf("commit %s: %w; a newer commit without that is read again (large files belong elsewhere, for instance in Git LFS)", sources.ShortHash(h.String()), err)
+		r.tooLarge, r.tooLargeErr = h, err
+	}
+	return nil, err
 }
 
 // renew fetches the commit h into a new store, which replaces the old one once

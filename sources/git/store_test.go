@@ -2,6 +2,7 @@ package git
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-git/go-git/v5/plumbing"
+
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git/objects"
 	"gitopsd.dev/testscripts/gitserver"
 )
 
@@ -320,6 +324,77 @@ func TestCacheStaysSmall(t *testing.T) {
 	if now := f.origin(r).generations(); len(now) != 1 || now[0] == 1 {
 		t.Errorf("generations %v, want one that is not the first", now)
 	}
+}
+
+// A store that is due goes on if there is no room for a new one beside it.
+func TestDueStoreGoesOn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	cfg := f.cfg
+	cfg.Dir = t.TempDir()
+	r := f.openWith(cfg)
+	o := f.origin(r)
+	const each = 2 << 20
+	last := ""
+	for n := 0; last == "" || !o.store.Due(); n++ {
+		f.commit("Noise", map[string]string{"noise": noise(each, byte(n))})
+		last = f.poll(r, last).Hash
+	}
+	o.dir = filepath.Join(cfg.Dir, "lock", "no directory")
+	f.commit("More", map[string]string{"file": "more"})
+	c := f.poll(r, last)
+	if have, err := fs.ReadFile(c.Files, "file"); err != nil || string(have) != "more" {
+		t.Errorf("%q, %v", have, err)
+	}
+	if _, err := o.snapshot(t.Context(), plumbing.NewHash(last)); err != nil {
+		t.Errorf("the commit before: %v", err)
+	}
+}
+
+// A small change of a file that is larger than what is read of a file ends nothing, if no
+// cluster uses the file.
+func TestLargeFile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	large := make([]byte, objects.MaxFile+1<<20)
+	f.commit("A model", map[string]string{"clusters.yaml": "x", "model": string(large)})
+	r := f.open()
+	last := f.poll(r, "").Hash
+	copy(large, "changed")
+	f.commit("Another", map[string]string{"clusters.yaml": "y", "model": string(large)})
+	c := f.poll(r, last)
+	if have, err := fs.ReadFile(c.Files, "clusters.yaml"); err != nil || string(have) != "y" {
+		t.Errorf("%q, %v", have, err)
+	}
+	_, err := fs.ReadFile(c.Files, "model")
+	wantError(t, err, "model: 65.0 MiB is more than the 64 MiB allowed for a file")
+}
+
+// A commit that passes a limit is fetched once, and the next one is read.
+func TestPassedLimit(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, wayBy("http"))
+	f.commit("A fleet", map[string]string{"clusters.yaml": "x"})
+	r := f.open()
+	last := f.poll(r, "").Hash
+	deep := strings.Repeat("a/", 120) + "file"
+	f.commit("Deep", map[string]string{deep: "x"})
+	wantError(t, pollError(r, last), "directories are nested deeper than 100: limit passed; a newer commit without that is read again")
+	f.server.Requests()
+	wantError(t, pollError(r, last), "directories are nested deeper than 100")
+	if asked := f.server.Requests(); len(asked) > 2 {
+		t.Errorf("the commit is fetched again: %q", asked)
+	}
+	f.git("update-ref", "refs/heads/main", last)
+	f.commit("Flat", map[string]string{"clusters.yaml": "y"})
+	if c := f.poll(r, last); c.Subject != "Flat" {
+		t.Errorf("%q is read", c.Subject)
+	}
+}
+
+func pollError(r *Repository, last string) error {
+	_, _, err := r.Poll(context.Background(), last)
+	return err
 }
 
 func sizeOf(t *testing.T, dir string) (size int64) {

@@ -333,7 +333,7 @@ func (s *packScan) content(scanner *packfile.Scanner, e *packEntry) ([]byte, err
 
 // writeIndex writes an index beside its pack.
 func writeIndex(dir string, index *idxfile.MemoryIndex, name string) (err error) {
-	f, err := os.CreateTemp(dir, "tmp_idx_")
+	f, err := os.CreateTemp(dir, temporary+"idx_")
 	if err != nil {
 		return err
 	}

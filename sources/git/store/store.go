@@ -87,6 +87,9 @@ func newStore(dir string) *Store {
 	return &Store{Dir: dir, cache: cache.NewObjectLRU(cacheSize), trees: make(map[plumbing.Hash]int)}
 }
 
+// temporary begins the names of files that are not complete.
+const temporary = "tmp_"
+
 // Open opens the store of an earlier process. It fails if there is none, or one of its
 // commits is not complete.
 func Open(dir string) (*Store, error) {
@@ -96,6 +99,9 @@ func Open(dir string) (*Store, error) {
 		return nil, err
 	}
 	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), temporary) {
+			os.Remove(filepath.Join(dir, e.Name())) // of a process that was killed
+		}
 		if !strings.HasPrefix(e.Name(), "pack-") || !strings.HasSuffix(e.Name(), ".idx") {
 			continue
 		}
@@ -195,7 +201,7 @@ func (s *Store) Add(h plumbing.Hash, fetch func(have []plumbing.Hash, sink func(
 
 // AddPart fetches a pack without a complete commit. It fails as Add does.
 func (s *Store) AddPart(fetch func(sink func(io.Reader) error) error) error {
-	tmp, err := os.CreateTemp(s.Dir, "tmp_pack_")
+	tmp, err := os.CreateTemp(s.Dir, temporary+"pack_")
 	if err != nil {
 		return err
 	}
