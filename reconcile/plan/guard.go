@@ -183,10 +183,10 @@ func (c *computation) keepUnrendered(steps []Step, label func(id manifest.ID, ke
 	}
 }
 
-// keepReplaced keeps what packages with errors may replace. These are successors of its package;
-// and while such errors keep a plain definition, they may all be successors of the plain
-// manifests. No record is needed of that: the definition has its former label until the errors
-// end. People's rights go all the same, as in [Needs].
+// keepReplaced keeps what packages with errors may replace: what their former packages had and,
+// while the errors keep a plain definition, all that leaves the plain manifests, since any of
+// them may take it over. No record of that is needed: the definition has its former label until
+// the errors end. People's rights go all the same, as in [Needs].
 func (c *computation) keepReplaced(steps []Step, label func(id manifest.ID, key string) string) {
 	moves := slices.ContainsFunc(steps, func(s Step) bool { return s.Follows && s.Package == "" && s.ID.Is(manifest.Definitions...) })
 	for i := range steps {

@@ -91,6 +91,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "the secret cannot be read; the daemon's log says why", http.StatusInternalServerError)
 		return
 	}
+	r.told.Store("")
 	switch err := check(req, http.MaxBytesReader(w, req.Body, maxBody), all); {
 	case errors.As(err, new(*http.MaxBytesError)):
 		http.Error(w, fmt.Sprintf("the body has more than %d bytes", maxBody), http.StatusRequestEntityTooLarge)

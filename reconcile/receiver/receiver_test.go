@@ -188,6 +188,8 @@ func TestSecrets(t *testing.T) {
 		{next, http.StatusUnauthorized, http.StatusAccepted},
 		{"", http.StatusInternalServerError, http.StatusInternalServerError},
 		{next, http.StatusUnauthorized, http.StatusAccepted},
+		{"", http.StatusInternalServerError, http.StatusInternalServerError},
+		{next, http.StatusUnauthorized, http.StatusAccepted},
 	} {
 		if err := os.WriteFile(name, []byte(tt.text), 0o600); err != nil {
 			t.Fatal(err)
@@ -200,7 +202,7 @@ func TestSecrets(t *testing.T) {
 			}
 		}
 	}
-	if text := log.String(); strings.Count(text, "push webhooks are refused") != 1 || strings.Contains(text, next) {
+	if text := log.String(); strings.Count(text, "push webhooks are refused") != 2 || strings.Contains(text, next) {
 		t.Errorf("log %q", text)
 	}
 	received(r)

@@ -232,7 +232,7 @@ func (a *App) refused(res *http.Response, to *url.URL, text []byte) error {
 		if a.cfg.Write {
 			right = "read and write"
 		}
-		advice = fmt.Sprintf("give the app the right to %s the contents of repositories, and have the installation accept that", right)
+		advice = fmt.Sprintf("give the app the right to %s the contents of repositories, and have the installation accept that; if the repository was renamed, use its new name in --repo", right)
 	}
 	return fmt.Errorf("%s answers %s; %s", to.Host, said, cmp.Or(advice, "it is asked again"))
 }

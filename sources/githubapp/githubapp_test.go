@@ -176,7 +176,7 @@ func TestRefused(t *testing.T) {
 		{"not installed", func(_ *github, c *Config) { c.Repository = strings.Replace(c.Repository, "fleet", "other", 1) }, `answers 404 Not Found: "Not Found"; install the app for acme/other`},
 		{"no right", func(g *github, c *Config) {
 			g.status, g.body, c.Write = http.StatusUnprocessableEntity, `{"message":"The permissions requested are not granted to this installation."}`, true
-		}, `are not granted to this installation."; give the app the right to read and write the contents of repositories`},
+		}, `are not granted to this installation."; give the app the right to read and write the contents of repositories, and have the installation accept that; if the repository was renamed, use its new name in --repo`},
 		{"a page", func(g *github, _ *Config) { g.status, g.body = http.StatusOK, "<html>" }, "installation: the answer is not that of GitHub's API"},
 		{"no installation", func(g *github, _ *Config) { g.status, g.body = http.StatusOK, "{}" }, "gave no token that is good"},
 		{"expired", func(g *github, _ *Config) { g.expire = -time.Second }, "gave no token that is good"},

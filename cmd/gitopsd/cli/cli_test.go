@@ -351,6 +351,22 @@ func TestVariablesOfRun(t *testing.T) {
 	}
 }
 
+// The next pod of a Deployment uses what the one before left in a volume.
+func TestSettingsOfPods(t *testing.T) {
+	of := func(args ...string) string {
+		var o runOptions
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.lease.register(f)
+		if err := f.Parse(args); err != nil {
+			t.Fatal(err)
+		}
+		return o.settings(f)
+	}
+	if of("--lease=gitopsd", "--pod-name=one") != of("--lease=gitopsd", "--pod-name=two") {
+		t.Error("a pod does not use the checkpoints of the one before")
+	}
+}
+
 // Passwords and tokens in addresses are not shown.
 func TestPasswordsAreNotShown(t *testing.T) {
 	for _, tt := range []struct {

@@ -12,7 +12,7 @@ import (
 )
 
 // indifferent are the flags of run that do not affect the desired state.
-var indifferent = []string{"once", "wait", "timeout", "interval", "listen", "status-token-file", "status-open", "push-secret-file", "package-timeout", "cluster-timeout", "migrate-rate", "migrate-settle", "cache-dir", "log-format", "verbose",
+var indifferent = []string{"once", "wait", "timeout", "interval", "listen", "status-token-file", "status-open", "push-secret-file", "lease", "lease-duration", "pod-name", "package-timeout", "cluster-timeout", "migrate-rate", "migrate-settle", "cache-dir", "log-format", "verbose",
 	"etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile", "etcd-client-ca-cert", "etcd-client-ca-key", "etcd-embedded", "etcd-listen", "etcd-advertise", "etcd-compact", "etcd-allow-prefixes"}
 
 // settings identifies all inputs of the desired state except the repository: this program,
