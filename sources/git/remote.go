@@ -202,13 +202,13 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader,
 	if r.store == nil && r.claimed() {
 		r.store = r.reopen()
 	}
+	if h == r.tooLarge {
+		return nil, r.tooLargeErr
+	}
 	s := r.store
 	if s != nil && !s.Due() {
 		if s.Has(h) {
 			return s, nil
-		}
-		if h == r.tooLarge {
-			return nil, r.tooLargeErr
 		}
 		if r.claimed() {
 			err := r.fetch(ctx, s, h)

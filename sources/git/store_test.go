@@ -379,11 +379,14 @@ func TestPassedLimit(t *testing.T) {
 	last := f.poll(r, "").Hash
 	deep := strings.Repeat("a/", 120) + "file"
 	f.commit("Deep", map[string]string{deep: "x"})
-	wantError(t, pollError(r, last), "directories are nested deeper than 100: limit passed; a newer commit without that is read again")
-	f.server.Requests()
-	wantError(t, pollError(r, last), "directories are nested deeper than 100")
-	if asked := f.server.Requests(); len(asked) > 2 {
-		t.Errorf("the commit is fetched again: %q", asked)
+	fresh := f.open()
+	for r, last := range map[*Repository]string{r: last, fresh: ""} {
+		wantError(t, pollError(r, last), "directories are nested deeper than 100: limit passed; a newer commit without that is read again")
+		f.server.Requests()
+		wantError(t, pollError(r, last), "directories are nested deeper than 100")
+		if asked := f.server.Requests(); len(asked) > 2 {
+			t.Errorf("after %q, the commit is fetched again: %q", last, asked)
+		}
 	}
 	f.git("update-ref", "refs/heads/main", last)
 	f.commit("Flat", map[string]string{"clusters.yaml": "y"})
