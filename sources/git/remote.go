@@ -202,7 +202,7 @@ func (r *remote) snapshot(ctx context.Context, h plumbing.Hash) (objects.Reader,
 	if r.store == nil && r.claimed() {
 		r.store = r.reopen()
 	}
-	if h == r.tooLarge {
+	if r.tooLargeErr != nil && h == r.tooLarge {
 		return nil, r.tooLargeErr
 	}
 	s := r.store
