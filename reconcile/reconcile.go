@@ -241,7 +241,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for poll := true; ; {
 		d.cfg.Board.Turn()
 		d.overtaken = false
-		if poll && d.polling == nil {
+		asks := poll && d.polling == nil
+		if asks {
 			d.poll(ctx) // the clusters get their jobs when it ends
 		} else if err = errors.Join(err, d.handOut(ctx, false)); err != nil && ctx.Err() == nil {
 			d.cfg.Log.Error("pass failed", "error", err)
@@ -250,7 +251,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 			pause = time.After(min(d.cfg.Interval, overtakenPause))
 		}
 		poll, err = false, nil
-		_, silent := d.silent()
+		late, silent := d.silent()
+		if asks && late { // by now, nothing else would tell
+			continue
+		}
 		select {
 		case <-ctx.Done():
 			return nil
