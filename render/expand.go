@@ -239,7 +239,7 @@ func withPins(set *manifest.Set, packages []sources.Selected) (*manifest.Set, er
 func (r *Rendered) keepPins() {
 	r.pinned = true
 	keep := func(definition string) {
-		for _, id := range pins.Parameters(definition) {
+		for _, id := range pins.OfDefinition(definition) {
 			r.conflict[id] = true
 		}
 	}
@@ -253,9 +253,9 @@ func (r *Rendered) keepPins() {
 			continue
 		}
 		if pins.TooLong(o) {
-			r.notef("spec.pins: enforce means nothing for %s, whose name is too long for it; only plan and run compare pins to its types", o.ID())
+			r.notef("spec.pins: enforce means nothing for %s: its name, or that of its package, is too long for it; only plan and run compare pins to its types", o.ID())
 		}
-		if o.Label(manifest.PackageLabel) == "" && r.Objects.Get(pins.Parameters(o.ID().Name)[0]) == nil {
+		if o.Label(manifest.PackageLabel) == "" && r.Objects.Get(pins.OfDefinition(o.ID().Name)[0]) == nil {
 			keep(o.ID().Name)
 		}
 	}

@@ -35,19 +35,19 @@ func TestPinsStayWithErrors(t *testing.T) {
 			if tt.name == "with errors" {
 				name = "errors.example.org"
 			}
-			for _, id := range pins.Parameters(name) {
+			for _, id := range pins.OfDefinition(name) {
 				if rendered.Objects.Get(id) == nil && rendered.Keeps(id, "") != tt.kept {
 					t.Errorf("%s is kept: %t", id, !tt.kept)
 				}
 			}
-			if rendered.Keeps(manifest.ConfigMap.ID("gitopsd-system", "other"), "") {
-				t.Error("another ConfigMap is kept")
+			if rendered.Keeps(manifest.ValidatingPolicy.ID("", "other"), "") {
+				t.Error("another policy is kept")
 			}
 		})
 	}
 }
 
-// A name that is too long for a ConfigMap affects nothing else.
+// A name that is too long for a policy affects nothing else.
 func TestPinsToLongNames(t *testing.T) {
 	t.Parallel()
 	group := strings.Repeat("a.", 116) + "org" // the name of a CRD has at most 253 characters

@@ -186,7 +186,7 @@ func (r *Rendered) Keeps(id manifest.ID, pkg string) bool {
 		return true
 	case len(r.broken) == 0:
 		return false
-	case id.Is(movable...), r.pinned && pins.Parameter(id):
+	case id.Is(movable...), r.pinned && pins.OfSomeDefinition(id):
 		return true
 	case runtime.Part(id) && !ownName(id) && !r.runs[pkg]:
 		return true

@@ -82,8 +82,6 @@ func TestPinsAreEnforced(t *testing.T) {
 		return code
 	}
 
-	const space = "{apiVersion: v1, kind: Namespace, metadata: {name: gitopsd-system}}\n---"
-	b.as("somebody", strings.TrimSuffix(space, "\n---"))
 	set := b.enforced(parcels)
 	b.applied(set)
 	eventually(t, "pins are enforced", func(context.Context) bool {
@@ -115,7 +113,7 @@ func TestPinsAreEnforced(t *testing.T) {
 	// The type changes, and objects stay that are pinned to it as it was.
 	set = b.enforced(changed)
 	steps, results := b.apply(set)
-	b.want("steps", steps, "configure customresourcedefinition.apiextensions.k8s.io/parcels.$NAME.example.org changed in the repository", "configure configmap/gitopsd-system/gitopsd-pins-$NAME changed in the repository")
+	b.want("steps", steps, "configure customresourcedefinition.apiextensions.k8s.io/parcels.$NAME.example.org changed in the repository", "configure validatingadmissionpolicy.admissionregistration.k8s.io/gitopsd-pins-$NAME changed in the repository")
 	b.wantNothing("results", results)
 	own := b.enforced(changed + "---\n" + parcel("own", pinned(next["v1"]), ""))
 	steps, results = b.apply(own)
@@ -165,10 +163,14 @@ func TestPinsAreEnforced(t *testing.T) {
 // Somebody else's digests are not waited for once for each object.
 func TestPinsToOtherDigests(t *testing.T) {
 	b := newBed(t)
-	b.as("somebody", "{apiVersion: v1, kind: Namespace, metadata: {name: gitopsd-system}}")
 	_, results := b.apply(b.enforced(parcels))
 	b.wantNothing("results", results)
-	b.as("somebody", "{apiVersion: v1, kind: ConfigMap, metadata: {name: $NAME, namespace: gitopsd-system, labels: {gitopsd.dev/pins: $NAME}}, data: {type.parcels.$NAME.example.org: 'h1:other'}}")
+	others := strings.NewReplacer("gitopsd.dev/package: $NAME", "gitopsd.dev/package: $NAME-other", "other: {type: string}", "another: {type: string}")
+	for _, o := range b.enforced(others.Replace(parcels)).All() {
+		if pins.Of(o) {
+			b.as("somebody", string(o.AppendJSON(nil)))
+		}
+	}
 	changed := strings.ReplaceAll(parcels, "other: {type: string}", "other: {type: string}, more: {type: string}")
 	before, err := types.Of(b.set(parcels).All()[0].Tree())
 	if err != nil {
@@ -213,12 +215,11 @@ func TestPinsToOtherDigests(t *testing.T) {
 // The digests of a type that could not be installed are not the cluster's.
 func TestPinsOfTypesThatFail(t *testing.T) {
 	b := newBed(t)
-	b.as("somebody", "{apiVersion: v1, kind: Namespace, metadata: {name: gitopsd-system}}")
 	set := b.enforced(strings.Replace(parcels, "metadata: {name: parcels.", "metadata: {name: packets.", 1))
 	_, results := b.apply(set)
 	var skipped bool
 	for _, r := range results {
-		skipped = skipped || strings.HasPrefix(r, "skipped configmap/gitopsd-system/gitopsd-pins-$NAME: it has the digests of customresourcedefinition.apiextensions.k8s.io/packets.$NAME.example.org, which is as it was: ")
+		skipped = skipped || strings.HasPrefix(r, "skipped validatingadmissionpolicy.admissionregistration.k8s.io/gitopsd-pins-$NAME: it has the digests of customresourcedefinition.apiextensions.k8s.io/packets.$NAME.example.org, which is as it was: ")
 	}
 	if !skipped {
 		t.Errorf("%q", results)
@@ -231,11 +232,8 @@ func TestPinsOfCompositeTypes(t *testing.T) {
 	b := newBed(t)
 	b.as("crossplane", xrds)
 	b.serves("apiextensions.crossplane.io", "CompositeResourceDefinition")
-	b.as("somebody", "{apiVersion: v1, kind: Namespace, metadata: {name: gitopsd-system}}")
-	const parameters = "{apiVersion: v1, kind: ConfigMap, metadata: {name: gitopsd-pins.xdatabases.$NAME.example.org, namespace: gitopsd-system}}"
-	digest := func() any {
-		return b.get(parameters)["data"].(map[string]any)["type.xdatabases."+b.name+".example.org"]
-	}
+	const policy = "{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: gitopsd-pins.xdatabases.$NAME.example.org}}"
+	digest := func() string { return fmt.Sprint(manifest.List(b.get(policy), "spec", "variables")) }
 	waiting := strings.Replace(databases, "metadata: {", "metadata: {annotations: {gitopsd.dev/depends-on: configmap/default/$NAME}, ", 1)
 	set := b.enforced("{apiVersion: v1, kind: ConfigMap, metadata: {name: $NAME, namespace: default}}\n---" + waiting)
 	b.applied(set)
@@ -245,7 +243,7 @@ func TestPinsOfCompositeTypes(t *testing.T) {
 	_, results := b.apply(b.enforced(strings.Replace(changed, "metadata: {", "metadata: {labels: {a: 'no value of a label'}, ", 1)))
 	var skipped bool
 	for _, r := range results {
-		skipped = skipped || strings.HasPrefix(r, "skipped configmap/gitopsd-system/gitopsd-pins.xdatabases.$NAME.example.org: it has the digests of compositeresourcedefinition.apiextensions.crossplane.io/xdatabases.$NAME.example.org, which is as it was: ")
+		skipped = skipped || strings.HasPrefix(r, "skipped validatingadmissionpolicy.admissionregistration.k8s.io/gitopsd-pins.xdatabases.$NAME.example.org: it has the digests of compositeresourcedefinition.apiextensions.crossplane.io/xdatabases.$NAME.example.org, which is as it was: ")
 	}
 	if !skipped || digest() != before {
 		t.Errorf("%v, before %v: %q", digest(), before, results)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -213,15 +212,16 @@ func (x *execution) join(ctx context.Context, t kube.Type, s *plan.Step, changed
 	return x.write(ctx, s, precondition{uid: string(now.UID)})
 }
 
-// repinned reports whether a policy for pins refused an object although this run wrote
-// the digests that pins are compared with: the plan has already compared the pin.
+// repinned reports whether a policy for pins refused an object although the digests in it are
+// those of the plan, which has already compared the pin: an API server looks at changed policies
+// every second.
 func (x *execution) repinned(err error) bool {
 	e, ok := errors.AsType[*kube.Error](err)
 	if !ok || e.Class != kube.Refused || !pins.Policy(e.Webhook) {
 		return false
 	}
 	for i := range x.results { // of earlier batches, which no other goroutine writes any more
-		if s := x.results[i].Step; s.Object != nil && s.Action.Writes() && pins.Of(s.Object) && x.results[i].Outcome == Done {
+		if s := x.results[i].Step; s.Object != nil && pins.Of(s.Object) && (s.Action == plan.Unchanged || s.Action.Writes() && x.results[i].Outcome == Done) {
 			return true
 		}
 	}
@@ -300,16 +300,15 @@ func (x *execution) unmet(s *plan.Step) (Outcome, string) {
 // stale returns a definition that is refused or that this run could not write, if the
 // step has its digests, which the API server compares pins with; nil if there is none.
 func (x *execution) stale(s *plan.Step) *Result {
-	if s.Object == nil || !s.ID.Is(manifest.ConfigMap) || !pins.Of(s.Object) {
+	if s.Object == nil || !pins.Of(s.Object) {
 		return nil
 	}
-	data := manifest.Mapping(s.Object.Tree(), "data")
 	for i := range x.results {
 		r := &x.results[i]
 		if r.Step.Object == nil || !r.Step.ID.Is(manifest.Definitions...) || r.Step.Action != plan.Refused && (!r.Step.Action.Writes() || r.Outcome == Done) {
 			continue
 		}
-		if slices.ContainsFunc(pins.Resources(r.Step.Object), func(key string) bool { return data[key] != nil }) {
+		if pins.Has(s.Object, r.Step.Object) {
 			return r
 		}
 	}

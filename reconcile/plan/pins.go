@@ -75,7 +75,7 @@ func PinnedKinds(p *Plan) []schema.GroupKind {
 // is not applied. Kinds that are not in live, and that the plan does not define, are left
 // to the API server.
 func CheckPins(ctx context.Context, p *Plan, live map[schema.GroupKind]LiveDefinition, find FindType, reportDrift bool) {
-	holdParameters(p)
+	holdPolicies(p)
 	c := pinCheck{definers: definers(p), live: live, find: find, reportDrift: reportDrift, known: make(map[schema.GroupKind]*settled)}
 	for i := range p.Steps {
 		if s := &p.Steps[i]; pinned(s) {
@@ -252,33 +252,27 @@ func pinReason(pinned, known, have, differences, thing string) string {
 	return fmt.Sprintf("pinned to %s, which is %s here%s; bring the cluster to that %s, or renew the pin with `gitopsd types pin --update`", pinned, have, differences, thing)
 }
 
-// holdParameters holds the parameters of policies for pins (render/pins) while their
-// definition is not applied: its type stays as it is, and so must the digests that the
-// API server compares pins with. A package's parameters are refused with the package.
-func holdParameters(p *Plan) {
-	var late map[string]*Step // by key of the data
+// holdPolicies holds the policies for pins (render/pins) while their definition is not applied:
+// its type stays as it is, and so must the digests that the API server compares pins with. A
+// package's policies are refused with the package.
+func holdPolicies(p *Plan) {
+	var late []*Step
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if s.Object == nil || s.Package != "" || !s.ID.Is(manifest.Definitions...) || s.Action != Refused && s.Action != Conflict {
-			continue
-		}
-		if late == nil {
-			late = make(map[string]*Step)
-		}
-		for _, key := range pins.Resources(s.Object) {
-			late[key] = s
+		if s.Object != nil && s.Package == "" && s.ID.Is(manifest.Definitions...) && (s.Action == Refused || s.Action == Conflict) {
+			late = append(late, s)
 		}
 	}
-	if late == nil {
+	if len(late) == 0 {
 		return
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if s.Object == nil || s.Package != "" || !s.ID.Is(manifest.ConfigMap) || !pins.Of(s.Object) || !s.Action.Writes() {
+		if s.Object == nil || s.Package != "" || !pins.Of(s.Object) || !s.Action.Writes() {
 			continue
 		}
-		for key := range manifest.Mapping(s.Object.Tree(), "data") {
-			if d := late[key]; d != nil {
+		for _, d := range late {
+			if pins.Has(s.Object, d.Object) {
 				s.Action, s.Reason = Held, fmt.Sprintf("it has the digests of %s, which is %s", d.ID, d.Action)
 			}
 		}

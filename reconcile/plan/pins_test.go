@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gitopsd.dev/reconcile/plan"
+	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
 	"gitopsd.dev/render/manifest/manifesttest"
 	"gitopsd.dev/render/pins"
@@ -187,13 +188,24 @@ spec:
 	}
 }
 
+// policies returns the policy for pins to the types of a definition, and its binding.
+func policies(t *testing.T, definition *manifest.Object) []*manifest.Object {
+	t.Helper()
+	set, _ := manifest.NewSet([]*manifest.Object{definition})
+	all, err := pins.Objects(set, func(*manifest.Object) (*behaviour.Identity, error) { return nil, nil })
+	if err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	return all
+}
+
 // The digests that the API server compares pins with stay as they are while the type
 // does.
-func TestParametersOfRefusedTypes(t *testing.T) {
-	parameters := manifesttest.Objects(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: gitopsd-pins.things.acme.example, namespace: gitopsd-system, labels: {gitopsd.dev/pins: ''}}, data: {type.things.acme.example: h1:x}}")[0].WithOrigin(pins.Origin)
+func TestPoliciesOfRefusedTypes(t *testing.T) {
+	policy := policies(t, crd(t, "a"))[0]
 	for action, want := range map[plan.Action]plan.Action{plan.Configure: plan.Configure, plan.Unchanged: plan.Configure, plan.Refused: plan.Held, plan.Conflict: plan.Held} {
 		definition := crd(t, "a")
-		p := &plan.Plan{Steps: []plan.Step{{Action: action, ID: definition.ID(), Object: definition}, {Action: plan.Configure, ID: parameters.ID(), Object: parameters}}}
+		p := &plan.Plan{Steps: []plan.Step{{Action: action, ID: definition.ID(), Object: definition}, {Action: plan.Configure, ID: policy.ID(), Object: policy}}}
 		plan.CheckPins(t.Context(), p, nil, nil, false)
 		if s := p.Steps[1]; s.Action != want {
 			t.Errorf("the definition is %s: %s %s, want %s", action, s.Action, s.Reason, want)
@@ -202,7 +214,7 @@ func TestParametersOfRefusedTypes(t *testing.T) {
 }
 
 // An XRD can be refused by its own type, last of all.
-func TestParametersOfInvalidTypes(t *testing.T) {
+func TestPoliciesOfInvalidTypes(t *testing.T) {
 	all := manifesttest.Objects(t, `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -217,17 +229,15 @@ apiVersion: apiextensions.crossplane.io/v2
 kind: CompositeResourceDefinition
 metadata: {name: stores.acme.example}
 spec: {group: acme.example, names: {kind: Store, plural: stores}, versions: [{name: v1, served: true, referenceable: true}]}
----
-{apiVersion: v1, kind: ConfigMap, metadata: {name: gitopsd-pins.stores.acme.example, namespace: gitopsd-system, labels: {gitopsd.dev/pins: ''}}, data: {type.stores.acme.example: h1:x}}
 `)
-	all[2] = all[2].WithOrigin(pins.Origin)
+	all = append(all, policies(t, all[1])...)
 	p := &plan.Plan{}
 	for _, o := range all {
 		p.Steps = append(p.Steps, plan.Step{Action: plan.Create, ID: o.ID(), Object: o})
 	}
 	plan.CheckPins(t.Context(), p, nil, nil, false)
 	plan.CheckObjects(t.Context(), p, plan.ObjectCheck{})
-	if xrd, parameters := p.Steps[1], p.Steps[2]; xrd.Action != plan.Refused || parameters.Action != plan.Held {
-		t.Errorf("the XRD is %s (%s), and its digests are %s", xrd.Action, xrd.Reason, parameters.Action)
+	if xrd, policy := p.Steps[1], p.Steps[2]; xrd.Action != plan.Refused || policy.Action != plan.Held {
+		t.Errorf("the XRD is %s (%s), and its digests are %s", xrd.Action, xrd.Reason, policy.Action)
 	}
 }

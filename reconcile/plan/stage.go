@@ -33,10 +33,10 @@ var stageNames = [...]string{"definitions", "settings", "workloads", "admission"
 
 func (s Stage) String() string { return stageNames[s] }
 
-// stageOf returns the stage of a desired object. The digests that the API server compares
-// pins with (render/pins) come after all types, XRDs' too, and before their objects.
+// stageOf returns the stage of a desired object. The policies by which the API server compares
+// pins (render/pins) come after all types, XRDs' too, and before their objects.
 func stageOf(o *manifest.Object) Stage {
-	if o.ID().Is(manifest.ConfigMap) && pins.Of(o) {
+	if pins.Of(o) {
 		return Custom
 	}
 	return StageOf(o.ID())
@@ -79,7 +79,7 @@ func rank(id manifest.ID) int {
 }
 
 // Batch is the part of its stage in which a desired object is applied: 0 for objects that
-// come [First], 1 for parameters of policies for pins and for the parts that the
+// come [First], 1 for policies for pins and for the parts that the
 // conversion workload needs, 2 for that workload, 3 for all others.
 func (s *Step) Batch() int {
 	switch {
@@ -87,7 +87,7 @@ func (s *Step) Batch() int {
 		return 0
 	case s.ID == converter.Workload():
 		return 2
-	case s.Stage == Custom && s.ID.Is(manifest.ConfigMap), converter.Part(s.ID):
+	case s.Stage == Custom && s.ID.Is(manifest.ValidatingPolicy, manifest.ValidatingPolicyBinding), converter.Part(s.ID):
 		return 1
 	}
 	return 3

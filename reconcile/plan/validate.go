@@ -100,7 +100,7 @@ func CheckObjects(ctx context.Context, p *Plan, check ObjectCheck) {
 	for _, v := range all {
 		c.settle(p, v)
 	}
-	holdParameters(p)
+	holdPolicies(p)
 }
 
 // newNamespaces returns the names of the namespaces that a plan creates.

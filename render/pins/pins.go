@@ -1,27 +1,28 @@
 // Package pins makes ValidatingAdmissionPolicies for a cluster's API server. They refuse
 // objects that are pinned to another type or controller than the cluster has, no matter
-// who creates them. Their parameters are the digests of the cluster's types and
-// controllers. No server of gitopsd takes part in a request.
+// who creates them. They hold the digests of the cluster's types and controllers. No server
+// of gitopsd takes part in a request.
 //
-// Each package has one policy, one binding and one ConfigMap, with the package's label:
-// if the package is refused, they stay unchanged, like its types. The definitions of
-// plain manifests share a policy and a binding; each of them has its own ConfigMap, since
-// each is refused alone. A ConfigMap has
+// Each package has a policy and a binding, or several if it has very many types, with the
+// package's label: if the package is refused, they stay unchanged, like its types. Of plain
+// manifests each definition has a policy and a binding, since each is refused alone. A policy
+// maps
 //
-//	type.<plural>.<group>        the digests of the type's versions, separated by spaces
-//	controller.<plural>.<group>  the digest of the type's controller as rendered, if known
+//	type.<plural>.<group>        to the digests of the type's versions, separated by spaces
+//	controller.<plural>.<group>  to the digest of the type's controller as rendered, if known
 //
 // A policy applies only to objects with a pin, and only to requests that set or change
 // the pin or anything but metadata and status. So finalizers can be removed, status
 // reported, and objects deleted regardless of pins. Requests for subresources, such as
 // scale, are not checked, since their objects have no annotations. The API version of a
 // request does not matter: a pin to any version of the type is valid. Types without a
-// ConfigMap are not checked. If a ConfigMap is missing, its types are not checked until
-// gitopsd restores it, since the API server cannot refuse pinned objects alone in that
-// case. An API server that has just started delays requests for these types until it has
-// read its ConfigMaps, and refuses them after a second.
+// policy are not checked.
 //
-// The parameters are applied after the types, including those of XRDs, and before custom
+// The digests are in expressions, not in a ConfigMap as the policy's parameter: an API server
+// reads no ConfigMap any more, until it is restarted, once no binding of the cluster has had
+// one for a moment (kubernetes/kubernetes#130887).
+//
+// The policies are applied after the types, including those of XRDs, and before custom
 // resources. In between, the API server accepts objects with the old pin; plan and run
 // check pins in any case (reconcile/plan).
 //
@@ -32,18 +33,22 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
 	"gitopsd.dev/render/behaviour"
 	"gitopsd.dev/render/manifest"
-	"gitopsd.dev/render/runtime"
 	"gitopsd.dev/render/types"
 )
 
-// Name is the name of the policy for plain manifests. The names of the other objects are
-// Name, a dash and the package, except for ConfigMaps of plain definitions.
-const Name = "gitopsd-pins"
+// name begins the names of all policies and bindings: "gitopsd-pins.<definition>" for a
+// plain one, "gitopsd-pins-<package>" for a package's, and "gitopsd-pins2-<package>" if it has
+// a second one.
+const name = "gitopsd-pins"
+
+// names matches the names of policies.
+var names = regexp.MustCompile(`^` + name + `(\.|[0-9]*-)`)
 
 // Origin is the origin of the objects that [Objects] makes.
 var Origin = manifest.Origin{For: "spec.pins of the Cluster"}
@@ -52,37 +57,36 @@ var Origin = manifest.Origin{For: "spec.pins of the Cluster"}
 func Of(o *manifest.Object) bool { return o.Origin() == Origin }
 
 // Policy reports whether a name is the name of a policy that [Objects] makes.
-func Policy(name string) bool { return name == Name || strings.HasPrefix(name, Name+"-") }
+func Policy(name string) bool { return names.MatchString(name) }
 
-// Parameters returns the ConfigMap for a plain definition, and its policy and binding.
-func Parameters(definition string) []manifest.ID {
+// OfDefinition returns the policy and the binding for a plain definition.
+func OfDefinition(definition string) []manifest.ID {
 	return []manifest.ID{
-		manifest.ConfigMap.ID(runtime.Namespace, Name+"."+definition),
-		manifest.ValidatingPolicy.ID("", Name), manifest.ValidatingPolicyBinding.ID("", Name),
+		manifest.ValidatingPolicy.ID("", name+"."+definition), manifest.ValidatingPolicyBinding.ID("", name+"."+definition),
 	}
 }
 
-// Parameter reports whether [Parameters] returns the object for some definition.
-func Parameter(id manifest.ID) bool {
-	if id.Is(manifest.ConfigMap) {
-		return id.Namespace == runtime.Namespace && strings.HasPrefix(id.Name, Name+".")
-	}
-	return id.Name == Name && id.Is(manifest.ValidatingPolicy, manifest.ValidatingPolicyBinding)
+// OfSomeDefinition reports whether [OfDefinition] returns the object for some definition.
+func OfSomeDefinition(id manifest.ID) bool {
+	return strings.HasPrefix(id.Name, name+".") && id.Is(manifest.ValidatingPolicy, manifest.ValidatingPolicyBinding)
 }
 
-// maxResource bounds "<plural>.<group>", which is a part of names of objects and keys of
-// ConfigMaps. These have at most 253 characters.
-const maxResource = 253 - len(Name+".")
+// maxName bounds the names of policies, in characters.
+const maxName = 253
 
-// TooLong reports whether a definition's names are too long for a ConfigMap. Then pins to
-// its types are not enforced.
+// TooLong reports whether the name of a definition, or of its package, is too long for a policy.
+// Then pins to its types are not enforced.
 func TooLong(definition *manifest.Object) bool {
-	d := types.Read(definition.Tree())
-	return max(len(definition.ID().Name), max(len(d.Names.Plural), len(d.Claims.Plural))+1+len(d.Group)) > maxResource
+	of := definition.Label(manifest.PackageLabel)
+	if of == "" {
+		of = definition.ID().Name
+	}
+	return len(name+"99-")+len(of) > maxName
 }
 
-// maxData bounds the data of a ConfigMap; the API server's own limit is 1 MiB.
-const maxData = 512 << 10
+// maxData bounds the digests in a policy, in bytes; an expression has at most 100,000
+// characters (cel-go).
+const maxData = 64 << 10
 
 // Objects returns the objects that enforce pins to the types of a cluster's objects. of
 // returns the identity of a definition's controller. Definitions that are [TooLong] are
@@ -102,15 +106,19 @@ func Objects(objects *manifest.Set, of func(definition *manifest.Object) (*behav
 		if len(data) == 0 {
 			continue // the API server reports the error
 		}
-		pkg := o.Label(manifest.PackageLabel)
-		if owners[pkg] == nil {
-			owners[pkg] = &owner{pkg: pkg}
+		w := owner{pkg: o.Label(manifest.PackageLabel)}
+		if w.pkg == "" {
+			w.definition = o.ID().Name
 		}
-		owners[pkg].add(o.ID().Name, d.Group, data)
+		of := w.pkg + "." + w.definition
+		if owners[of] == nil {
+			owners[of] = &w
+		}
+		owners[of].parts = append(owners[of].parts, part{o.ID().Name, d.Group, data})
 	}
 	var all []*manifest.Object
-	for _, pkg := range slices.Sorted(maps.Keys(owners)) {
-		made, err := owners[pkg].objects()
+	for _, of := range slices.Sorted(maps.Keys(owners)) {
+		made, err := owners[of].objects()
 		if err != nil {
 			return nil, err
 		}
@@ -150,98 +158,75 @@ func digests(o *manifest.Object, d types.Definition, of func(*manifest.Object) (
 	return data
 }
 
-// Resources returns the keys for a definition's types in a ConfigMap.
-func Resources(definition *manifest.Object) []string {
-	d := types.Read(definition.Tree())
-	var keys []string
-	for _, names := range []types.Names{d.Names, d.Claims} {
-		if names.Plural != "" {
-			keys = append(keys, "type."+names.Plural+"."+d.Group)
-		}
+// Has reports whether an object that [Objects] made has digests of a definition's types.
+func Has(o, definition *manifest.Object) bool {
+	if !Of(o) || !o.ID().Is(manifest.ValidatingPolicy) {
+		return false
 	}
-	return keys
+	data := dataOf(o)
+	d := types.Read(definition.Tree())
+	return slices.ContainsFunc([]types.Names{d.Names, d.Claims}, func(names types.Names) bool {
+		return names.Plural != "" && strings.Contains(data, entry("type."+names.Plural+"."+d.Group))
+	})
 }
 
-// owner is a package, or all plain manifests, with the types that it defines.
+// owner is a package, or a plain definition, with the types that it defines.
 type owner struct {
-	pkg    string
-	groups []string
-	parts  []part
+	pkg, definition string
+	parts           []part
 }
 
 // part is the data of one definition.
 type part struct {
-	definition string
-	data       map[string]string
-}
-
-func (w *owner) add(definition, group string, data map[string]string) {
-	if !slices.Contains(w.groups, group) {
-		w.groups = append(w.groups, group)
-	}
-	w.parts = append(w.parts, part{definition, data})
-}
-
-func (w *owner) name() string {
-	if w.pkg == "" {
-		return Name
-	}
-	return Name + "-" + w.pkg
+	definition, group string
+	data              map[string]string
 }
 
 func (w *owner) objects() ([]*manifest.Object, error) {
-	slices.Sort(w.groups)
 	slices.SortFunc(w.parts, func(a, b part) int { return cmp.Compare(a.definition, b.definition) })
-	trees := []map[string]any{
-		manifest.NewTree(manifest.ValidatingPolicy.ID("", w.name()), map[string]any{"spec": policySpec(w.groups)}),
-		manifest.NewTree(manifest.ValidatingPolicyBinding.ID("", w.name()), map[string]any{"spec": map[string]any{
-			"policyName": w.name(), "validationActions": []any{"Deny"},
-			"paramRef": map[string]any{
-				"namespace": runtime.Namespace, "parameterNotFoundAction": "Allow",
-				"selector": map[string]any{"matchLabels": map[string]any{manifest.PinsLabel: w.pkg}},
-			},
-		}}),
-	}
-	for name, data := range w.maps() {
-		trees = append(trees, manifest.NewTree(manifest.ConfigMap.ID(runtime.Namespace, name), map[string]any{"data": manifest.FromTextMap(data)}))
-	}
 	labels := map[string]string{manifest.PinsLabel: w.pkg}
 	if w.pkg != "" {
 		labels[manifest.PackageLabel] = w.pkg
 	}
-	all := make([]*manifest.Object, len(trees))
-	for i, tree := range trees {
-		o, err := manifest.New(tree, Origin)
-		if err != nil {
-			return nil, fmt.Errorf("the policy for pins: %w", err)
+	var all []*manifest.Object
+	for n, parts := range chunks(w.parts) {
+		of := name + "." + w.definition
+		switch {
+		case w.pkg != "" && n == 0:
+			of = name + "-" + w.pkg
+		case w.pkg != "":
+			of = fmt.Sprintf("%s%d-%s", name, n+1, w.pkg)
 		}
-		all[i] = o.WithMetadata(labels, nil)
+		for _, tree := range []map[string]any{
+			manifest.NewTree(manifest.ValidatingPolicy.ID("", of), map[string]any{"spec": policySpec(parts)}),
+			manifest.NewTree(manifest.ValidatingPolicyBinding.ID("", of), map[string]any{"spec": map[string]any{
+				"policyName": of, "validationActions": []any{"Deny"},
+			}}),
+		} {
+			o, err := manifest.New(tree, Origin)
+			if err != nil {
+				return nil, fmt.Errorf("the policy for pins: %w", err)
+			}
+			all = append(all, o.WithMetadata(labels, nil))
+		}
 	}
 	slices.SortFunc(all, func(a, b *manifest.Object) int { return a.ID().Compare(b.ID()) })
 	return all, nil
 }
 
-// maps returns the data of the owner's ConfigMaps by their names.
-func (w *owner) maps() map[string]map[string]string {
-	all := make(map[string]map[string]string)
-	if w.pkg == "" {
-		for _, p := range w.parts {
-			all[Name+"."+p.definition] = p.data
-		}
-		return all
-	}
-	name, size := w.name(), 0
-	for _, p := range w.parts {
+// chunks divides parts so that the data of each chunk fits into a policy.
+func chunks(parts []part) [][]part {
+	var all [][]part
+	size := maxData
+	for _, p := range parts {
+		own := 0
 		for k, v := range p.data {
-			size += len(k) + len(v)
+			own += len(entry(k)) + len(v) + len("\"\",\n")
 		}
-		if size > maxData {
-			name, size = fmt.Sprintf("%s.%d", w.name(), len(all)+1), 0
+		if size += own; size > maxData {
+			all, size = append(all, nil), own
 		}
-		if all[name] == nil {
-			all[name] = make(map[string]string)
-		}
-		maps.Copy(all[name], p.data)
+		all[len(all)-1] = append(all[len(all)-1], p)
 	}
 	return all
 }

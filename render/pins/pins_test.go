@@ -77,41 +77,55 @@ func TestObjects(t *testing.T) {
 			digests[v.Kind] = strings.TrimSpace(digests[v.Kind] + " " + v.Digest)
 		}
 	}
-	data := make(map[string]map[string]any)
+	data := make(map[string]string)
 	groups := make(map[string]string)
+	bindings := 0
 	for _, o := range all {
-		if !Of(o) {
+		if !Of(o) || !Policy(o.ID().Name) {
 			t.Errorf("%s is not known as one of ours", o.ID())
 		}
-		switch {
-		case o.ID().Is(manifest.ConfigMap):
-			data[o.ID().Name] = manifest.Mapping(o.Tree(), "data")
-		case o.ID().Is(manifest.ValidatingPolicy):
-			if !Policy(o.ID().Name) {
-				t.Errorf("%s is not known as a policy", o.ID())
+		if o.ID().Is(manifest.ValidatingPolicyBinding) {
+			bindings++
+			if manifest.Text(o.Tree(), "spec", "policyName") != o.ID().Name {
+				t.Errorf("%s is for another policy", o.ID())
 			}
-			rules := manifest.List(o.Tree(), "spec", "matchConstraints", "resourceRules")
-			groups[o.ID().Name] = strings.Join(manifest.Texts(rules[0].(map[string]any), "apiGroups"), " ")
+			continue
+		}
+		data[o.ID().Name] = dataOf(o)
+		rules := manifest.List(o.Tree(), "spec", "matchConstraints", "resourceRules")
+		groups[o.ID().Name] = strings.Join(manifest.Texts(rules[0].(map[string]any), "apiGroups"), " ")
+		for _, definition := range set.All() {
+			_, plain := strings.CutPrefix(o.ID().Name, name+"."+definition.ID().Name)
+			if want := plain || o.Label(manifest.PackageLabel) != "" && o.Label(manifest.PackageLabel) == definition.Label(manifest.PackageLabel); Has(o, definition) != want {
+				t.Errorf("%s has the digests of %s: %t", o.ID(), definition.ID(), !want)
+			}
 		}
 	}
-	for name, want := range map[string]map[string]any{
+	if bindings != len(data) {
+		t.Errorf("%d bindings of %d policies", bindings, len(data))
+	}
+	for name, want := range map[string][]string{
 		"gitopsd-pins-widgets": {
-			"type.widgets.acme.example": digests["Widget"], "controller.widgets.acme.example": acting.Digest(),
-			"type.sprockets.b.acme.example": digests["Sprocket"], "controller.sprockets.b.acme.example": acting.Digest(),
+			"controller.sprockets.b.acme.example", acting.Digest(), "controller.widgets.acme.example", acting.Digest(),
+			"type.sprockets.b.acme.example", digests["Sprocket"], "type.widgets.acme.example", digests["Widget"],
 		},
-		"gitopsd-pins-stores":              {"type.xstores.acme.example": digests["XStore"], "type.stores.acme.example": digests["Store"]},
-		"gitopsd-pins.plains.acme.example": {"type.plains.acme.example": digests["Plain"]},
-		"gitopsd-pins.others.acme.example": {"type.others.acme.example": digests["Other"]},
+		"gitopsd-pins-stores":              {"type.stores.acme.example", digests["Store"], "type.xstores.acme.example", digests["XStore"]},
+		"gitopsd-pins.plains.acme.example": {"type.plains.acme.example", digests["Plain"]},
+		"gitopsd-pins.others.acme.example": {"type.others.acme.example", digests["Other"]},
 	} {
-		if fmt.Sprint(data[name]) != fmt.Sprint(want) {
-			t.Errorf("%s: %v, want %v", name, data[name], want)
+		var lines []string
+		for pair := range slices.Chunk(want, 2) {
+			lines = append(lines, fmt.Sprintf("%q: %q", pair[0], pair[1]))
+		}
+		if text := "{\n" + strings.Join(lines, ",\n") + "\n}"; data[name] != text {
+			t.Errorf("%s: %s, want %s", name, data[name], text)
 		}
 		delete(data, name)
 	}
 	if len(data) > 0 {
-		t.Errorf("further parameters: %v", data)
+		t.Errorf("further policies: %v", data)
 	}
-	if have := fmt.Sprint(groups); have != "map[gitopsd-pins:acme.example gitopsd-pins-stores:acme.example gitopsd-pins-widgets:acme.example b.acme.example]" {
+	if have := fmt.Sprint(groups); have != "map[gitopsd-pins-stores:acme.example gitopsd-pins-widgets:acme.example b.acme.example gitopsd-pins.others.acme.example:acme.example gitopsd-pins.plains.acme.example:acme.example]" {
 		t.Errorf("groups %s", have)
 	}
 	for _, o := range manifesttest.Objects(t, "{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: gitopsd-pins-x, labels: {gitopsd.dev/pins: x}}}") {
@@ -125,34 +139,34 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// The largest packages have more types than fit into one ConfigMap.
+// The largest packages have more types than fit into one policy. No other package's policy has the
+// name of a further one.
 func TestManyTypes(t *testing.T) {
 	var text strings.Builder
-	const n = 7500
+	const n = 1500
 	for i := range n {
 		text.WriteString(crd(fmt.Sprintf("things%ds", i), "acme.example", "large", "v1"))
 	}
+	text.WriteString(crd("others", "acme.example", "2-large", "v1"))
 	set := manifesttest.Set(t, strings.TrimPrefix(text.String(), "---\n"))
 	all, err := Objects(set, func(*manifest.Object) (*behaviour.Identity, error) { return nil, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, maps := 0, 0
+	keys := 0
+	var policies []string
 	for _, o := range all {
-		if !o.ID().Is(manifest.ConfigMap) {
+		if !o.ID().Is(manifest.ValidatingPolicy) {
 			continue
 		}
-		maps++
-		size := 0
-		for k, v := range manifest.Mapping(o.Tree(), "data") {
-			keys++
-			size += len(k) + len(v.(string))
-		}
-		if size > maxData+1000 {
-			t.Errorf("%s has %d bytes", o.ID(), size)
+		policies = append(policies, o.ID().Name)
+		data := dataOf(o)
+		keys += strings.Count(data, `"type.`)
+		if len(data) > maxData+10 {
+			t.Errorf("%s has %d bytes", o.ID(), len(data))
 		}
 	}
-	if keys != n || maps < 2 {
-		t.Errorf("%d types in %d ConfigMaps", keys, maps)
+	if want := []string{"gitopsd-pins-2-large", "gitopsd-pins-large", "gitopsd-pins2-large"}; keys != n+1 || !slices.Equal(policies, want) {
+		t.Errorf("%d types in %q, want %d in %q", keys, policies, n+1, want)
 	}
 }
