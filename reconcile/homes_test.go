@@ -141,10 +141,11 @@ func TestLastRegistered(t *testing.T) {
 
 	// So they do before the first commit is computed.
 	store := &checkpoint.Store{Dir: t.TempDir()}
-	if err := store.SaveRegistry([]byte(registry("hub", "prod"))); err != nil {
+	if err := store.SaveRegistry(t.Context(), []byte(registry("hub", "prod"))); err != nil {
 		t.Fatal(err)
 	}
-	p := loadPrevious(Config{Checkpoints: store, Home: func(context.Context, *desired.Unit, bool, func([]problem.Problem)) (Home, error) { return nil, nil }})
-	head := sources.Commit{Hash: "1", Files: fstest.MapFS{sources.RegistryFile: {Data: []byte(registry("hub") + "---\n" + strings.Replace(registry("prod"), "path", "pth", 1))}}}
-	has((*revision)(nil).next(&Daemon{previous: p, head: head, stuck: true}), "hub", "prod")
+	d := &Daemon{cfg: Config{Home: func(context.Context, *desired.Unit, bool, func([]problem.Problem)) (Home, error) { return nil, nil }}, kept: []kept{{Registry: store}}, stuck: true}
+	d.loadPrevious(t.Context())
+	d.head = sources.Commit{Hash: "1", Files: fstest.MapFS{sources.RegistryFile: {Data: []byte(registry("hub") + "---\n" + strings.Replace(registry("prod"), "path", "pth", 1))}}}
+	has((*revision)(nil).next(d), "hub", "prod")
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io/fs"
+	"time"
 
 	"gitopsd.dev/reconcile/desired"
 	"gitopsd.dev/sources"
@@ -16,30 +17,66 @@ import (
 // too while the first commit is computed, for clusters with API servers that need it all the
 // time, and later for a cluster whose document has errors.
 
-// previous is the registry of the process before, with the units of its clusters. The zero
-// value is none.
+// Registry keeps the last registry of clusters without errors for the next process.
+type Registry interface {
+	// LoadRegistry returns the text that was saved last; empty if there is none.
+	LoadRegistry(ctx context.Context) ([]byte, error)
+	// SaveRegistry replaces the text. It returns within seconds.
+	SaveRegistry(ctx context.Context, text []byte) error
+}
+
+// previous is the registry of the process before, with the units of its clusters, until this
+// one has a registry without errors. The zero value is none.
 type previous struct {
-	text     []byte
 	registry *clusters.Registry
 	units    map[desired.ID]*desired.Unit
 }
 
-// loadPrevious loads the registry that the process before left.
-func loadPrevious(cfg Config) previous {
-	if cfg.Checkpoints == nil || cfg.Home == nil {
-		return previous{}
+// kept is a place where the registry is kept for the next process.
+type kept struct {
+	Registry
+	text []byte // that is there
+	// failed: the last attempt to save failed. The next one is not before retry.
+	failed bool
+	retry  time.Time
+}
+
+// keepAgain is how long a place that failed is left alone.
+const keepAgain = time.Minute
+
+// places returns where the registry is kept.
+func places(cfg Config) []kept {
+	var all []kept
+	for _, r := range cfg.Registries {
+		all = append(all, kept{Registry: r})
 	}
-	text := cfg.Checkpoints.LoadRegistry()
-	registry, err := clusters.Parse(sources.RegistryFile, text)
-	if err != nil {
-		return previous{}
+	return all
+}
+
+// loadPrevious loads the registry that the process before left: that of the first place that
+// has one.
+func (d *Daemon) loadPrevious(ctx context.Context) {
+	if d.cfg.Home == nil {
+		return
 	}
-	p := previous{text: text, registry: registry, units: make(map[desired.ID]*desired.Unit)}
-	for _, c := range registry.Clusters {
-		u := desired.Registered(c, "")
-		p.units[u.ID] = u
+	for i := range d.kept {
+		k := &d.kept[i]
+		text, err := k.LoadRegistry(ctx)
+		if err != nil {
+			d.cfg.Log.Warn("the last registry of clusters cannot be read; until there is a commit, another copy of it may be used, or none", "error", err)
+			continue
+		}
+		k.text = text
+		registry, err := clusters.Parse(sources.RegistryFile, text)
+		if err != nil || len(registry.Clusters) == 0 || d.previous.registry != nil {
+			continue
+		}
+		d.previous = previous{registry: registry, units: make(map[desired.ID]*desired.Unit)}
+		for _, c := range registry.Clusters {
+			u := desired.Registered(c, "")
+			d.previous.units[u.ID] = u
+		}
 	}
-	return p
 }
 
 // perhaps returns the units of the process before, if errors in the registry of a state leave
@@ -109,21 +146,33 @@ func (r *revision) next(d *Daemon) *revision {
 }
 
 // keepRegistry keeps the registry of the revision in charge for the next process.
-func (d *Daemon) keepRegistry() {
-	if d.cfg.Checkpoints == nil || d.now.state.RegistryErr != nil {
+func (d *Daemon) keepRegistry(ctx context.Context) {
+	if !d.unkept || d.now.state.RegistryErr != nil {
 		return
 	}
 	text, err := fs.ReadFile(d.now.state.Commit.Files, sources.RegistryFile)
-	if err != nil || bytes.Equal(text, d.previous.text) {
+	if err != nil {
 		return
 	}
-	err = d.cfg.Checkpoints.SaveRegistry(text)
-	if err == nil {
-		d.previous, d.unkept = previous{text: text}, false
-		return
+	d.previous, d.unkept = previous{}, false
+	for i := range d.kept {
+		k := &d.kept[i]
+		if bytes.Equal(text, k.text) {
+			continue
+		}
+		if time.Now().Before(k.retry) {
+			d.unkept = true
+			continue
+		}
+		err := k.SaveRegistry(ctx, text)
+		if err == nil {
+			k.text, k.failed, k.retry = text, false, time.Time{}
+			continue
+		}
+		d.unkept = true
+		if !k.failed && ctx.Err() == nil {
+			d.cfg.Log.Warn("if the next process starts while the repository cannot be used, it may serve clusters as they were registered before", "error", err)
+		}
+		k.failed, k.retry = true, time.Now().Add(keepAgain)
 	}
-	if !d.unkept { // it is tried with each commit, and told once
-		d.cfg.Log.Warn("if the next process starts while the repository cannot be used, it may serve clusters as they were registered before", "error", err)
-	}
-	d.previous, d.unkept = previous{}, true
 }

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -97,7 +98,8 @@ func TestServePrevious(t *testing.T) {
 			w, dir := newWorld(t), t.TempDir()
 			r := new(remoteness)
 			config := func(c *Config) {
-				c.Checkpoints, c.Settings = &checkpoint.Store{Dir: dir}, "the program"
+				store := &checkpoint.Store{Dir: dir}
+				c.Checkpoints, c.Registries, c.Settings = store, []Registry{store}, "the program"
 				c.Home = func(context.Context, *desired.Unit, bool, func([]problem.Problem)) (Home, error) {
 					return nil, errors.New("none is a home")
 				}
@@ -166,7 +168,8 @@ func TestServeFirstOfCommit(t *testing.T) {
 	w, dir := newWorld(t), t.TempDir()
 	only := make(chan bool, 10)
 	config := func(c *Config) {
-		c.Checkpoints, c.Settings = &checkpoint.Store{Dir: dir}, "the program"
+		store := &checkpoint.Store{Dir: dir}
+		c.Checkpoints, c.Registries, c.Settings = store, []Registry{store}, "the program"
 		c.Home = func(_ context.Context, _ *desired.Unit, o bool, _ func([]problem.Problem)) (Home, error) {
 			only <- o
 			return nil, errors.New("none here")
@@ -202,24 +205,95 @@ func TestServeFirstOfCommit(t *testing.T) {
 	}
 }
 
-// Without the registry of a process before none is known, and a damaged one is ignored.
+// place is a Registry in memory.
+type place struct {
+	text         []byte
+	load, save   error
+	loads, saves int
+}
+
+func (p *place) LoadRegistry(context.Context) ([]byte, error) {
+	p.loads++
+	return p.text, p.load
+}
+
+func (p *place) SaveRegistry(_ context.Context, text []byte) error {
+	p.saves++
+	if p.save == nil {
+		p.text = text
+	}
+	return p.save
+}
+
+// Without the registry of a process before none is known, a damaged one is ignored, and a place
+// that cannot be read leaves it to the next.
 func TestNoPrevious(t *testing.T) {
 	t.Parallel()
 	store := &checkpoint.Store{Dir: t.TempDir()}
-	cfg := Config{Checkpoints: store, Home: func(context.Context, *desired.Unit, bool, func([]problem.Problem)) (Home, error) { return nil, nil }}
-	if p := loadPrevious(cfg); p.registry != nil || p.units != nil {
+	home := func(context.Context, *desired.Unit, bool, func([]problem.Problem)) (Home, error) { return nil, nil }
+	load := func(all ...Registry) previous {
+		cfg := Config{Registries: all, Home: home, Log: slog.New(slog.DiscardHandler)}
+		d := &Daemon{cfg: cfg, kept: places(cfg)}
+		d.loadPrevious(t.Context())
+		return d.previous
+	}
+	if p := load(store); p.registry != nil || p.units != nil {
 		t.Errorf("clusters from nowhere: %+v", p)
 	}
-	if err := store.SaveRegistry([]byte("a: [")); err != nil {
+	if err := store.SaveRegistry(t.Context(), []byte("a: [")); err != nil {
 		t.Fatal(err)
 	}
-	if p := loadPrevious(cfg); p.registry != nil || p.text != nil {
+	if p := load(store); p.registry != nil {
 		t.Errorf("from a damaged file: %+v", p)
 	}
-	if err := store.SaveRegistry([]byte(registry("a"))); err != nil {
+	if err := store.SaveRegistry(t.Context(), []byte(registry("a"))); err != nil {
 		t.Fatal(err)
 	}
-	if p := loadPrevious(cfg); len(p.units) != 1 {
+	if p := load(store); len(p.units) != 1 {
 		t.Errorf("of one cluster: %+v", p)
+	}
+	both := []byte(registry("a") + "---\n" + registry("b"))
+	for name, tt := range map[string]struct {
+		first *place
+		want  int
+	}{
+		"the first place counts": {&place{text: both}, 2},
+		"it has none":            {&place{}, 1},
+		"it is damaged":          {&place{text: []byte("a: [")}, 1},
+		"it cannot be read":      {&place{text: both, load: errors.New("the hub is away")}, 1},
+	} {
+		if p := load(tt.first, store); len(p.units) != tt.want {
+			t.Errorf("%s: %d clusters are known, want %d", name, len(p.units), tt.want)
+		}
+	}
+}
+
+// The registry is kept in every place, written where it is not yet, and tried again later where that
+// fails, without holding up the others.
+func TestKeepRegistry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	away, there := &place{save: errors.New("the hub is away")}, &place{text: []byte("old")}
+	w.commit("fleet", map[string]string{"clusters.yaml": registry("a")}, cluster("a", "v1"))
+	d := w.daemon(func(c *Config) { c.Registries = []Registry{away, there} })
+	for range 2 {
+		if err := d.Once(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if string(there.text) != registry("a") || there.saves != 1 {
+		t.Errorf("written %d times, and it is %q", there.saves, there.text)
+	}
+	if away.saves != 1 || !d.unkept {
+		t.Errorf("a place that failed was tried %d times within moments", away.saves)
+	}
+	away.save, d.kept[0].retry = nil, time.Time{}
+	for range 2 {
+		if err := d.Once(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if string(away.text) != registry("a") || away.saves != 2 || there.saves != 1 || d.unkept {
+		t.Errorf("later it is %q, written %d and %d times", away.text, away.saves, there.saves)
 	}
 }

@@ -153,6 +153,9 @@ type Config struct {
 	// Checkpoints stores the state of clusters at rest, so that a restart with the same
 	// commit computes nothing. It may be nil: then every start computes everything.
 	Checkpoints *checkpoint.Store
+	// Registries keep the last registry without errors for the next process, which uses the
+	// first that has one.
+	Registries []Registry
 	// Settings identifies every input of a computation except the commit: the
 	// program, and the operator's settings. Checkpoints of other settings are ignored.
 	Settings string
@@ -180,9 +183,10 @@ type Daemon struct {
 	// again: the same commit must be computed again, because something failed that may
 	// succeed the next time.
 	again bool
-	// previous has the clusters of the process before, until this one has a registry without
-	// errors. unkept: that one could not be kept for the next process.
+	// previous has the clusters of the process before. kept is where those of this one are kept
+	// for the next. unkept: the registry of now is not everywhere there yet.
 	previous previous
+	kept     []kept
 	unkept   bool
 	// first is what is served before there is a commit to apply; nil for nothing. stuck: a
 	// commit could not be used.
@@ -217,13 +221,14 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Turns == nil {
 		cfg.Turns = turn.New(16)
 	}
-	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository), previous: loadPrevious(cfg), firstAnswer: firstAnswer}, nil
+	return &Daemon{cfg: cfg, workers: newWorkers(cfg), history: newHistory(cfg.Repository), kept: places(cfg), firstAnswer: firstAnswer}, nil
 }
 
 // Run runs the loop until ctx ends, and then returns nil. Steps under way are finished, or
 // given up where the next run can complete them.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.stop()
+	d.loadPrevious(ctx)
 	var pause <-chan time.Time
 	rest := func() {
 		// A tenth of jitter keeps a fleet of daemons from polling in step.
@@ -447,6 +452,7 @@ func (d *Daemon) handOut(ctx context.Context, wait bool) (err error) {
 	}
 	held, perr := d.keepPending(ctx)
 	tried := d.workers.assign(ctx, d.now, held)
+	d.keepRegistry(ctx)
 	due := d.lockDue()
 	switch {
 	case !due:
@@ -489,8 +495,7 @@ func (d *Daemon) follow(now *revision) {
 		before, waiting, noted = d.now.state.AllProblems(), d.now.state.Waiting, notes(d.now.state)
 	}
 	state := now.state
-	d.now, d.again = now, false
-	d.keepRegistry()
+	d.now, d.again, d.unkept = now, false, true
 	problems, all := state.Problems(), state.AllProblems()
 	if len(problems) > 0 {
 		d.again = true

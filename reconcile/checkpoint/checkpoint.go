@@ -10,6 +10,7 @@
 package checkpoint
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,19 +91,19 @@ func (s *Store) Save(cluster string, r *Record) error {
 // registry is the name of a registry's file, which no cluster has.
 const registry = "clusters.yaml"
 
-// LoadRegistry returns the text of the registry; empty if there is none, or it cannot be
-// read.
-func (s *Store) LoadRegistry() []byte {
+// LoadRegistry returns the text of the registry; empty if there is none. The error is the file
+// system's.
+func (s *Store) LoadRegistry(context.Context) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(s.Dir, registry))
-	if err != nil {
-		return nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	return text
+	return text, err
 }
 
 // SaveRegistry replaces the text of the registry. The error is the file system's; the old
 // text stays then.
-func (s *Store) SaveRegistry(text []byte) error {
+func (s *Store) SaveRegistry(_ context.Context, text []byte) error {
 	if err := s.write(filepath.Join(s.Dir, registry), text); err != nil {
 		return fmt.Errorf("the registry of clusters in the cache: %w", err)
 	}

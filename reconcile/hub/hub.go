@@ -14,7 +14,7 @@
 //   - no error and no log holds any of the content.
 //
 // follow.go watches the kubeconfig Secrets, so that a replaced one is used before the old
-// one fails. Package kube restricts the content of a kubeconfig, and package oci decides
+// one fails. registry.go keeps the last registry of clusters for the next process. Package kube restricts the content of a kubeconfig, and package oci decides
 // which registry gets which credentials.
 package hub
 
@@ -148,6 +148,8 @@ type secret struct {
 	typ    string
 	data   map[string]any // base64
 	labels map[string]string
+
+	annotations map[string]string
 }
 
 // Namespace returns the namespace whose Secrets are read.
@@ -174,7 +176,7 @@ func (h *Hub) secret(ctx context.Context, name string) (secret, error) {
 	h.read[name] = meta.ResourceVersion
 	h.mu.Unlock()
 	return secret{
-		where: h.where(name), at: time.Now(), labels: meta.Labels,
+		where: h.where(name), at: time.Now(), labels: meta.Labels, annotations: meta.Annotations,
 		typ: manifest.Text(tree, "type"), data: manifest.Mapping(tree, "data"),
 	}, nil
 }

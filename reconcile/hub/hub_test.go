@@ -69,6 +69,10 @@ func install(ctx context.Context, text []byte) (*kube.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	secret, err := os.ReadFile("../../examples/deploy/registry.yaml")
+	if err != nil {
+		return nil, err
+	}
 	const more = `
 apiVersion: v1
 kind: Namespace
@@ -90,7 +94,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
 subjects: [{kind: ServiceAccount, name: reader, namespace: gitopsd-system}]
 ---
 `
-	docs, err := sources.DecodeYAML(strings.NewReader(more+string(rights)), sources.Limits{})
+	docs, err := sources.DecodeYAML(strings.NewReader(more+string(rights)+"---\n"+string(secret)), sources.Limits{})
 	if err != nil {
 		return nil, err
 	}

@@ -310,10 +310,15 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	if spaces.proxy != nil {
 		board.EtcdNamespaces = spaces.proxy.Counts
 	}
+	checkpoints := &checkpoint.Store{Dir: rest}
+	registries := []reconcile.Registry{checkpoints}
+	if elected != nil { // the process before may have run in another pod
+		registries = []reconcile.Registry{&hub.Registry{Hub: own, Name: o.lease.name + "-registry", Fleet: repository.Fleet(), MayWrite: mayWrite}, checkpoints}
+	}
 	daemon, err = reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
 		Interval: o.interval, Pushed: pushes.C(), ClusterTimeout: o.clusterTimeout, ReadonlyLock: o.lock == "readonly",
-		Checkpoints: &checkpoint.Store{Dir: rest}, Settings: o.settings(cmd.Flags()),
+		Checkpoints: checkpoints, Registries: registries, Settings: o.settings(cmd.Flags()),
 		Connect: func(ctx context.Context, want *desired.Unit) (reconcile.Connection, error) {
 			client, err := connector.Connect(ctx, want.Cluster)
 			if err != nil {
