@@ -67,7 +67,7 @@ func (ws *workers) report(w *worker, j *job, o unit.Outcome) {
 			c.Objects, c.Packages = at.Objects, resumed(at.Packages, o.Phase)
 		}
 	})
-	ws.cfg.Board.Attempted(w.id.String(), status.Attempt{Outcome: o.Phase, Actions: o.Actions, Corrected: o.Corrected, Took: took})
+	ws.cfg.Board.Attempted(w.id.String(), status.Attempt{Outcome: o.Phase, Actions: o.Actions, Changed: o.Changed, Corrected: o.Corrected, Took: took})
 	ws.keep(w, j, o)
 	ws.log(w, j, o, before)
 }

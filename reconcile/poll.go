@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gitopsd.dev/sources"
+	"gitopsd.dev/sources/git"
 )
 
 // polling is a poll of the repository in a goroutine of its own, so that a server that hangs
@@ -100,7 +101,7 @@ func (d *Daemon) take(p *polling) error {
 	if p.err == nil && p.changed {
 		d.cfg.Board.Computing(p.commit.Hash) // first, so that nobody takes the one before for the newest
 	}
-	d.cfg.Board.Polled(p.began, p.err)
+	d.cfg.Board.Polled(p.began, p.err, errors.Is(p.err, git.ErrNotTrusted))
 	if p.err != nil {
 		return fmt.Errorf("polling the repository: %w", p.err)
 	}

@@ -59,10 +59,13 @@ func (s *Snapshot) Unready(only ...string) []string {
 
 // Stuck reports whether waiting will not make the fleet Ready: the newest commit is in charge,
 // something is not Ready, and every problem of the commit and every cluster that is not Ready
-// stays so until somebody changes the repository or an object. Or the newest commit is refused, and
-// stays so; the clusters do not count then. If clusters are named, only these
+// stays so until somebody changes the repository or an object. Or the newest commit is refused or
+// not trusted, and stays so; the clusters do not count then. If clusters are named, only these
 // count, as in Unready.
 func (s *Snapshot) Stuck(only ...string) bool {
+	if s.PollLasting && s.LeaseError == "" {
+		return true
+	}
 	if s.Commit == "" || s.Computing != "" || s.LeaseError != "" || s.PollError != "" {
 		return false
 	}

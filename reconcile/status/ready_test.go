@@ -83,6 +83,8 @@ func TestStuck(t *testing.T) {
 		{"waits for one that is held by now", Snapshot{Clusters: []Unit{waits("a", "dev"), held}}, nil, false},
 		{"waits for its turn", Snapshot{Clusters: []Unit{waits("a", ""), held}}, nil, false},
 		{"waits for itself", Snapshot{Clusters: []Unit{waits("a", "b"), waits("b", "a")}}, nil, false},
+		{"the newest commit is not trusted", Snapshot{Clusters: []Unit{ready}, PollError: "it is not signed", PollLasting: true}, nil, true},
+		{"the newest commit is not trusted, and there was none before", Snapshot{PollError: "it is not signed", PollLasting: true}, []string{"prod"}, true},
 		{"the commit is refused for good", Snapshot{Clusters: []Unit{old, ready}, Refused: true, LockDue: true, Problems: problem.Gather([]problem.Problem{{Reason: "no registry", Lasting: true}})}, nil, true},
 		{"the commit is refused for good, and one asks for a cluster", Snapshot{Clusters: []Unit{ready}, Refused: true, Problems: problem.Gather([]problem.Problem{{Reason: "no registry", Lasting: true}})}, []string{"prod"}, true},
 		{"the commit is refused for now", Snapshot{Clusters: []Unit{old}, Refused: true, Problems: problem.Gather([]problem.Problem{{Reason: "cut off"}})}, nil, false},

@@ -140,6 +140,8 @@ type Unit struct {
 	Drifted int `json:"drifted,omitempty"`
 	// Actions of the last attempt by name ("create", "configure", …).
 	Actions map[string]int `json:"actions,omitempty"`
+	// Changes counts the objects that this process wrote or deleted in the cluster.
+	Changes uint64 `json:"-"`
 	// Problems are the objects with errors and their reasons, at most 50. Those of objects that
 	// are not in the repository are others': see [problem.Problem].
 	Problems []problem.Problem `json:"problems,omitempty"`
@@ -187,10 +189,13 @@ type Snapshot struct {
 	LockCommit string `json:"lockCommit,omitempty"`
 	LockDue    bool   `json:"lockDue,omitempty"`
 	LockError  string `json:"lockError,omitempty"`
-	// Polled is when the last successful poll began; PollError is why the repository does not
-	// answer.
-	Polled    time.Time `json:"polled,omitzero"`
-	PollError string    `json:"pollError,omitempty"`
+	// Polled is when the last successful poll began. PollError is why the last poll failed, and
+	// PollFailed when that began. PollLasting reports whether it stays so until somebody
+	// pushes a commit, or changes the trusted keys.
+	Polled      time.Time `json:"polled,omitzero"`
+	PollError   string    `json:"pollError,omitempty"`
+	PollFailed  time.Time `json:"pollFailed,omitzero"`
+	PollLasting bool      `json:"pollLasting,omitempty"`
 	// Lease is the Lease by which one of several daemons is the leader, "namespace/name"; empty
 	// if there is just one. Waiting is why this one is not, and works on nothing. LeaseError is
 	// why the leader may not write.
@@ -251,7 +256,7 @@ type counters struct {
 	passes, lockCommits, lockErrors, pollErrors uint64
 	attempts                                    map[[2]string]uint64 // cluster, outcome
 	actions                                     map[[2]string]uint64 // cluster, action
-	corrected                                   map[string]uint64    // cluster
+	corrected, changes                          map[string]uint64    // cluster
 	attempt, compute                            durations
 }
 
@@ -261,7 +266,7 @@ func NewBoard(version, repository, branch string) *Board {
 	return &Board{
 		snapshot: Snapshot{Version: version, Repository: repository, Branch: branch, Started: now, Turned: now},
 		clusters: make(map[string]*Unit), homes: make(map[string][]problem.Problem),
-		counters: counters{attempts: make(map[[2]string]uint64), actions: make(map[[2]string]uint64), corrected: make(map[string]uint64)},
+		counters: counters{attempts: make(map[[2]string]uint64), actions: make(map[[2]string]uint64), corrected: make(map[string]uint64), changes: make(map[string]uint64)},
 		changed:  make(chan struct{}),
 	}
 }
@@ -304,15 +309,16 @@ func (b *Board) Lead() {
 	b.snapshot.Turned = time.Now()
 }
 
-// Polled records the result of a poll of the repository, and when it began.
-func (b *Board) Polled(began time.Time, err error) {
+// Polled records the result of a poll of the repository, and when it began. lasting reports
+// whether an error stays until somebody changes something.
+func (b *Board) Polled(began time.Time, err error, lasting bool) {
 	defer b.change()()
 	if err != nil {
-		b.snapshot.PollError = err.Error()
+		b.snapshot.PollError, b.snapshot.PollFailed, b.snapshot.PollLasting = err.Error(), began, lasting
 		b.counters.pollErrors++
 		return
 	}
-	b.snapshot.Polled, b.snapshot.PollError = began, ""
+	b.snapshot.Polled, b.snapshot.PollError, b.snapshot.PollFailed, b.snapshot.PollLasting = began, "", time.Time{}, false
 }
 
 // Computing records that the repository has a newer commit, until Commit is called with that.
@@ -348,7 +354,9 @@ func (b *Board) forget() {
 	gone := func(key [2]string, _ uint64) bool { return b.clusters[key[0]] == nil }
 	maps.DeleteFunc(b.counters.attempts, gone)
 	maps.DeleteFunc(b.counters.actions, gone)
-	maps.DeleteFunc(b.counters.corrected, func(name string, _ uint64) bool { return b.clusters[name] == nil })
+	for _, counts := range []map[string]uint64{b.counters.corrected, b.counters.changes} {
+		maps.DeleteFunc(counts, func(name string, _ uint64) bool { return b.clusters[name] == nil })
+	}
 }
 
 // Refuse records a commit that cannot be used, and why.
@@ -440,6 +448,8 @@ type Attempt struct {
 	Outcome Phase
 	// Actions are the steps of its plan, by action.
 	Actions map[string]int
+	// Changed is the number of objects that were written or deleted.
+	Changed int
 	// Corrected is the number of objects whose drift was corrected.
 	Corrected int
 	// Took is how long it took; 0 if nothing was tried.
@@ -460,6 +470,7 @@ func (b *Board) Attempted(name string, a Attempt) {
 		b.counters.actions[[2]string{name, action}] += uint64(n)
 	}
 	b.counters.corrected[name] += uint64(a.Corrected)
+	b.counters.changes[name] += uint64(a.Changed)
 }
 
 // Snapshot returns a copy of the state, clusters sorted by name.
@@ -476,6 +487,7 @@ func (b *Board) Snapshot() Snapshot {
 	s.Clusters = make([]Unit, 0, len(b.clusters))
 	for _, c := range b.clusters {
 		cp := *c
+		cp.Changes = b.counters.changes[c.Name]
 		cp.Actions, cp.Problems, cp.Packages = maps.Clone(c.Actions), slices.Concat(c.Problems, b.homes[c.Name]), slices.Clone(c.Packages)
 		cp.Certificates, cp.Migrations = slices.Clone(c.Certificates), slices.Clone(c.Migrations)
 		if b.spaces != nil {

@@ -60,11 +60,11 @@ func TestHandler(t *testing.T) {
 	server := httptest.NewServer(b.Handler(time.Hour, Access{}))
 	defer server.Close()
 
-	b.Polled(time.Now(), io.ErrUnexpectedEOF)
+	b.Polled(time.Now(), io.ErrUnexpectedEOF, false)
 	if code, body := get(t, server.URL+"/readyz"); code != 503 || !strings.Contains(body, "unexpected EOF") {
 		t.Errorf("readyz before the first commit: %d %s", code, body)
 	}
-	b.Polled(time.Now(), nil)
+	b.Polled(time.Now(), nil, false)
 	b.Commit("abc", "first", []problem.Problem{{Reason: "clusters.yaml:3: wrong"}}, []string{"prod", "dev"})
 	b.Update("dev", func(c *Unit) {
 		c.Phase, c.Objects, c.Problems = Failed, 7, []problem.Problem{{Cluster: "dev", Package: "web", Object: "deployment.apps/default/x", Reason: "not ready", Advice: "look at its pods"}}
@@ -194,7 +194,7 @@ func TestAccess(t *testing.T) {
 	} {
 		b := NewBoard("v1", "https://git.example/fleet", "main")
 		b.Page = func(http.ResponseWriter, *http.Request, Snapshot) {}
-		b.Polled(time.Now(), io.ErrUnexpectedEOF)
+		b.Polled(time.Now(), io.ErrUnexpectedEOF, false)
 		r := httptest.NewRequest(http.MethodGet, "http://localhost:8080"+tt.path, nil)
 		r.RemoteAddr = tt.from
 		if tt.token != "" {

@@ -48,6 +48,8 @@ var (
 	ErrBranchNotFound = errors.New("branch not found")
 	// ErrMoved: somebody else has changed the ref.
 	ErrMoved = wire.ErrMoved
+	// ErrNotTrusted: the branch's newest commit is not signed by a trusted key.
+	ErrNotTrusted = errors.New("is not acted upon")
 )
 
 // MaxFile is the largest file that is read from a repository, in bytes.

@@ -59,11 +59,10 @@ const fetchTries = 3
 // a commit's hash, or empty for the first poll. If not, the Commit is zero. If the
 // cache is damaged, the head counts as different.
 //
-// The error is [ErrAuthentication], [ErrRepositoryNotFound], [ErrHostKey] or
-// [ErrBranchNotFound] for these reasons, and the context's if that ended. Other errors
-// mean that the server's answer is not valid, that the cache cannot be written, or that the head
-// is not signed by a trusted key, even if it is last: the keys may have changed. A poll without
-// a change asks the server for one ref.
+// The error is [ErrAuthentication], [ErrRepositoryNotFound], [ErrHostKey], [ErrBranchNotFound]
+// or [ErrNotTrusted] for these reasons, the last even if the head is last, since the keys may have
+// changed. It is the context's if that ended. Other errors mean that the server's answer is not
+// valid, or that the cache cannot be written. A poll without a change asks the server for one ref.
 func (r *Repository) Poll(ctx context.Context, last string) (commit sources.Commit, changed bool, err error) {
 	for try := 1; ; try++ {
 		head, err := r.head(ctx)

@@ -150,7 +150,7 @@ func (r *Repository) verify(ctx context.Context, h plumbing.Hash) error {
 		if refused.commit != h {
 			why = fmt.Sprintf("it is of %s, by the daemon's key, on commit %s, and that is not trusted: %s", sources.LockFile, sources.ShortHash(refused.commit.String()), why)
 		}
-		return fmt.Errorf("commit %s is not acted upon: %s; look at what the branch has, and if it is right, push a commit that is signed by a trusted key (git commit --allow-empty -S)", sources.ShortHash(h.String()), why)
+		return fmt.Errorf("commit %s %w: %s; look at what the branch has, and if it is right, push a commit that is signed by a trusted key (git commit --allow-empty -S)", sources.ShortHash(h.String()), ErrNotTrusted, why)
 	}
 	return err
 }

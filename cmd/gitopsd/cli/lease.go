@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gitopsd.dev/reconcile/hub"
+	"gitopsd.dev/reconcile/hub/events"
 	"gitopsd.dev/reconcile/hub/leader"
 	"gitopsd.dev/reconcile/status"
 	"gitopsd.dev/render/manifest"
@@ -21,6 +23,7 @@ import (
 type leaseOptions struct {
 	name, pod string
 	duration  time.Duration
+	process   string // names this one
 }
 
 func (o *leaseOptions) register(f *pflag.FlagSet) {
@@ -43,14 +46,20 @@ func (o *leaseOptions) election(own *hub.Hub, fleet string, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
+	o.process = fmt.Sprintf("%s-%d", host, os.Getpid())
 	l, err := leader.New(leader.Config{
-		Client: own.Client, Namespace: own.Namespace(), Name: o.name, Pod: o.pod, Process: fmt.Sprintf("%s-%d", host, os.Getpid()),
+		Client: own.Client, Namespace: own.Namespace(), Name: o.name, Pod: o.pod, Process: o.process,
 		Fleet: fleet, Duration: o.duration, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--lease: %w", err)
 	}
 	return l, nil
+}
+
+// events returns where Events go.
+func (o *leaseOptions) events(own *hub.Hub, board *status.Board, log *slog.Logger) events.Config {
+	return events.Config{Client: own.Client, Namespace: own.Namespace(), Lease: o.name, Process: cmp.Or(o.pod, o.process), Board: board, Log: log}
 }
 
 // releasePatience is how long giving up the Lease may take.

@@ -25,6 +25,7 @@ import (
 	"gitopsd.dev/reconcile/etcd/namespaces"
 	"gitopsd.dev/reconcile/home"
 	"gitopsd.dev/reconcile/hub"
+	"gitopsd.dev/reconcile/hub/events"
 	"gitopsd.dev/reconcile/hub/leader"
 	"gitopsd.dev/reconcile/kube/kubeconfig"
 	"gitopsd.dev/reconcile/migrate"
@@ -358,6 +359,9 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	following, cancel := context.WithCancel(ctx)
 	var follower sync.WaitGroup
 	follower.Go(func() { own.Follow(following, log) })
+	if elected != nil {
+		follower.Go(func() { events.Follow(following, o.lease.events(own, board, log)) })
+	}
 	defer follower.Wait()
 	defer cancel()
 	log.Info("gitopsd starts", "version", version(), "repository", repository.Describe(), "branch", o.git.branch, "interval", o.interval, "signatures-required", o.git.trusts())

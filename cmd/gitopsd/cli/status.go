@@ -191,7 +191,7 @@ func (o *statusOptions) await(cmd *cobra.Command, address string, patience time.
 				since = s.Time
 			}
 			last, unready = s, s.Unready(o.clusters...)
-			polled = s.Polled.After(since)
+			polled = s.Polled.After(since) || s.PollLasting && s.PollFailed.After(since)
 			if s.PollError == "" && !polled {
 				unready = append(unready, "the daemon has not polled the repository since")
 			}
