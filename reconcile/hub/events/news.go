@@ -30,6 +30,7 @@ const (
 	repositoryFails = "RepositoryUnavailable"
 	repositoryWorks = "RepositoryAvailable"
 	commitFails     = "CommitHasErrors"
+	commitRefused   = "CommitNotTrusted"
 	lockFails       = "LockNotCommitted"
 	lockCommitted   = "LockCommitted"
 )
@@ -72,7 +73,12 @@ func (t *teller) news(s status.Snapshot) []event {
 		t.clusters, t.fleet = make(map[string]*told), make(map[string]*told)
 	}
 	var all []event
-	all = append(all, t.trouble(repositoryFails, s.PollError, repositoryWorks, "the repository answers again")...)
+	away, refused := s.PollError, ""
+	if s.PollLasting {
+		away, refused = "", s.PollError
+	}
+	all = append(all, t.trouble(repositoryFails, away, repositoryWorks, "the repository answers again")...)
+	all = append(all, t.trouble(commitRefused, refused, "", "")...)
 	var problems []string
 	for _, p := range s.Problems {
 		problems = append(problems, p.String())

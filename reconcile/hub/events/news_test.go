@@ -114,6 +114,8 @@ func TestFleet(t *testing.T) {
 		{"the repository fails", func(s *status.Snapshot) { s.Waiting, s.PollError = "", "dial tcp: refused" }, []string{`Warning RepositoryUnavailable "" dial tcp: refused`}},
 		{"in another way", func(s *status.Snapshot) { s.PollError = "dial tcp: timeout" }, nil},
 		{"it answers", func(s *status.Snapshot) { s.Commit, s.PollError = commit, "" }, []string{`Normal RepositoryAvailable "" the repository answers again`}},
+		{"the newest commit is not signed", func(s *status.Snapshot) { s.PollError, s.PollLasting = "it is not signed", true }, []string{`Warning CommitNotTrusted "" it is not signed`}},
+		{"the next one is", func(s *status.Snapshot) { s.PollError, s.PollLasting = "", false }, nil},
 		{"a commit with errors", func(s *status.Snapshot) {
 			s.Problems = []problem.Shared{{Problem: problem.Problem{Reason: "clusters.yaml:3: unknown key \"pth\""}}}
 		}, []string{`Warning CommitHasErrors "" commit 1111111111: clusters.yaml:3: unknown key "pth"`}},
