@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io/fs"
+	"slices"
 	"time"
 
 	"gitopsd.dev/reconcile/desired"
@@ -19,8 +20,9 @@ import (
 
 // Registry keeps the last registry of clusters without errors for the next process.
 type Registry interface {
-	// LoadRegistry returns the text that was saved last; empty if there is none.
-	LoadRegistry(ctx context.Context) ([]byte, error)
+	// LoadRegistry returns the text that was saved last, and when; empty if there is none. It
+	// returns within seconds.
+	LoadRegistry(ctx context.Context) (text []byte, saved time.Time, err error)
 	// SaveRegistry replaces the text. It returns within seconds.
 	SaveRegistry(ctx context.Context, text []byte) error
 }
@@ -30,19 +32,24 @@ type Registry interface {
 type previous struct {
 	registry *clusters.Registry
 	units    map[desired.ID]*desired.Unit
+	saved    time.Time
 }
 
 // kept is a place where the registry is kept for the next process.
 type kept struct {
 	Registry
 	text []byte // that is there
-	// failed: the last attempt to save failed. The next one is not before retry.
+	// failed: the last attempt to load or save failed. The next one is not before next. Without
+	// a failure, the text is saved again then: somebody may have removed it.
 	failed bool
-	retry  time.Time
+	next   time.Time
 }
 
-// keepAgain is how long a place that failed is left alone.
-const keepAgain = time.Minute
+// keepAgain is how long a place that failed is left alone, and keepLonger one that did not.
+const (
+	keepAgain  = time.Minute
+	keepLonger = time.Hour
+)
 
 // places returns where the registry is kept.
 func places(cfg Config) []kept {
@@ -53,25 +60,31 @@ func places(cfg Config) []kept {
 	return all
 }
 
-// loadPrevious loads the registry that the process before left: that of the first place that
-// has one.
+// loadPrevious loads the registry that the process before left: the one that was saved last, of
+// the places that have one. A place that failed is asked again later.
 func (d *Daemon) loadPrevious(ctx context.Context) {
 	if d.cfg.Home == nil {
 		return
 	}
 	for i := range d.kept {
 		k := &d.kept[i]
-		text, err := k.LoadRegistry(ctx)
+		if !k.next.IsZero() && (!k.failed || time.Now().Before(k.next)) {
+			continue
+		}
+		text, saved, err := k.LoadRegistry(ctx)
 		if err != nil {
-			d.cfg.Log.Warn("the last registry of clusters cannot be read; until there is a commit, another copy of it may be used, or none", "error", err)
+			if !k.failed && ctx.Err() == nil {
+				d.cfg.Log.Warn("the last registry of clusters cannot be read; until there is a commit, another copy of it may be used, or none", "error", err)
+			}
+			k.failed, k.next = true, time.Now().Add(keepAgain)
 			continue
 		}
-		k.text = text
+		k.text, k.failed, k.next = text, false, time.Now().Add(keepLonger)
 		registry, err := clusters.Parse(sources.RegistryFile, text)
-		if err != nil || len(registry.Clusters) == 0 || d.previous.registry != nil {
+		if err != nil || len(registry.Clusters) == 0 || !saved.After(d.previous.saved) {
 			continue
 		}
-		d.previous = previous{registry: registry, units: make(map[desired.ID]*desired.Unit)}
+		d.previous = previous{registry: registry, units: make(map[desired.ID]*desired.Unit), saved: saved}
 		for _, c := range registry.Clusters {
 			u := desired.Registered(c, "")
 			d.previous.units[u.ID] = u
@@ -95,6 +108,9 @@ func (d *Daemon) serveFirst(ctx context.Context) {
 	}
 	if silent, _ := d.silent(); d.polling != nil && d.head.Hash == "" && !silent {
 		return // the repository answers within moments
+	}
+	if d.previous.registry == nil {
+		d.loadPrevious(ctx)
 	}
 	d.stuck = d.stuck || d.computing == nil && d.polling == nil
 	d.first = d.first.next(d)
@@ -147,32 +163,37 @@ func (r *revision) next(d *Daemon) *revision {
 
 // keepRegistry keeps the registry of the revision in charge for the next process.
 func (d *Daemon) keepRegistry(ctx context.Context) {
-	if !d.unkept || d.now.state.RegistryErr != nil {
+	if d.now.state.RegistryErr != nil {
+		return
+	}
+	d.previous = previous{}
+	due := func(k kept) bool { return !time.Now().Before(k.next) }
+	if !d.unkept && !slices.ContainsFunc(d.kept, due) {
 		return
 	}
 	text, err := fs.ReadFile(d.now.state.Commit.Files, sources.RegistryFile)
 	if err != nil {
 		return
 	}
-	d.previous, d.unkept = previous{}, false
+	d.unkept = false
 	for i := range d.kept {
 		k := &d.kept[i]
-		if bytes.Equal(text, k.text) {
+		if bytes.Equal(text, k.text) && !due(*k) {
 			continue
 		}
-		if time.Now().Before(k.retry) {
+		if k.failed && !due(*k) {
 			d.unkept = true
 			continue
 		}
 		err := k.SaveRegistry(ctx, text)
 		if err == nil {
-			k.text, k.failed, k.retry = text, false, time.Time{}
+			k.text, k.failed, k.next = text, false, time.Now().Add(keepLonger)
 			continue
 		}
 		d.unkept = true
 		if !k.failed && ctx.Err() == nil {
 			d.cfg.Log.Warn("if the next process starts while the repository cannot be used, it may serve clusters as they were registered before", "error", err)
 		}
-		k.failed, k.retry = true, time.Now().Add(keepAgain)
+		k.text, k.failed, k.next = nil, true, time.Now().Add(keepAgain)
 	}
 }

@@ -208,13 +208,17 @@ func TestServeFirstOfCommit(t *testing.T) {
 // place is a Registry in memory.
 type place struct {
 	text         []byte
+	saved        time.Time
 	load, save   error
 	loads, saves int
 }
 
-func (p *place) LoadRegistry(context.Context) ([]byte, error) {
+func (p *place) LoadRegistry(context.Context) ([]byte, time.Time, error) {
 	p.loads++
-	return p.text, p.load
+	if p.load != nil {
+		return nil, time.Time{}, p.load
+	}
+	return p.text, p.saved, nil
 }
 
 func (p *place) SaveRegistry(_ context.Context, text []byte) error {
@@ -252,19 +256,40 @@ func TestNoPrevious(t *testing.T) {
 	if p := load(store); len(p.units) != 1 {
 		t.Errorf("of one cluster: %+v", p)
 	}
+	later := time.Now().Add(time.Hour)
 	both := []byte(registry("a") + "---\n" + registry("b"))
 	for name, tt := range map[string]struct {
 		first *place
 		want  int
 	}{
-		"the first place counts": {&place{text: both}, 2},
-		"it has none":            {&place{}, 1},
-		"it is damaged":          {&place{text: []byte("a: [")}, 1},
-		"it cannot be read":      {&place{text: both, load: errors.New("the hub is away")}, 1},
+		"the newer one counts": {&place{text: both, saved: later}, 2},
+		"it is older":          {&place{text: both, saved: time.Unix(1, 0)}, 1},
+		"it has none":          {&place{}, 1},
+		"it is damaged":        {&place{text: []byte("a: ["), saved: later}, 1},
+		"it cannot be read":    {&place{text: both, saved: later, load: errors.New("the hub is away")}, 1},
 	} {
 		if p := load(tt.first, store); len(p.units) != tt.want {
 			t.Errorf("%s: %d clusters are known, want %d", name, len(p.units), tt.want)
 		}
+	}
+}
+
+// A place that could not be read is asked again, while nothing is known.
+func TestPreviousLater(t *testing.T) {
+	t.Parallel()
+	p := &place{text: []byte(registry("a")), saved: time.Now(), load: errors.New("the hub is away")}
+	home := func(context.Context, *desired.Unit, bool, func([]problem.Problem)) (Home, error) { return nil, nil }
+	d := &Daemon{cfg: Config{Home: home, Log: slog.New(slog.DiscardHandler)}, kept: []kept{{Registry: p}}}
+	d.loadPrevious(t.Context())
+	d.loadPrevious(t.Context())
+	if p.loads != 1 || d.previous.registry != nil {
+		t.Errorf("it was asked %d times within moments", p.loads)
+	}
+	p.load, d.kept[0].next = nil, time.Now()
+	d.loadPrevious(t.Context())
+	d.loadPrevious(t.Context())
+	if p.loads != 2 || len(d.previous.units) != 1 {
+		t.Errorf("later %d clusters are known, after it was asked %d times", len(d.previous.units), p.loads)
 	}
 }
 
@@ -287,7 +312,7 @@ func TestKeepRegistry(t *testing.T) {
 	if away.saves != 1 || !d.unkept {
 		t.Errorf("a place that failed was tried %d times within moments", away.saves)
 	}
-	away.save, d.kept[0].retry = nil, time.Time{}
+	away.save, d.kept[0].next = nil, time.Time{}
 	for range 2 {
 		if err := d.Once(t.Context(), 0); err != nil {
 			t.Fatal(err)
@@ -295,5 +320,13 @@ func TestKeepRegistry(t *testing.T) {
 	}
 	if string(away.text) != registry("a") || away.saves != 2 || there.saves != 1 || d.unkept {
 		t.Errorf("later it is %q, written %d and %d times", away.text, away.saves, there.saves)
+	}
+	// Somebody has removed it.
+	there.text, d.kept[1].next = nil, time.Now()
+	if err := d.Once(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if string(there.text) != registry("a") || away.saves != 2 {
+		t.Errorf("after that it is %q, and the other one was written %d times", there.text, away.saves)
 	}
 }

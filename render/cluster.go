@@ -333,9 +333,9 @@ func (c *cluster) grants() bool {
 }
 
 // objects returns the plain objects, the packages' objects, the server of conversion rules,
-// and gitopsd's namespace if the cluster needs it: for controllers, parameters of policies
-// for pins, accounts of connections, or CAs of etcd namespaces. An account that packages
-// share is the first one's.
+// and gitopsd's namespace if the cluster needs it: for controllers, accounts of connections, or
+// CAs of etcd namespaces. Pins had ConfigMaps in it, and clusters with these keep it. An account
+// that packages share is the first one's.
 func (c *cluster) objects(server []*manifest.Object) ([]*manifest.Object, error) {
 	objects := slices.Clone(c.plain)
 	for _, s := range c.packages {

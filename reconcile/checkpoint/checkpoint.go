@@ -91,14 +91,21 @@ func (s *Store) Save(cluster string, r *Record) error {
 // registry is the name of a registry's file, which no cluster has.
 const registry = "clusters.yaml"
 
-// LoadRegistry returns the text of the registry; empty if there is none. The error is the file
-// system's.
-func (s *Store) LoadRegistry(context.Context) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(s.Dir, registry))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// LoadRegistry returns the text of the registry, and when it was saved; empty if there is none.
+// The error is the file system's.
+func (s *Store) LoadRegistry(context.Context) (text []byte, saved time.Time, err error) {
+	name := filepath.Join(s.Dir, registry)
+	info, err := os.Stat(name)
+	if err == nil {
+		text, err = os.ReadFile(name)
 	}
-	return text, err
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, time.Time{}, nil
+	case err != nil:
+		return nil, time.Time{}, err
+	}
+	return text, info.ModTime(), nil
 }
 
 // SaveRegistry replaces the text of the registry. The error is the file system's; the old

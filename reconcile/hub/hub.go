@@ -148,8 +148,6 @@ type secret struct {
 	typ    string
 	data   map[string]any // base64
 	labels map[string]string
-
-	annotations map[string]string
 }
 
 // Namespace returns the namespace whose Secrets are read.
@@ -176,7 +174,7 @@ func (h *Hub) secret(ctx context.Context, name string) (secret, error) {
 	h.read[name] = meta.ResourceVersion
 	h.mu.Unlock()
 	return secret{
-		where: h.where(name), at: time.Now(), labels: meta.Labels, annotations: meta.Annotations,
+		where: h.where(name), at: time.Now(), labels: meta.Labels,
 		typ: manifest.Text(tree, "type"), data: manifest.Mapping(tree, "data"),
 	}, nil
 }

@@ -18,76 +18,79 @@ import (
 // Registry keeps the last registry of clusters without errors in a Secret of the hub, for
 // daemons that have not read one: those that wait for the Lease, and those in a new pod. It
 // holds no secret, but whoever can write it decides what is served while the repository cannot
-// be used, which is nobody who cannot replace a kubeconfig.
+// be used, like whoever can replace a kubeconfig.
 type Registry struct {
 	Hub *Hub
-	// Name is the Secret's.
+	// Name is the Secret's. Daemons of one fleet alone write it.
 	Name string
-	// Fleet is the fleet whose registry it is. The error for another one's says so.
-	Fleet string
-	// MayWrite is asked before it is written, as that of [kube.Config].
+	// Fleet is the fleet whose registry it is, and Accepts reports whether a name is another
+	// one of that.
+	Fleet   string
+	Accepts func(fleet string) bool
+	// MayWrite is asked before it is written, as that of [kube.Config]; may be nil.
 	MayWrite func(ctx context.Context) error
 }
 
-// registryTimeout bounds the requests for one call.
-const registryTimeout = 5 * time.Second
+const (
+	// registryTimeout bounds the requests for one call.
+	registryTimeout = 5 * time.Second
+	// maxRegistry is the largest registry that is read, in bytes.
+	maxRegistry = 64 << 20
+	// registryManager writes the Secret. It is not gitopsd's other one, since a fleet may
+	// declare the Secret without these fields.
+	registryManager = kube.FieldManager + "-registry"
+)
 
-// maxRegistry is the largest registry that is read, in bytes.
-const maxRegistry = 64 << 20
+// Keys of the Secret: the text, compressed since a Secret can have 1 MiB; the fleet; and when
+// it was saved.
+const (
+	registryKey = sources.RegistryFile + ".gz"
+	fleetKey    = "fleet"
+	savedKey    = "saved"
+)
 
-// registryKey is the Secret's key with the text, which is compressed: a Secret can have 1 MiB.
-const registryKey = sources.RegistryFile + ".gz"
-
-// LoadRegistry returns the text of the registry; empty if there is none.
-func (r *Registry) LoadRegistry(ctx context.Context) ([]byte, error) {
+// LoadRegistry returns the text of the registry, and when it was saved; empty if there is none of
+// this fleet.
+func (r *Registry) LoadRegistry(ctx context.Context) (text []byte, saved time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
 	s, err := r.Hub.secret(ctx, r.Name)
-	if err != nil && kube.ClassOf(err) == kube.NotFound || err == nil && s.data[registryKey] == nil {
-		return nil, nil
+	switch {
+	case err != nil && kube.ClassOf(err) == kube.NotFound, err == nil && s.data[registryKey] == nil:
+		return nil, saved, nil
+	case err != nil:
+		return nil, saved, err
 	}
-	if err != nil {
-		return nil, err
+	var entries [3][]byte
+	for i, key := range []string{registryKey, fleetKey, savedKey} {
+		if entries[i], err = s.entry(key); err != nil {
+			return nil, saved, err
+		}
 	}
-	if err := r.owns(s); err != nil {
-		return nil, err
+	if fleet := string(entries[1]); fleet != r.Fleet && !r.Accepts(fleet) {
+		return nil, saved, nil
 	}
-	text, err := s.entry(registryKey)
-	if err != nil {
-		return nil, err
+	if saved, err = time.Parse(time.RFC3339, string(entries[2])); err != nil {
+		return nil, saved, fmt.Errorf("key %q of %s is not a time", savedKey, s.where)
 	}
-	unpacked, err := gzip.NewReader(bytes.NewReader(text))
+	unpacked, err := gzip.NewReader(bytes.NewReader(entries[0]))
 	if err == nil {
 		text, err = io.ReadAll(io.LimitReader(unpacked, maxRegistry+1))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("key %q of %s: %w", registryKey, s.where, err)
+		return nil, saved, fmt.Errorf("key %q of %s: %w", registryKey, s.where, err)
 	}
 	if len(text) > maxRegistry {
-		return nil, fmt.Errorf("key %q of %s has more than %d bytes", registryKey, s.where, maxRegistry)
+		return nil, saved, fmt.Errorf("key %q of %s has more than %d bytes", registryKey, s.where, maxRegistry)
 	}
-	return text, nil
+	return text, saved, nil
 }
 
-// owns returns an error if the Secret is another fleet's.
-func (r *Registry) owns(s secret) error {
-	if fleet := s.annotations[manifest.FleetAnnotation]; fleet != "" && fleet != r.Fleet {
-		return fmt.Errorf("%s has the registry of another fleet, %s: give one of the two a --lease of its own", s.where, fleet)
-	}
-	return nil
-}
-
-// SaveRegistry replaces the text of the registry.
+// SaveRegistry replaces the text of the registry, also one of another fleet: this one has the
+// Lease.
 func (r *Registry) SaveRegistry(ctx context.Context, text []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
-	s, err := r.Hub.secret(ctx, r.Name)
-	if err == nil {
-		err = r.owns(s)
-	}
-	if err != nil && kube.ClassOf(err) != kube.NotFound {
-		return err
-	}
 	if r.MayWrite != nil {
 		if err := r.MayWrite(ctx); err != nil {
 			return err
@@ -98,11 +101,11 @@ func (r *Registry) SaveRegistry(ctx context.Context, text []byte) error {
 	_, _ = w.Write(text) // a Buffer never fails
 	_ = w.Close()
 	id := manifest.Secret.ID(r.Hub.Namespace(), r.Name)
-	body, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": manifest.Secret.Kind,
-		"metadata": map[string]any{"namespace": id.Namespace, "name": id.Name, "annotations": map[string]any{manifest.FleetAnnotation: r.Fleet}},
-		"data":     map[string]any{registryKey: base64.StdEncoding.EncodeToString(packed.Bytes())},
-	})
+	data := make(map[string]any)
+	for key, value := range map[string][]byte{registryKey: packed.Bytes(), fleetKey: []byte(r.Fleet), savedKey: []byte(time.Now().UTC().Format(time.RFC3339))} {
+		data[key] = base64.StdEncoding.EncodeToString(value)
+	}
+	body, err := json.Marshal(manifest.NewTree(id, map[string]any{"data": data}))
 	if err != nil {
 		return err
 	}
@@ -114,6 +117,6 @@ func (r *Registry) SaveRegistry(ctx context.Context, text []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = cluster.Apply(ctx, typ, id, body, kube.ApplyOptions{Force: true})
+	_, err = cluster.Apply(ctx, typ, id, body, kube.ApplyOptions{Force: true, Manager: registryManager})
 	return err
 }

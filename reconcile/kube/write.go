@@ -38,6 +38,8 @@ const applies = "apply"
 type ApplyOptions struct {
 	// Force takes over fields that other managers own.
 	Force bool
+	// Manager applies in place of [FieldManager].
+	Manager string
 	// DryRun changes nothing.
 	DryRun bool
 	// Full asks for the whole object in the answer, not just its metadata.
@@ -71,7 +73,7 @@ func (c *Client) Apply(ctx context.Context, t Type, id manifest.ID, body []byte,
 			return nil, c.errorf(op, Invalid, "kind %s has no status that can be applied", t.Kind)
 		}
 	}
-	query := url.Values{"fieldManager": {FieldManager}, "fieldValidation": {"Strict"}}
+	query := url.Values{"fieldManager": {cmp.Or(opts.Manager, FieldManager)}, "fieldValidation": {"Strict"}}
 	if opts.Force {
 		query.Set("force", "true")
 	}

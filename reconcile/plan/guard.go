@@ -9,6 +9,7 @@ import (
 
 	"gitopsd.dev/reconcile/prose"
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/pins"
 	"gitopsd.dev/render/target"
 	"gitopsd.dev/render/webhook"
 	"gitopsd.dev/sources/clusters"
@@ -267,11 +268,12 @@ func (c *computation) keepAdopted(steps []Step) {
 	}
 }
 
-// keepMost holds all prunes if too many objects would go at once.
+// keepMost holds all prunes if too many objects would go at once. Policies for pins, which come
+// and go with a setting, do not count.
 func (c *computation) keepMost(steps []Step, members int) {
 	prunes := 0
 	for i := range steps {
-		if steps[i].Action == Prune {
+		if steps[i].Action == Prune && !(steps[i].ID.Is(manifest.ValidatingPolicy, manifest.ValidatingPolicyBinding) && pins.Policy(steps[i].ID.Name)) {
 			prunes++
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"gitopsd.dev/render/manifest"
+	"gitopsd.dev/render/pins"
 )
 
 // Needs decides which prunes of a plan must wait. An object that should be gone may stay for
@@ -87,6 +88,9 @@ func (n *Needs) Replaced(missing, s *Step) bool {
 	switch {
 	case s.Package != missing.Package && !slices.Contains(n.successors[s.Package], missing.Package):
 		return false
+	case s.ID.Is(manifest.ValidatingPolicy, manifest.ValidatingPolicyBinding) && pins.Policy(s.ID.Name):
+		// Otherwise it could refuse an object that it waits for.
+		return missing.ID.Is(manifest.Definitions...) || pins.Policy(missing.ID.Name)
 	case s.Package != "" || !binds(s.ID):
 		return true
 	case missing.Package == "" && missing.ID.Group == manifest.GroupRBAC && (missing.ID.Namespace == s.ID.Namespace || missing.ID.Namespace == "" || s.ID.Namespace == ""):

@@ -44,11 +44,11 @@ import (
 
 // name begins the names of all policies and bindings: "gitopsd-pins.<definition>" for a
 // plain one, "gitopsd-pins-<package>" for a package's, and "gitopsd-pins2-<package>" if it has
-// a second one.
+// a second one. The name alone was that of a policy for all plain ones.
 const name = "gitopsd-pins"
 
 // names matches the names of policies.
-var names = regexp.MustCompile(`^` + name + `(\.|[0-9]*-)`)
+var names = regexp.MustCompile(`^` + name + `($|\.|[0-9]*-)`)
 
 // Origin is the origin of the objects that [Objects] makes.
 var Origin = manifest.Origin{For: "spec.pins of the Cluster"}

@@ -314,7 +314,7 @@ func (o *runOptions) run(cmd *cobra.Command, g *global) error {
 	checkpoints := &checkpoint.Store{Dir: rest}
 	registries := []reconcile.Registry{checkpoints}
 	if elected != nil { // the process before may have run in another pod
-		registries = []reconcile.Registry{&hub.Registry{Hub: own, Name: o.lease.name + "-registry", Fleet: repository.Fleet(), MayWrite: mayWrite}, checkpoints}
+		registries = []reconcile.Registry{&hub.Registry{Hub: own, Name: o.lease.name + "-registry", Fleet: fleet.Name, Accepts: fleet.Accepts, MayWrite: mayWrite}, checkpoints}
 	}
 	daemon, err = reconcile.New(reconcile.Config{
 		Repository: repository, Computer: computer, Board: board, Log: log,
