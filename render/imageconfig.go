@@ -146,9 +146,11 @@ func (s *imageConfigSpec) read(c *sources.ImageConfig, objects []*manifest.Objec
 		}
 	}
 	if r := s.RewriteImage; r != nil {
-		if c.Rewrite = r.Prefix; c.Rewrite == "" {
-			return errors.New("spec.rewriteImage.prefix: is missing")
+		p, err := sources.ParseImagePrefix(r.Prefix)
+		if err != nil {
+			return fmt.Errorf("spec.rewriteImage.prefix: %w", err)
 		}
+		c.Rewrite = p
 	}
 	if r := s.Runtime; r != nil && r.ConfigRef != nil {
 		ref := r.ConfigRef

@@ -22,6 +22,10 @@ func TestImageConfig(t *testing.T) {
 	}{
 		{"everything else", imageConfigYAML("{matchImages: [{type: Prefix, prefix: a.example.org/}, {prefix: b.example.org/x}], rewriteImage: {prefix: m.example.org/}, runtime: {configRef: {name: rc}}}"),
 			sources.ImageConfig{Name: "ic", Prefixes: []string{"a.example.org/", "b.example.org/x"}, Rewrite: "m.example.org/", RuntimeConfig: "rc"}},
+		{"usual form", imageConfigYAML("{matchImages: [{prefix: A.example.org/}], rewriteImage: {prefix: M.Example.org/acme/}}"),
+			sources.ImageConfig{Name: "ic", Prefixes: []string{"a.example.org/"}, Rewrite: "m.example.org/acme/"}},
+		{"default registry", imageConfigYAML("{matchImages: [{prefix: a.example.org/}], rewriteImage: {prefix: acme/}}"),
+			sources.ImageConfig{Name: "ic", Prefixes: []string{"a.example.org/"}, Rewrite: "xpkg.crossplane.io/acme/"}},
 		{"key in the hub", imageConfigYAML("{matchImages: [{prefix: a.io/}], verification: {provider: Cosign, cosign: {authorities: [{name: us, key: {secretRef: {name: cosign, key: cosign.pub}}}]}}}"),
 			sources.ImageConfig{Name: "ic", Prefixes: []string{"a.io/"}, Verification: &sources.Verification{ImageConfig: "ic", Authorities: []sources.Authority{
 				{Name: "us", Key: &sources.VerificationKey{Secret: "cosign", Entry: "cosign.pub", Hash: "sha256"}}}}}},

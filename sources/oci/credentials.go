@@ -18,7 +18,9 @@ import (
 type Credentials struct {
 	source string
 	auths  map[string]authn.AuthConfig // by host[/path]
-	key    string
+	// empty are those entries of the file that have no credentials.
+	empty map[string]authn.AuthConfig
+	key   string
 }
 
 // String returns the source of the credentials, and nothing secret.
@@ -44,8 +46,12 @@ func ParseCredentials(source string, dockerConfig []byte) (*Credentials, error) 
 		// The cause may quote a part of the configuration.
 		return nil, fmt.Errorf(`%s: not a Docker configuration; want {"auths": {"<registry>": {"auth": "<base64 of user:password>"}}}`, source)
 	}
-	c := &Credentials{source: source, auths: make(map[string]authn.AuthConfig, len(file.Auths)), key: string(sources.DigestOf(dockerConfig))}
+	c := &Credentials{source: source, auths: make(map[string]authn.AuthConfig, len(file.Auths)), empty: make(map[string]authn.AuthConfig), key: string(sources.DigestOf(dockerConfig))}
 	for where, auth := range file.Auths {
+		if auth == (authn.AuthConfig{}) {
+			c.empty[normalize(where)] = auth
+			continue
+		}
 		c.auths[normalize(where)] = auth
 	}
 	return c, nil
@@ -59,6 +65,8 @@ func NoCredentials(source string) *Credentials { return &Credentials{source: sou
 func normalize(where string) string {
 	where = strings.TrimPrefix(strings.TrimPrefix(where, "https://"), "http://")
 	where = strings.TrimRight(where, "/")
+	host, path, _ := strings.Cut(where, "/")
+	where = strings.TrimSuffix(strings.ToLower(host)+"/"+path, "/")
 	for _, api := range []string{"/v1", "/v2"} {
 		where = strings.TrimSuffix(where, api)
 	}
@@ -68,12 +76,10 @@ func normalize(where string) string {
 	return where
 }
 
-// lookup returns the entry that names the longest part of a repository, as the
-// kubelet does: the host's labels may be globs, the path is a prefix.
-func (c *Credentials) lookup(repo name.Repository) (authn.AuthConfig, bool) {
-	var best string
-	var found bool
-	for where := range c.auths {
+// lookup returns the key that names the longest part of a repository, as the kubelet does: the
+// host's labels may be globs, the path is a prefix.
+func lookup(auths map[string]authn.AuthConfig, repo name.Repository) (best string, found bool) {
+	for where := range auths {
 		host, prefix, _ := strings.Cut(where, "/")
 		if registry := repo.RegistryStr(); !matchHost(host, registry) && sources.UsualRegistry(host) != sources.UsualRegistry(registry) {
 			continue
@@ -85,7 +91,19 @@ func (c *Credentials) lookup(repo name.Repository) (authn.AuthConfig, bool) {
 			best, found = where, true
 		}
 	}
-	return c.auths[best], found
+	return best, found
+}
+
+// lookup returns the credentials that have the longest key for a repository, and whose they are;
+// nil if there are none. Of several the first count.
+func (k *keyring) lookup(repo name.Repository) (of *Credentials, auth authn.AuthConfig) {
+	longest := ""
+	for _, c := range k.credentials {
+		if where, ok := lookup(c.auths, repo); ok && (of == nil || len(where) > len(longest)) {
+			of, auth, longest = c, c.auths[where], where
+		}
+	}
+	return of, auth
 }
 
 func matchHost(pattern, host string) bool {
@@ -133,10 +151,8 @@ func (c *Client) keyring(ctx context.Context) (*keyring, error) {
 // authenticator returns the credentials for a repository: the Client's own,
 // then Docker's, else none.
 func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *keyring) (authn.Authenticator, error) {
-	for _, creds := range own.credentials {
-		if auth, ok := creds.lookup(repo); ok {
-			return authn.FromConfig(auth), nil
-		}
+	if of, auth := own.lookup(repo); of != nil {
+		return authn.FromConfig(auth), nil
 	}
 	auth, err := c.dockerCredentials(ctx, repo)
 	if err != nil {
@@ -163,11 +179,15 @@ func (c *Client) lookedIn(repository string) string {
 	if found == nil {
 		found = new(keyring)
 	}
+	if of, _ := found.lookup(repo); of != nil {
+		return of.source + ", which has some for it: are they right, and not expired?"
+	}
 	for _, creds := range found.credentials {
-		if _, ok := creds.lookup(repo); ok {
-			return creds.source + ", which has some for it: are they right, and not expired?"
+		place := creds.source
+		if _, ok := lookup(creds.empty, repo); ok {
+			place += " (whose entry for it is empty: the password is in a store of Docker's, credsStore, that the file was copied without)"
 		}
-		places = append(places, creds.source)
+		places = append(places, place)
 	}
 	c.mu.Lock()
 	has := c.docker[repo.RegistryStr()]

@@ -46,6 +46,7 @@ func TestCredentials(t *testing.T) {
 		"path":             {[]string{"r.example.com", "r.example.com/team"}, "r.example.com/team/b", "r.example.com/team"},
 		"path is whole":    {[]string{"r.example.com", "r.example.com/team"}, "r.example.com/teamwork", "r.example.com"},
 		"repository":       {[]string{"r.example.com/team/b"}, "r.example.com/team/b", "r.example.com/team/b"},
+		"capitals":         {[]string{"https://R.Example.com/team"}, "r.example.com/team/b", "https://R.Example.com/team"},
 		"glob":             {[]string{"*.example.com"}, "r.example.com/a/b", "*.example.com"},
 		"glob, one label":  {[]string{"*.example.com"}, "r.s.example.com/a/b", ""},
 		"broken glob":      {[]string{"[.example.com"}, "r.example.com/a/b", ""},
@@ -59,7 +60,8 @@ func TestCredentials(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		auth, ok := creds.lookup(repo)
+		where, ok := lookup(creds.auths, repo)
+		auth := creds.auths[where]
 		if ok != (test.want != "") || ok && auth.Username != userOf(test.want) {
 			t.Errorf("%s: %q, %v; want that of %q", what, auth.Username, ok, test.want)
 		}
@@ -82,6 +84,51 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// Of several pull secrets the one counts that names the longest part, and the first of two that
+// name the same. Entries without credentials, as Docker Desktop writes them, are none.
+func TestSeveralSecrets(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		secrets []string
+		want    string // the user
+		text    string // of the advice
+	}{
+		{"the longest", []string{dockerConfig("r.example.com"), dockerConfig("r.example.com/acme")}, userOf("r.example.com/acme"), "one of 1, which has some for it"},
+		{"the first", []string{`{"auths":{"r.example.com":{"username":"a"}}}`, `{"auths":{"r.example.com":{"username":"b"}}}`}, "a", "one of 0, which has some for it"},
+		{"an empty entry", []string{`{"auths":{"r.example.com":{}},"credsStore":"desktop"}`, dockerConfig("r.example.com")}, userOf("r.example.com"), "one of 1, which has some for it"},
+		{"nothing but an empty entry", []string{`{"auths":{"r.example.com":{}},"credsStore":"desktop"}`}, "", "one of 0 (whose entry for it is empty: the password is in a store of Docker's, credsStore, that the file was copied without), then in Docker's"},
+	} {
+		var all []*Credentials
+		for i, text := range tt.secrets {
+			creds, err := ParseCredentials(fmt.Sprintf("one of %d", i), []byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, creds)
+		}
+		c, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c = c.With(with(all...))
+		own, err := c.keyring(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		repo, err := name.NewRepository("r.example.com/acme/b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, auth := own.lookup(repo); auth.Username != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, auth.Username, tt.want)
+		}
+		if text := c.lookedIn("r.example.com/acme/b"); !strings.HasPrefix(text, tt.text) {
+			t.Errorf("%s: %s", tt.name, text)
+		}
+	}
+}
+
 func FuzzParseCredentials(f *testing.F) {
 	f.Add([]byte(dockerConfig("r.example.com", "https://index.docker.io/v1/")))
 	f.Add([]byte(`{"r.example.com":{"username":"u","password":"p"}}`))
@@ -91,7 +138,7 @@ func FuzzParseCredentials(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if creds, err := ParseCredentials("fuzz", data); err == nil {
-			creds.lookup(repo)
+			lookup(creds.auths, repo)
 		}
 	})
 }

@@ -294,9 +294,18 @@ type http2Reset struct {
 
 func (r http2Reset) Error() string { return fmt.Sprintf("HTTP/2 stream reset with code %d", r.Code) }
 
+// endedHTTP2 recognizes net/http's own errors for an HTTP/2 connection that the other side gave up
+// in good order, as when it is replaced, and for one on which a ping got no answer. They have no
+// types that are exported.
+func endedHTTP2(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "http2: client connection lost") ||
+		strings.Contains(text, "http2: server sent GOAWAY and closed the connection") && strings.Contains(text, "ErrCode=NO_ERROR")
+}
+
 // isBroken reports whether err means that a connection broke.
 func isBroken(err error) bool {
-	if reset := (http2Reset{}); errors.As(err, &reset) {
+	if reset := (http2Reset{}); errors.As(err, &reset) || endedHTTP2(err) {
 		return true
 	}
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||

@@ -3,6 +3,7 @@ package oci
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -116,6 +117,11 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 		resp, err := s.client.Do(req)
 		if err == nil && isRefusal(resp.StatusCode) && s.outdated(start) {
 			resp.Body.Close()
+			c.forget(key, s)
+			continue
+		}
+		// The library renews an expired token by the password that it was given.
+		if answer, ok := errors.AsType[*transport.Error](err); ok && isRefusal(answer.StatusCode) && s.outdated(start) {
 			c.forget(key, s)
 			continue
 		}
