@@ -165,7 +165,7 @@ func (c *Client) authenticator(ctx context.Context, repo name.Repository, own *k
 }
 
 // namePullSecret ends the advice on credentials for packages that are fetched.
-const namePullSecret = ", or have the package name a pull secret (packagePullSecrets)"
+const namePullSecret = ", or have the package name a pull secret (packagePullSecrets), or for a dependency an ImageConfig"
 
 // lookedIn describes the sources that were searched for credentials of a repository, and
 // what to do.

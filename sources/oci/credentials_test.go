@@ -329,7 +329,8 @@ func TestReferrers(t *testing.T) {
 		"pages":          {answers: map[string]string{"referrers": index(entry(b, "application/other")), "referrers?page=2": index(entry(a, wanted))}, next: "?page=2", want: []sources.Digest{a}},
 		"tag":            {answers: map[string]string{"manifests": index(entry(a, wanted))}, want: []sources.Digest{a}},
 		"neither":        {},
-		"garbage":        {answers: map[string]string{"referrers": "<html>"}, err: "a list of referrers that is not one"},
+		"garbage":        {answers: map[string]string{"referrers": "{"}, err: "a list of referrers that is not one"},
+		"a proxy's page": {answers: map[string]string{"referrers": "<html>", "manifests": index(entry(a, wanted))}, want: []sources.Digest{a}},
 		"garbled digest": {answers: map[string]string{"referrers": index(`{"digest":"sha256:../x","artifactType":"` + wanted + `"}`)}, err: "by a digest that is not one"},
 		"no end":         {answers: map[string]string{"referrers": index(), "referrers?page=2": index()}, next: "?page=%d", err: "without an end"},
 	} {
@@ -357,6 +358,9 @@ func TestReferrers(t *testing.T) {
 				if strings.Contains(tt.next, "%d") || tt.next != "" && !r.URL.Query().Has("page") {
 					pages++
 					w.Header().Set("Link", "<"+strings.Replace(tt.next, "%d", fmt.Sprint(pages), 1)+`>; rel="next"`)
+				}
+				if strings.HasPrefix(body, "{") {
+					w.Header().Set("Content-Type", "application/vnd.oci.image.index.v1+json")
 				}
 				fmt.Fprint(w, body)
 			}))

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
 	"gitopsd.dev/sources"
 )
 
@@ -21,7 +23,7 @@ const emptyConfig = "application/vnd.oci.empty.v1+json"
 
 // Referrers returns the manifests that refer to a digest and may be of an artifact
 // type, in the registry's order. It uses the referrers API of the distribution
-// specification or, if the registry does not have it, the index under the tag
+// specification or, if the registry or a proxy does not have it, the index under the tag
 // "sha256-<hex>". The caller checks their type, and that they refer to the digest. The
 // error is an [*Error].
 func (c *Client) Referrers(ctx context.Context, repository string, d sources.Digest, artifactType string) ([]sources.Digest, error) {
@@ -41,16 +43,19 @@ func (c *Client) referrers(ctx context.Context, repository string, d sources.Dig
 		if err != nil {
 			return nil, err
 		}
-		if resp.StatusCode != http.StatusOK && !headIsFinal(resp.StatusCode) || resp.StatusCode == http.StatusNotFound {
+		if resp.StatusCode != http.StatusOK && !headIsFinal(resp.StatusCode) || resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusNotImplemented {
 			resp.Body.Close()
 			return c.taggedReferrers(ctx, repository, d, artifactType)
 		}
-		link := resp.Header.Get("Link")
+		link, kind := resp.Header.Get("Link"), resp.Header.Get("Content-Type")
 		raw, err := readAll(resp, maxManifestBytes)
 		if err != nil {
 			return nil, err
 		}
 		page, err := ofType(raw, registryOf(repository), artifactType)
+		if err != nil && !strings.HasPrefix(kind, string(types.OCIImageIndex)) { // a page of a proxy, say
+			return c.taggedReferrers(ctx, repository, d, artifactType)
+		}
 		if err != nil {
 			return nil, err
 		}
